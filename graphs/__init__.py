@@ -1,0 +1,1 @@
+"""The shipped graphs, one TOML file each."""

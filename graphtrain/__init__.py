@@ -1,0 +1,38 @@
+"""PyTorch training whose procedure is an explicit state-machine graph."""
+
+from typing import TYPE_CHECKING, Any
+
+from graphtrain.elements import Edge as Edge
+from graphtrain.elements import Node as Node
+from graphtrain.errors import CheckpointError as CheckpointError
+from graphtrain.errors import DataError as DataError
+from graphtrain.errors import EditError as EditError
+from graphtrain.errors import GraphError as GraphError
+from graphtrain.errors import GraphtrainError as GraphtrainError
+from graphtrain.errors import GuardFailure as GuardFailure
+from graphtrain.errors import LifeCycleError as LifeCycleError
+from graphtrain.errors import UsageError as UsageError
+from graphtrain.graph import Graph as Graph
+from graphtrain.kind import StepFunction as StepFunction
+from graphtrain.kind import derived_clock as derived_clock
+from graphtrain.kind import node as node
+from graphtrain.kind import progress as progress
+from graphtrain.outcome import Outcome as Outcome
+from graphtrain.problem import Problem as Problem
+from graphtrain.trigger import Trigger as Trigger
+from graphtrain.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from graphtrain.data.loader import Loader as Loader
+    from graphtrain.engine.trainer import Trainer as Trainer
+
+# These two need torch, whose import takes about a second; reading and drawing graphs does not.
+_WITH_TORCH = {"Loader": "graphtrain.data.loader", "Trainer": "graphtrain.engine.trainer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_WITH_TORCH[name]), name)

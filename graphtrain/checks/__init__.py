@@ -1,0 +1,19 @@
+"""Proving a graph sane before it runs: every problem at once, each with a stable code."""
+
+from __future__ import annotations
+
+from graphtrain.checks.guards import check_guards
+from graphtrain.checks.scope import Scope
+from graphtrain.checks.structure import check_structure
+from graphtrain.graph import Graph
+from graphtrain.problem import Problem
+
+
+def check_graph(graph: Graph) -> list[Problem]:
+    """Every problem of the graph and of the graphs inside it; warnings it allows are left out."""
+    problems: list[Problem] = []
+    for scope in Scope(graph).with_inner():
+        found = [*check_structure(scope), *check_guards(scope)]
+        allowed = {*graph.allow, *scope.graph.allow}
+        problems += [one for one in found if one.severity == "error" or one.code not in allowed]
+    return problems

@@ -1,0 +1,199 @@
+"""G2xx: guards parse, their names and fields exist and have the right types, none is constant or repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphtrain.checks.scope import Scope, ValueType
+from graphtrain.guards.evaluate import constant_value
+from graphtrain.guards.syntax import (
+    Arithmetic,
+    Both,
+    Comparison,
+    Constant,
+    Either,
+    Expression,
+    FieldOf,
+    GuardCycleError,
+    GuardSyntaxError,
+    Name,
+    Negative,
+    Not,
+    expand,
+    parse,
+    walk,
+)
+from graphtrain.names import suggestion
+from graphtrain.problem import Problem
+
+
+def check_guards(scope: Scope) -> Iterator[Problem]:
+    """Every problem of the guards of one graph."""
+    guards: dict[str, Expression] = {}
+    for name, text in scope.graph.guards.items():
+        try:
+            guards[name] = parse(text)
+        except GuardSyntaxError as error:
+            yield _problem(scope, "G201", name, str(error))
+    used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
+    expanded: dict[str, Expression] = {}
+    for name, expression in guards.items():
+        problems = list(_guard(scope, name, expression, guards))
+        try:
+            whole = expand(expression, guards, (name,))
+        except GuardCycleError as error:
+            yield _problem(scope, "G207", name, f"defined by itself: {error}")
+            continue
+        if not problems and (constant := constant_value(whole)) is not None:
+            hint = "an edge that is always taken needs no guard; one never taken can go"
+            problems.append(_problem(scope, "G205", name, f"is always {str(constant).lower()}, whatever happens", hint))
+        yield from problems
+        expanded[name] = whole
+    named = {one.name for each in guards.values() for one in walk(each) if isinstance(one, Name)}
+    for name in guards:
+        if name not in used and name not in named:
+            yield _problem(scope, "G209", name, "no edge and no other guard names it", severity="warning")
+    yield from _duplicates(scope, expanded)
+
+
+def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:
+    if name in scope.slots:
+        message = f"a slot is called `{name}` too, so the name means two things"
+        yield _problem(scope, "G208", name, message, "rename the guard")
+    sound = True
+    for one in walk(expression):
+        for problem in _name(scope, name, one, guards):
+            sound = False
+            yield problem
+    if sound:
+        try:
+            found = _type(scope, expression, frozenset(guards))
+        except _TypeProblem as problem:
+            yield _problem(scope, "G204", name, str(problem), problem.hint)
+        else:
+            if found not in ("boolean", "unknown"):
+                message = f"a guard is true or false; this is a {found}"
+                yield _problem(scope, "G204", name, message, "compare it with something, as in `> 0`")
+
+
+def _name(scope: Scope, guard: str, one: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:
+    nodes = scope.graph.nodes
+    if isinstance(one, Name) and one.name not in scope.graph.guards and one.name not in scope.slots:
+        hint = suggestion(one.name, [*scope.graph.guards, *scope.slots])
+        if one.name in nodes:
+            hint = f"`{one.name}` is a node; read one of its fields: {', '.join(scope.fields(one.name))}"
+        yield _problem(scope, "G202", guard, f"unknown name `{one.name}`", hint)
+    if not isinstance(one, FieldOf):
+        return
+    if one.node not in nodes:
+        yield _problem(scope, "G202", guard, f"unknown node `{one.node}` in `{one.node}.{one.field}`", suggestion(one.node, nodes))
+        return
+    found = scope.field_type(one.node, one.field)
+    if found is None:
+        hint = suggestion(one.field, scope.fields(one.node))
+        yield _problem(scope, "G203", guard, f"`{one.node}` has no field `{one.field}`", hint)
+    elif found in ("trigger", "other"):
+        hint = f"read `{one.node}.due`" if found == "trigger" else ""
+        yield _problem(scope, "G204", guard, f"`{one.node}.{one.field}` is no number, text or truth value", hint)
+
+
+class _TypeProblem(Exception):
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _type(scope: Scope, expression: Expression, guards: frozenset[str]) -> ValueType:
+    """The type of an expression whose names are known to exist."""
+    match expression:
+        case Constant(bool()):
+            return "boolean"
+        case Constant(str()):
+            return "string"
+        case Constant():
+            return "number"
+        case Name(name):
+            return "boolean" if name in guards else "unknown"
+        case FieldOf(node, field):
+            return scope.field_type(node, field) or "unknown"
+        case Not(operand):
+            _expect(scope, operand, "boolean", "not", guards)
+            return "boolean"
+        case Both(operands) | Either(operands):
+            for one in operands:
+                _expect(scope, one, "boolean", "and" if isinstance(expression, Both) else "or", guards)
+            return "boolean"
+        case Negative(operand):
+            _expect(scope, operand, "number", "-", guards)
+            return "number"
+        case Arithmetic(symbol, left, right):
+            _expect(scope, left, "number", symbol, guards)
+            _expect(scope, right, "number", symbol, guards)
+            return "number"
+        case Comparison(operands, symbols):
+            _compare(scope, operands, symbols, guards)
+            return "boolean"
+
+
+def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, guards: frozenset[str]) -> None:
+    found = _type(scope, operand, guards)
+    if found not in (wanted, "unknown"):
+        hint = "compare the number, as in `> 0`" if (wanted, found) == ("boolean", "number") else ""
+        raise _TypeProblem(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {found}", hint)
+
+
+def _compare(
+    scope: Scope, operands: tuple[Expression, ...], symbols: tuple[str, ...], guards: frozenset[str]
+) -> None:
+    types = [_type(scope, one, guards) for one in operands]
+    for symbol, left, right, first, second in zip(symbols, types, types[1:], operands, operands[1:], strict=False):
+        if "unknown" not in (left, right) and left != right:
+            raise _TypeProblem(f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared")
+        if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
+            raise _TypeProblem(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
+
+
+def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Problem]:
+    for source, leaving in scope.graph.edges.items():
+        seen: dict[Expression, str] = {}
+        for edge in leaving:
+            if edge.when is None or edge.when not in expanded:
+                continue
+            first = seen.setdefault(expanded[edge.when], str(edge))
+            if first != str(edge):
+                message = f'"{edge}" is never taken: "{first}" is asked before it and has the same guard'
+                yield scope.problem("G206", edge.place, f"edges.{source}", message)
+
+
+def spell(expression: Expression) -> str:
+    """An expression as text, for messages."""
+    match expression:
+        case Constant(value):
+            return repr(value).lower() if isinstance(value, bool) else repr(value)
+        case Name(name):
+            return name
+        case FieldOf(node, field):
+            return f"{node}.{field}"
+        case Not(operand):
+            return f"not {spell(operand)}"
+        case Negative(operand):
+            return f"-{spell(operand)}"
+        case Both(operands):
+            return " and ".join(map(spell, operands))
+        case Either(operands):
+            return "(" + " or ".join(map(spell, operands)) + ")"
+        case Arithmetic(symbol, left, right):
+            return f"({spell(left)} {symbol} {spell(right)})"
+        case Comparison(operands, symbols):
+            rest = "".join(f" {symbol} {spell(one)}" for symbol, one in zip(symbols, operands[1:], strict=True))
+            return spell(operands[0]) + rest
+
+
+def _problem(
+    scope: Scope, code: str, name: str, message: str, hint: str = "", *, severity: str = "error"
+) -> Problem:
+    place = scope.graph.places.get(f"guards.{name}")
+    text = scope.graph.guards[name]
+    shown = text if len(text) <= 120 else text[:117] + "..."
+    said = f"guard `{name}`: {message}\n    {name} = \"{shown}\""
+    return scope.problem(code, place, f"guards.{name}", said, hint, severity=severity)  # type: ignore[arg-type]

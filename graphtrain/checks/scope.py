@@ -1,0 +1,117 @@
+"""One graph under check: its kinds, its slots, the types of its fields, and where its parts stand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+from graphtrain.elements import Place
+from graphtrain.graph import Graph
+from graphtrain.kind import Kind
+from graphtrain.parameter import is_trigger
+from graphtrain.problem import Problem
+from graphtrain.registry import kind_of_node
+
+ValueType = Literal["number", "boolean", "string", "unknown", "trigger", "other"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A graph and the path of the node it is the body of (empty for the outermost)."""
+
+    graph: Graph
+    path: str = ""
+
+    def with_inner(self) -> Iterator[Scope]:
+        """This scope, and those of all graphs inside."""
+        yield self
+        for name, node in self.graph.nodes.items():
+            if node.body is not None:
+                yield from Scope(node.body, f"{self.path}{name}/").with_inner()
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, Kind | None]:
+        """The kind of each node; None where nobody declares it."""
+        return {name: kind_of_node(node) for name, node in self.graph.nodes.items()}
+
+    @functools.cached_property
+    def written(self) -> set[str]:
+        """The slots that some node writes."""
+        slots: set[str] = set()
+        for name, node in self.graph.nodes.items():
+            kind = self.kinds[name]
+            names = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
+            slots.update(node.writes.get(one, one) for one in names)
+        return slots
+
+    @functools.cached_property
+    def slots(self) -> set[str]:
+        """The slots that some node writes or reads."""
+        return self.written | reads_of(self.graph)
+
+    def field_type(self, node: str, field: str) -> ValueType | None:
+        """The type of ``node.field``; None if there is no such field, "unknown" if the kind is not known."""
+        kind = self.kinds[node]
+        if kind is None:
+            return "unknown"
+        if field in kind.parameters:
+            return value_type(kind.parameters[field].annotation)
+        return value_type(kind.fields[field].type) if field in kind.fields else None
+
+    def fields(self, node: str) -> list[str]:
+        """The fields of a node that an expression can read."""
+        kind = self.kinds[node]
+        names = [*kind.fields, *kind.parameters] if kind is not None else []
+        return [name for name in names if self.field_type(node, name) not in ("trigger", "other")]
+
+    def problem(
+        self,
+        code: str,
+        place: Place | None,
+        thing: str,
+        message: str,
+        hint: str = "",
+        *,
+        severity: Literal["error", "warning"] = "error",
+        path: tuple[str, ...] = (),
+    ) -> Problem:
+        """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known."""
+        where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
+        return Problem(code, severity, where, message, hint, path)
+
+
+def reads_of(graph: Graph) -> set[str]:
+    """The slots that nodes of a graph read, those of graphs inside included unless they are written there."""
+    slots: set[str] = set()
+    for node in graph.nodes.values():
+        if node.body is not None:
+            inner = reads_of(node.body) - Scope(node.body).written
+            targets: list[Any] = [node.reads.get(slot, slot) for slot in inner]
+        else:
+            kind = kind_of_node(node)
+            targets = [node.reads.get(slot, slot) for slot in kind.slots] if kind is not None else []
+        for target in targets:
+            slots.update([target] if isinstance(target, str) else target)
+    return {slot for slot in slots if "." not in slot}
+
+
+def value_type(annotation: Any) -> ValueType:
+    """What an expression can do with a value of this type."""
+    if is_trigger(annotation):
+        return "trigger"
+    options = [one for one in get_args(annotation) if one is not type(None)] or [annotation]
+    kinds = {_PLAIN.get(one, "string" if isinstance(one, str) else "other") for one in options}
+    return kinds.pop() if len(kinds) == 1 else "other"  # type: ignore[return-value]
+
+
+_PLAIN: dict[Any, ValueType] = {
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    Fraction: "number",
+    str: "string",
+    Any: "unknown",
+}

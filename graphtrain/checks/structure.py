@@ -1,0 +1,202 @@
+"""G1xx: names resolve, every node is reached and can reach the end, the edges of a node are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphtrain.checks.scope import Scope, reads_of
+from graphtrain.elements import END, Node
+from graphtrain.names import suggestion
+from graphtrain.parameter import REQUIRED, is_trigger
+from graphtrain.problem import Problem
+from graphtrain.registry import known_kinds
+from graphtrain.trigger import MULTIPLES, Trigger
+
+RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
+
+
+def check_structure(scope: Scope) -> Iterator[Problem]:
+    """Every problem of names, parameters and edges in one graph."""
+    yield from _names(scope)
+    yield from _start(scope)
+    for node in scope.graph.nodes.values():
+        yield from _node(scope, node)
+    for source in {**scope.graph.nodes, **scope.graph.edges}:
+        yield from _edges(scope, source)
+    yield from _clock(scope)
+    yield from _outputs(scope)
+    yield from _reachability(scope)
+
+
+def _names(scope: Scope) -> Iterator[Problem]:
+    for name, node in scope.graph.nodes.items():
+        if name in RESERVED:
+            message = f"`{name}` cannot be the name of a node"
+            hint = "it is the reserved target that ends the graph" if name == END else f"write [{name}] at the top level"
+            yield scope.problem("G114", node.place, f"nodes.{name}", message, hint)
+        elif not name.isidentifier():
+            hint = "letters, digits and underscores, not starting with a digit"
+            yield scope.problem("G114", node.place, f"nodes.{name}", f"`{name}` is no name for a node", hint)
+    for name in scope.graph.guards:
+        if not name.isidentifier():
+            place = scope.graph.places.get(f"guards.{name}")
+            yield scope.problem("G114", place, f"guards.{name}", f"`{name}` is no name for a guard")
+
+
+def _start(scope: Scope) -> Iterator[Problem]:
+    if scope.graph.start not in scope.graph.nodes:
+        hint = suggestion(scope.graph.start, scope.graph.nodes)
+        place = scope.graph.places.get("start")
+        yield scope.problem("G101", place, "start", f"unknown node `{scope.graph.start}`", hint)
+
+
+def _node(scope: Scope, node: Node) -> Iterator[Problem]:
+    kind = scope.kinds[node.name]
+    thing = f"nodes.{node.name}"
+    if kind is None:
+        hint = suggestion(node.use, known_kinds())
+        yield scope.problem("G102", node.place, thing, f"unknown kind `{node.use}`", hint)
+        return
+    for name, value in node.parameters.items():
+        if name not in kind.parameters:
+            hint = suggestion(name, kind.parameters)
+            message = f"unknown parameter `{node.name}.{name}` of kind `{kind.name}`"
+            yield scope.problem("G103", node.place, f"{thing}.{name}", message, hint)
+            continue
+        parameter = kind.parameters[name]
+        try:
+            coerced = parameter.coerce(value)
+        except ValueError as error:
+            yield scope.problem("G104", node.place, f"{thing}.{name}", f"{node.name}.{name}: {error}")
+            continue
+        if is_trigger(parameter.annotation) and isinstance(coerced, Trigger):
+            yield from _units(scope, node, name, coerced)
+    for name, parameter in kind.parameters.items():
+        if parameter.default is REQUIRED and name not in node.parameters:
+            message = f"`{node.name}.{name}` is missing: {parameter.type_name}"
+            yield scope.problem("G104", node.place, f"{thing}.{name}", message)
+    yield from _slots(scope, node)
+
+
+def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Problem]:
+    units = scope.graph.units
+    known = [*units, *(unit for unit, (base, _) in MULTIPLES.items() if base in units)]
+    for term in trigger.terms:
+        if term.unit not in known:
+            singular = f"{term.unit}s"
+            hint = f"did you mean `{singular}`?" if singular in known else suggestion(term.unit, known)
+            message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
+            yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
+
+
+def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
+    kind = scope.kinds[node.name]
+    assert kind is not None
+    readable = sorted(reads_of(node.body) - Scope(node.body).written) if node.body is not None else list(kind.slots)
+    writable = node.body.outputs if node.body is not None else kind.writes
+    for verb, mapping, known in (("reads", node.reads, readable), ("writes", node.writes, writable)):
+        for slot in mapping:
+            if slot not in known:
+                hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
+                message = f"`{node.name}` {verb} no slot `{slot}`"
+                yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
+    for slot, target in node.reads.items():
+        for one in (target,) if isinstance(target, str) else target:
+            owner, dot, field = one.partition(".")
+            if not dot:
+                if not one.isidentifier():
+                    message = f"`{one}` is no name for a slot"
+                    yield scope.problem("G115", node.place, f"nodes.{node.name}.reads.{slot}", message)
+            else:
+                yield from _field(scope, node, f"nodes.{node.name}.reads.{slot}", owner, field)
+
+
+def _field(scope: Scope, node: Node | None, thing: str, owner: str, field: str) -> Iterator[Problem]:
+    place = node.place if node is not None else scope.graph.places.get(thing)
+    if owner not in scope.graph.nodes:
+        hint = suggestion(owner, scope.graph.nodes)
+        yield scope.problem("G101", place, thing, f"unknown node `{owner}` in `{owner}.{field}`", hint)
+    elif scope.field_type(owner, field) is None:
+        hint = suggestion(field, scope.fields(owner))
+        yield scope.problem("G116", place, thing, f"`{owner}` has no field `{field}`", hint)
+
+
+def _edges(scope: Scope, source: str) -> Iterator[Problem]:
+    graph, thing = scope.graph, f"edges.{source}"
+    leaving = graph.edges.get(source, ())
+    place = graph.places.get(thing)
+    if source not in graph.nodes:
+        yield scope.problem("G101", place, thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
+        return
+    if not leaving:
+        message = f"`{source}` has no edge: the run could not go on from it"
+        yield scope.problem("G113", place or graph.nodes[source].place, thing, message, f'add {source} = ["..."] to [edges]')
+        return
+    seen: set[tuple[str, str | None]] = set()
+    for number, edge in enumerate(leaving):
+        where = edge.place or place
+        if edge.target != END and edge.target not in graph.nodes:
+            hint = suggestion(edge.target, [*graph.nodes, END])
+            yield scope.problem("G101", where, thing, f"unknown node `{edge.target}`", hint)
+        if edge.when is not None and edge.when not in graph.guards:
+            hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
+            yield scope.problem("G105", where, thing, f"unknown guard `{edge.when}`", hint)
+        if (edge.target, edge.when) in seen:
+            yield scope.problem("G111", where, thing, f'the edge "{edge}" stands twice')
+        elif edge.when is None and number < len(leaving) - 1:
+            after = ", ".join(f'"{one}"' for one in leaving[number + 1 :])
+            message = f'"{edge}" has no guard, so what follows it is never taken: {after}'
+            yield scope.problem("G110", where, thing, message, "move it to the end, or give it a guard")
+        seen.add((edge.target, edge.when))
+    last = leaving[-1]
+    if last.when is not None:
+        message = f'the last edge, "{last}", has a guard: if none holds, the run could not go on'
+        hint = f"add a last edge without a guard, or write \"{last.target}\""
+        yield scope.problem("G109", last.place or place, thing, message, hint)
+
+
+def _clock(scope: Scope) -> Iterator[Problem]:
+    for unit, text in scope.graph.units.items():
+        owner, dot, field = text.partition(".")
+        thing = f"clock.{unit}"
+        if not dot:
+            place = scope.graph.places.get(thing)
+            yield scope.problem("G116", place, thing, f'expected "node.field", got "{text}"')
+            continue
+        problems = list(_field(scope, None, thing, owner, field))
+        yield from problems
+        if not problems and scope.field_type(owner, field) not in ("number", "unknown"):
+            place = scope.graph.places.get(thing)
+            yield scope.problem("G116", place, thing, f"`{text}` is no number, so no unit can count it")
+
+
+def _outputs(scope: Scope) -> Iterator[Problem]:
+    for slot in scope.graph.outputs:
+        if slot not in scope.written and None not in scope.kinds.values():
+            hint = suggestion(slot, scope.written)
+            yield scope.problem("G115", None, "outputs", f"no node writes the output `{slot}`", hint)
+
+
+def _reachability(scope: Scope) -> Iterator[Problem]:
+    import networkx
+
+    graph = scope.graph
+    if graph.start not in graph.nodes:
+        return
+    network = networkx.DiGraph()
+    network.add_nodes_from([*graph.nodes, END])
+    for source, leaving in graph.edges.items():
+        network.add_edges_from((source, edge.target) for edge in leaving if source in graph.nodes)
+    reached = networkx.descendants(network, graph.start) | {graph.start}
+    ending = networkx.ancestors(network, END)
+    for name, node in graph.nodes.items():
+        if not graph.edges.get(name):
+            continue  # G113 has said it
+        if name not in reached:
+            message = f"no path leads from the start, `{graph.start}`, to `{name}`"
+            hint = f'connect it, or take it out with remove = "{name}"'
+            yield scope.problem("G107", node.place, f"nodes.{name}", message, hint)
+        elif name not in ending:
+            path = tuple(networkx.shortest_path(network, graph.start, name))
+            message = f"no path leads from `{name}` to `end`, so the run could not finish"
+            yield scope.problem("G108", node.place, f"nodes.{name}", message, "add an edge that leads out", path=path)

@@ -1,0 +1,148 @@
+"""A training procedure as a value: nodes, guarded edges, named guards, a clock, a start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from graphtrain.edit import Editable
+from graphtrain.elements import Edge, Node, Place, frozen
+from graphtrain.errors import GraphError
+
+if TYPE_CHECKING:
+    from transitions import Machine
+
+    from graphtrain.problem import Problem
+
+
+@final
+@dataclass(frozen=True)
+class Graph(Editable):
+    """An immutable training procedure; every edit returns a new one.
+
+    Arguments:
+        name: what pictures and messages call it.
+        start: the node that runs first.
+        nodes: by name, in the order of the text.
+        edges: source -> its edges in order of priority: the first whose guard holds is taken.
+        guards: name -> expression.
+        units: the clock: unit -> ``"node.field"`` that counts it.
+        outputs: slots that leave the graph when it is the body of a node.
+        optional: resources without which the graph, as a body, has nothing to do and is bypassed.
+        allow: codes of warnings that are meant as they are.
+
+    >>> graph = Graph.load("fit").set("accumulate", every=4)
+    >>> [str(edge) for edge in graph.edges["accumulate"]]
+    ['clip if accumulation_reached', 'decide']
+    >>> graph.nodes["accumulate"].parameters["every"]
+    4
+    """
+
+    name: str
+    start: str
+    nodes: Mapping[str, Node]
+    edges: Mapping[str, tuple[Edge, ...]]
+    guards: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "edges", "guards", "units", "places"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    def __hash__(self) -> int:
+        return hash(self.structural_hash)
+
+    # The operations below live in modules of their own, which know only this value; they are imported when they are
+    # called, so that reading and drawing a graph costs no import of the rest.
+
+    @classmethod
+    def load(cls, source: str | Path) -> Graph:
+        """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
+
+        Raises:
+            GraphError: the text is no graph; `problems` holds every reason. What needs the kinds is left to `check`.
+            UsageError: there is no such graph or file.
+
+        >>> Graph.load("fit").start
+        'decide'
+        """
+        from graphtrain.text.read import read_graph
+
+        draft = read_graph(source)
+        if draft.problems:
+            raise GraphError(draft.problems, f"graph `{source}`")
+        return draft.graph
+
+    @classmethod
+    def loads(cls, text: str, *, name: str = "text") -> Graph:
+        """Read a graph from TOML text; `name` stands for the file in messages.
+
+        >>> Graph.loads('format = 1\\nname = "nothing"\\nstart = "a"\\n[nodes]\\na = { use = "choice" }\\n[edges]\\na = ["end"]').name
+        'nothing'
+        """
+        from graphtrain.text.read import read_text
+
+        draft = read_text(text, name)
+        if draft.problems:
+            raise GraphError(draft.problems, f"graph `{name}`")
+        return draft.graph
+
+    def save(self, path: str | Path) -> None:
+        """Write TOML that loads back equal. Refuses an existing file: a user's own text is never rewritten."""
+        from graphtrain.text.write import save_graph
+
+        save_graph(self, path)
+
+    def to_toml(self) -> str:
+        """The text that `save` writes."""
+        from graphtrain.text.write import graph_text
+
+        return graph_text(self)
+
+    def to_json(self) -> str:
+        """The canonical JSON: the same text for equal graphs, with nested graphs in full."""
+        from graphtrain.text.canonical import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Graph:
+        """The graph of a canonical JSON, as a checkpoint keeps it."""
+        from graphtrain.text.canonical import from_json
+
+        return from_json(text)
+
+    @property
+    def structural_hash(self) -> str:
+        """A hash (SHA-256, hexadecimal) of what the graph does: names of files, comments and order of nodes aside."""
+        from graphtrain.text.canonical import structural_hash
+
+        return structural_hash(self)
+
+    def check(self) -> list[Problem]:
+        """Every problem of this graph at once; an empty list for a sound one. Imports the kinds.
+
+        >>> [problem.code for problem in Graph.load("fit").set("clip", max_norm="fast").check()]
+        ['G104']
+        """
+        from graphtrain.checks import check_graph
+
+        return check_graph(self)
+
+    def to_machine(self, read: Callable[[str], Any]) -> Machine:
+        """The executable meaning of this graph: a `transitions` machine.
+
+        One state per node (nested ones by path), one guarded transition per edge, and one trigger, ``machine.advance()``.
+
+        Arguments:
+            read: answers the value of ``"node.field"`` (``"validate/next_batch.last"``) or of a slot when a guard asks.
+        """
+        from graphtrain.machine import to_machine
+
+        return to_machine(self, read)

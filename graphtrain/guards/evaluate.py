@@ -1,0 +1,114 @@
+"""What a guard means: the value of its tree, read one name at a time.
+
+This is the reference: plain, slow, and independent of the closures that `guards.closures` makes of the same tree.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from graphtrain.guards.syntax import (
+    Arithmetic,
+    Both,
+    Comparison,
+    Constant,
+    Either,
+    Expression,
+    FieldOf,
+    Name,
+    Negative,
+    Not,
+)
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def evaluate(expression: Expression, read: Callable[[str], Any]) -> Any:
+    """The value of an expression whose guards are expanded.
+
+    Arguments:
+        read: the value of ``"node.field"`` or of a slot.
+
+    >>> from graphtrain.guards.syntax import parse
+    >>> evaluate(parse("1 < step.steps <= 3"), {"step.steps": 3}.__getitem__)
+    True
+    """
+    match expression:
+        case Constant(value):
+            return value
+        case Name(name):
+            return read(name)
+        case FieldOf(node, field):
+            return read(f"{node}.{field}")
+        case Not(operand):
+            return not evaluate(operand, read)
+        case Negative(operand):
+            return -evaluate(operand, read)
+        case Both(operands):
+            return all(evaluate(one, read) for one in operands)
+        case Either(operands):
+            return any(evaluate(one, read) for one in operands)
+        case Arithmetic(symbol, left, right):
+            return OPERATORS[symbol](evaluate(left, read), evaluate(right, read))
+        case Comparison(operands, symbols):
+            left = evaluate(operands[0], read)
+            for symbol, operand in zip(symbols, operands[1:], strict=True):
+                right = evaluate(operand, read)
+                if not OPERATORS[symbol](left, right):
+                    return False
+                left = right
+            return True
+
+
+def constant_value(expression: Expression) -> bool | None:
+    """True or False if the expression is so whatever its fields hold; None if that depends on them.
+
+    >>> from graphtrain.guards.syntax import parse
+    >>> constant_value(parse("step.steps > 3 or 1 < 2")), constant_value(parse("step.steps > 3"))
+    (True, None)
+    """
+    match expression:
+        case Constant(bool() as value):
+            return value
+        case Not(operand):
+            inner = constant_value(operand)
+            return None if inner is None else not inner
+        case Both(operands):
+            values = [constant_value(one) for one in operands]
+            return False if False in values else None if None in values else True
+        case Either(operands):
+            values = [constant_value(one) for one in operands]
+            return True if True in values else None if None in values else False
+        case Comparison(operands, symbols) if len(set(operands)) == 1:
+            return all(symbol in ("==", "<=", ">=") for symbol in symbols)
+        case Comparison(operands, _) if not any(_reads(one) for one in operands):
+            try:
+                return bool(evaluate(expression, _nothing))
+            except ArithmeticError:
+                return None
+    return None
+
+
+def _reads(expression: Expression) -> bool:
+    from graphtrain.guards.syntax import walk
+
+    return any(isinstance(one, Name | FieldOf) for one in walk(expression))
+
+
+def _nothing(name: str) -> Any:
+    raise AssertionError(f"a constant expression read {name}")

@@ -1,0 +1,78 @@
+"""Names a user may have meant: the nearest known one, or ours for one known from elsewhere."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+# Names of PyTorch Lightning's Trainer and of the Hugging Face TrainingArguments, and what says the same here.
+FOREIGN: dict[str, str] = {
+    "max_epochs": '`finish.after = "N epochs"`',
+    "num_train_epochs": '`finish.after = "N epochs"`',
+    "max_steps": '`finish.after = "N steps"`',
+    "max_time": '`finish.after = "N minutes"`',
+    "accumulate_grad_batches": "`accumulate.every = N`",
+    "gradient_accumulation_steps": "`accumulate.every = N`",
+    "gradient_clip_val": "`clip.max_norm = X`",
+    "max_grad_norm": "`clip.max_norm = X`",
+    "val_check_interval": '`validate.every = "0.25 epochs"` or `"100 batches"`',
+    "check_val_every_n_epoch": '`validate.every = "N epochs"`',
+    "eval_steps": '`validate.every = "N steps"`',
+    "eval_strategy": '`validate.every = "1 epochs"` or `"N steps"`',
+    "limit_train_batches": "`next_batch.limit = N`",
+    "limit_val_batches": "`validate/next_batch.limit = N`",
+    "log_every_n_steps": '`log.every = "N steps"`',
+    "logging_steps": '`log.every = "N steps"`',
+    "save_steps": '`checkpoint.every = "N steps"`',
+    "every_n_train_steps": '`checkpoint.every = "N steps"`',
+    "save_total_limit": "`checkpoint.keep = N`",
+    "save_top_k": "`checkpoint.keep = N`",
+    "default_root_dir": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
+    "output_dir": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
+    "resume_from_checkpoint": "`--resume`, or `trainer.run(resume=...)`",
+    "ckpt_path": "`--resume`, or `trainer.run(resume=...)`",
+    "accelerator": "`Trainer(..., device=...)`",
+    "train_dataloader": "the resource `train_data`",
+    "train_dataloaders": "the resource `train_data`",
+    "val_dataloader": "the resource `val_data`",
+    "val_dataloaders": "the resource `val_data`",
+    "eval_dataset": "the resource `val_data`",
+    "train_dataset": "the resource `train_data`",
+    "lr_scheduler": "the resource `scheduler`",
+    "configure_optimizers": "the resources `optimizer` and `scheduler`",
+    "learning_rate": "the learning rate of the `optimizer` that `setup` makes",
+}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most likely misspells, or None.
+
+    >>> nearest("chekpoint", ["checkpoint", "clip"])
+    'checkpoint'
+    """
+    known = list(known)
+    folded = {candidate.casefold().replace("-", "_"): candidate for candidate in known}
+    same = folded.get(name.casefold().replace("-", "_"))
+    if same is not None:
+        return same
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A sentence that helps with an unknown name; empty when there is nothing to say.
+
+    >>> suggestion("max_epochs", ["after"])
+    'that is `finish.after = "N epochs"` here'
+    >>> suggestion("aftr", ["after"])
+    'did you mean `after`?'
+    """
+    known = sorted(known)
+    if name in FOREIGN:
+        return f"that is {FOREIGN[name]} here"
+    match = nearest(name, known)
+    if match is not None:
+        return f"did you mean `{match}`?"
+    if 0 < len(known) <= 20:
+        return "known: " + ", ".join(known)
+    return ""

@@ -1,0 +1,26 @@
+"""How a run ended: a closed enumeration whose members carry their sentence."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Outcome(enum.Enum):
+    """What `Trainer.run` returns.
+
+    >>> Outcome.STOPPED.resumable, str(Outcome.FINISHED)
+    (True, 'the run is finished')
+    """
+
+    FINISHED = "the run is finished"
+    ALREADY_FINISHED = "the run was finished before; raise its ending to go on"
+    REACHED = "the amount given as `until` is reached; run again to go on"
+    STOPPED = "stopped on request; run again to go on"
+
+    @property
+    def resumable(self) -> bool:
+        """True if there is more to do."""
+        return self in (Outcome.REACHED, Outcome.STOPPED)
+
+    def __str__(self) -> str:
+        return self.value

@@ -1,0 +1,1 @@
+"""The text form of graphs: TOML in and out, overlays, and canonical JSON."""

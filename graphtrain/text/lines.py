@@ -1,0 +1,47 @@
+"""On which line of a TOML text a key or an edge stands: `tomllib` keeps no positions, and messages need them."""
+
+from __future__ import annotations
+
+import re
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"\s*([A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
+_STRING = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+
+
+class Lines:
+    """The lines of keys (``("nodes", "clip")``) and of strings in them (``("edges", "decide", "step if due")``).
+
+    A key that the simple scan does not find (a quoted or dotted one) has no line; its message then names the file alone.
+
+    >>> Lines('[nodes]\\nclip = {}\\n[edges]\\nclip = [\\n  "step",\\n]').of("edges", "clip", "step")
+    5
+    """
+
+    def __init__(self, text: str) -> None:
+        self._lines: dict[tuple[str, ...], int] = {}
+        section: tuple[str, ...] = ()
+        key: tuple[str, ...] = ()
+        edits = -1
+        for number, line in enumerate(text.splitlines(), start=1):
+            if header := _HEADER.match(line):
+                section = tuple(part.strip().strip("\"'") for part in header.group(1).split("."))
+                if line.lstrip().startswith("[["):
+                    edits += 1
+                    section = (*section, str(edits))
+                self._lines.setdefault(section, number)
+                key = section
+                continue
+            if found := _KEY.match(line):
+                key = (*section, found.group(1).strip("\"'"))
+                self._lines.setdefault(key, number)
+            for quoted in _STRING.finditer(line.split("#", 1)[0]):
+                self._lines.setdefault((*key, " ".join((quoted.group(1) or quoted.group(2) or "").split())), number)
+
+    def of(self, *key: str) -> int | None:
+        """The line of a key, or of the nearest thing around it that has one."""
+        while key:
+            if key in self._lines:
+                return self._lines[key]
+            key = key[:-1]
+        return None

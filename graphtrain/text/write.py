@@ -1,0 +1,116 @@
+"""From a graph to TOML that loads back equal."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.registry import find_graph
+from graphtrain.text.read import FORMAT, read_graph
+
+
+def save_graph(graph: Graph, path: str | Path) -> None:
+    """Write the graph to a new file.
+
+    Raises:
+        UsageError: the file exists, or cannot be written.
+    """
+    try:
+        with Path(path).open("x", encoding="utf-8") as file:
+            file.write(graph_text(graph))
+    except FileExistsError:
+        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+
+
+def graph_text(graph: Graph) -> str:
+    """The TOML text of a graph.
+
+    >>> print(graph_text(Graph.load("evaluate")).splitlines()[0])
+    format = 1
+    """
+    return f"format = {FORMAT}\n" + _graph_text(graph, prefix="")
+
+
+def _graph_text(graph: Graph, prefix: str) -> str:
+    head = [f"name = {_text(graph.name)}", f"start = {_text(graph.start)}"]
+    for key in ("outputs", "optional", "allow"):
+        if values := getattr(graph, key):
+            head.append(f"{key} = {_text(list(values))}")
+    nodes, bodies = [], []
+    for name, node in graph.nodes.items():
+        items: list[str] = []
+        if node.body is None and node.use != name:
+            items.append(f"use = {_text(node.use)}")
+        table = f"{prefix}nodes.{name}"
+        if node.body is not None:
+            if node.reference is not None and _same_as_shipped(node.reference, node.body):
+                items.append(f"graph = {_text(node.reference)}")
+            else:
+                bodies.append(_graph_text(node.body, prefix=f"{table}.graph."))
+        for key in ("reads", "writes"):
+            if mapping := getattr(node, key):
+                items.append(f"{key} = {_text(dict(mapping))}")
+        items += [f"{_key(key)} = {_text(value)}" for key, value in node.parameters.items()]
+        nodes.append(f"{name} = {{ {', '.join(items)} }}" if items else f"{name} = {{}}")
+        if bodies and node.body is not None and "graph = " not in nodes[-1]:
+            # A body written out is a table of its own, and TOML does not add to an inline table.
+            nodes.pop()
+            bodies[-1] = "\n".join([f"[{table}]", *items, "", bodies[-1]])
+    sections = [_section(prefix.rstrip("."), head) if prefix else "\n".join(head)]
+    sections.append(_section(f"{prefix}nodes", nodes))
+    sections += bodies
+    if graph.guards:
+        sections.append(_section(f"{prefix}guards", [f"{key} = {_text(text)}" for key, text in graph.guards.items()]))
+    sections.append(_section(f"{prefix}edges", [_edges(source, edges) for source, edges in graph.edges.items()]))
+    if graph.units:
+        sections.append(_section(f"{prefix}clock", [f"{key} = {_text(text)}" for key, text in graph.units.items()]))
+    return "\n\n".join(section.rstrip("\n") for section in sections) + "\n"
+
+
+def _section(name: str, lines: list[str]) -> str:
+    return "\n".join([f"[{name}]", *lines])
+
+
+def _edges(source: str, edges: tuple[Any, ...]) -> str:
+    texts = [_text(str(edge)) for edge in edges]
+    if len(texts) <= 2:
+        return f"{source} = [{', '.join(texts)}]"
+    return f"{source} = [\n" + "".join(f"  {text},\n" for text in texts) + "]"
+
+
+def _same_as_shipped(reference: str, body: Graph) -> bool:
+    if find_graph(reference) is None:
+        return False  # a path would be read from where the text is saved, which may be another folder
+    try:
+        return read_graph(reference).graph == body
+    except GraphtrainError:
+        return False
+
+
+def _key(key: str) -> str:
+    plain = key and all(character.isascii() and (character.isalnum() or character in "_-") for character in key)
+    return key if plain else _text(key)
+
+
+def _text(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return repr(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_text(one) for one in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_text(one)}" for key, one in value.items()) + " }" if value else "{}"
+    text = str(value)
+    return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else f"\\U{ord(c):08X}") for c in text) + '"'
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}

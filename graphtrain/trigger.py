@@ -1,0 +1,107 @@
+"""When something periodic is due: ``"100 steps"``, ``"0.25 epochs"``, ``["1 epochs", "10 minutes"]``, ``"never"``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+# Units that are multiples of another one; a graph's clock has to name the second only.
+MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("seconds", 3600)}
+
+_TERM = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?|\d{1,15}/\d{1,15})\s+([A-Za-z_]\w*)\s*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One amount of one unit, exact: ``0.29 epochs`` is 29/100, never 0.28999."""
+
+    amount: Fraction
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{decimal(self.amount)} {self.unit}"
+
+    @property
+    def base(self) -> Term:
+        """The same amount in the unit a clock counts: ``2 minutes`` is ``120 seconds``."""
+        unit, factor = MULTIPLES.get(self.unit, (self.unit, 1))
+        return Term(self.amount * factor, unit)
+
+
+def decimal(value: Fraction) -> str:
+    """An exact number as people write it.
+
+    >>> decimal(Fraction(1, 4)), decimal(Fraction(1, 3)), decimal(Fraction(3))
+    ('0.25', '1/3', '3')
+    """
+    if value.denominator == 1:
+        return str(value.numerator)
+    places = next((n for n in range(1, 16) if 10**n % value.denominator == 0), None)
+    if places is None:
+        return f"{value.numerator}/{value.denominator}"
+    whole, rest = divmod(value.numerator * 10**places // value.denominator, 10**places)
+    return f"{whole}.{rest:0{places}d}"
+
+
+class Trigger:
+    """One or more amounts, any of which fires.
+
+    As `every`, a trigger is due when ``floor(clock / amount)`` has grown since the node last fired; as `after`, when
+    the clock has reached the amount. The units are those of the graph's clock, and seconds, minutes and hours.
+
+    Arguments:
+        text: ``"<number> <unit>"``, a list of those, or ``"never"``. Numbers are decimal (``0.25``) or ratios
+            (``1/3``), kept exact, and positive.
+
+    Raises:
+        ValueError: the text is no trigger.
+
+    >>> Trigger(["1 epochs", "10 minutes"])
+    Trigger('1 epochs', '10 minutes')
+    >>> Trigger("0.29 epochs").terms[0].amount
+    Fraction(29, 100)
+    >>> Trigger("often")
+    Traceback (most recent call last):
+        ...
+    ValueError: expected "<number> <unit>", a list of those, or "never"; got 'often'
+    """
+
+    __slots__ = ("terms",)
+
+    def __init__(self, text: str | Iterable[str]) -> None:
+        texts = [text] if isinstance(text, str) else list(text)
+        self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(_term(one) for one in texts)
+
+    def __repr__(self) -> str:
+        return f"Trigger({', '.join(repr(str(term)) for term in self.terms) or repr('never')})"
+
+    def __str__(self) -> str:
+        return " or ".join(str(term) for term in self.terms) or "never"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trigger) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+
+def _term(text: object) -> Term:
+    match = _TERM.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f'expected "<number> <unit>", a list of those, or "never"; got {text!r}')
+    number, unit = match.groups()
+    if number.endswith("/0") or (amount := Fraction(number)) == 0:
+        raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")
+    return Term(amount, unit)
+
+
+def next_multiple(value: Fraction, amount: Fraction) -> Fraction:
+    """The first multiple of `amount` beyond `value`.
+
+    >>> next_multiple(Fraction(7), Fraction(5))
+    Fraction(10, 1)
+    """
+    return (math.floor(value / amount) + 1) * amount
