@@ -10,16 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from graphtrain.elements import END, NESTED, Edge, Node
+from graphtrain.elements import END, NESTED, Edge, Node, Place
 from graphtrain.errors import EditError
+from graphtrain.guards.syntax import GuardSyntaxError, Name, on_one_line, parse, python_tree, walk
 from graphtrain.kind import kind_of
 from graphtrain.names import suggestion
+from graphtrain.parameter import NOT_PLAIN, plain_value, show_value
 
 if TYPE_CHECKING:
     from graphtrain.graph import Graph
 
 
-class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; Graph holds the data
+class Editable(ABC):
     """The verbs of `Graph`, in Python and as ``[[edit]]`` in TOML alike."""
 
     start: str
@@ -27,10 +29,12 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
     edges: Mapping[str, tuple[Edge, ...]]
     guards: Mapping[str, str]
     units: Mapping[str, str]
+    places: Mapping[str, Place]
 
     def insert(
         self,
         name: str,
+        /,
         use: str | Callable[..., Any] | None = None,
         *,
         after: str | None = None,
@@ -43,7 +47,7 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
         Arguments:
             use: the kind: a name, a function or a class. Default: the kind called `name`.
             after: everything that followed that node follows the new one.
-            before: everything that led to that node leads to the new one.
+            before: everything that led to that node, or to ``"end"``, leads to the new one.
             between: the edge from the first to the second passes through the new node, its guard kept.
                 Default of all three: the node is not connected yet.
 
@@ -55,7 +59,11 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
         >>> str(graph.edges["step"][0]), str(graph.edges["pause"][0])
         ('pause', 'zero_grad')
         """
-        if name in self.nodes or name == END:
+        if name == END:
+            raise EditError(
+                "insert: `end` cannot be the name of a node", "it is the reserved target that ends the graph"
+            )
+        if name in self.nodes:
             raise EditError(f"insert: there is a node `{name}` already", "choose another name, or use `replace`")
         if sum(place is not None for place in (after, before, between)) > 1:
             raise EditError("insert: give one of `after`, `before` and `between`")
@@ -66,7 +74,8 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
             edges[name] = edges.get(self._known(after, "insert: after"), ())
             edges[after] = (Edge(name),)
         elif before is not None:
-            self._known(before, "insert: before")
+            if before != END:
+                self._known(before, "insert: before")
             edges = {source: _redirected(leaving, before, name) for source, leaving in edges.items()}
             edges[name] = (Edge(before),)
             start = name if start == before else start
@@ -76,7 +85,7 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
             edges[name] = (Edge(target),)
         return self._with(nodes=nodes, edges=edges, start=start)
 
-    def replace(self, name: str, use: str | Callable[..., Any], **parameters: Any) -> Self:
+    def replace(self, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Self:
         """Let the node `name` use another kind with these parameters; its edges stay.
 
         Raises:
@@ -104,16 +113,21 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
                 reason = f"has {len(targets)} targets" if targets else "has no edge to follow"
                 raise EditError(f"remove: `{name}` {reason}", f"choose: {choices}" if choices else "give `to`")
             to = targets[0]
+        elif to == name:
+            raise EditError(f"remove: the predecessors of `{name}` cannot go to `{name}`, which is taken out")
         elif to != END:
             self._known(to, "remove: to")
+        if self.start == name and to == END:
+            raise EditError(
+                f"remove: the graph starts at `{name}`, and would start at its end", "give `to` another node"
+            )
         edges = {
             source: tuple(edge for edge in _redirected(leaving, name, to) if edge.target != source or edge in leaving)
             for source, leaving in self.edges.items()
             if source != name
         }
         nodes = {key: value for key, value in self.nodes.items() if key != name}
-        gone = _guards_used(self.edges, self.guards) - _guards_used(edges, self.guards)
-        guards = {key: value for key, value in self.guards.items() if key not in gone}
+        guards = _without_unused(self.guards, _guards_used(self.edges, self.guards) - _guards_used(edges, self.guards))
         return self._with(nodes=nodes, edges=edges, guards=guards, start=to if self.start == name else self.start)
 
     def connect(self, source: str, target: str, when: str | None = None, first: bool = True) -> Self:
@@ -169,22 +183,24 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
         leaving = self._edges_between(source, old, "redirect")
         return self._with(edges={**self.edges, source: _redirected(leaving, old, new)})
 
-    def set(self, name: str, **parameters: Any) -> Self:
+    def set(self, name: str, /, **parameters: Any) -> Self:
         """Set parameters of a node; `reads`, `writes` and `graph` count as such.
 
         Arguments:
             name: the node; ``"validate/next_batch"`` is a node inside the body of ``validate``.
 
         Raises:
-            EditError: there is no such node.
+            EditError: there is no such node, or a value is not one that a text could hold (None, a function).
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").set("validate/next_batch", limit=5)
         >>> graph.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
         5
         """
-        outer, _, inner = name.partition("/")
+        outer, _, inner = str(name).partition("/")
         node = self.nodes[self._known(outer, "set")]
+        if "use" in parameters:
+            raise EditError(f"set: `use` is no parameter of `{name}`", f'use replace("{name}", "KIND")')
         if not inner:
             return self._with(nodes={**self.nodes, outer: _with_parameters(node, parameters)})
         if node.body is None:
@@ -192,10 +208,16 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
         return self._with(nodes={**self.nodes, outer: replace(node, body=node.body.set(inner, **parameters))})
 
     def guard(self, name: str, expression: str) -> Self:
-        """Define or redefine a named guard."""
-        return self._with(guards={**self.guards, name: expression})
+        """Define or redefine a named guard.
 
-    def nest(self, name: str, graph: str | Path | Graph, **parameters: Any) -> Self:
+        Raises:
+            EditError: the expression is no text.
+        """
+        if not isinstance(expression, str):
+            raise EditError(f"guard: `{name}` is an expression in quotes, got {show_value(expression)}")
+        return self._with(guards={**self.guards, name: expression}, places=_without(self.places, f"guards.{name}"))
+
+    def nest(self, name: str, /, graph: str | Path | Graph, **parameters: Any) -> Self:
         """Add a node whose body is a graph, not connected yet: `insert` with ``graph=``."""
         return self.insert(name, graph=graph, **parameters)
 
@@ -208,11 +230,14 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
         self._known(old, "rename")
         if new in self.nodes or new == END:
             raise EditError(f"rename: there is a node `{new}` already")
-        nodes = {new if key == old else key: replace(value, reads=_renamed_reads(value.reads, old, new))
-                 for key, value in self.nodes.items()}
+        nodes = {
+            new if key == old else key: replace(value, reads=_renamed_reads(value.reads, old, new))
+            for key, value in self.nodes.items()
+        }
         nodes[new] = replace(nodes[new], name=new)
-        edges = {new if source == old else source: _redirected(leaving, old, new)
-                 for source, leaving in self.edges.items()}
+        edges = {
+            new if source == old else source: _redirected(leaving, old, new) for source, leaving in self.edges.items()
+        }
         return self._with(
             nodes=nodes,
             edges=edges,
@@ -228,12 +253,16 @@ class Editable(ABC):  # noqa: B024 - abstract because it holds the verbs only; G
             unit: the name triggers use, such as ``"tokens"``.
             field: ``"node.field"``, a progress counter.
         """
-        return self._with(units={**self.units, unit: field})
+        if not isinstance(field, str):
+            raise EditError(f'clock: `{unit}` counts a field, "node.field"; got {show_value(field)}')
+        return self._with(units={**self.units, unit: field}, places=_without(self.places, f"clock.{unit}"))
 
     def _with(self, **changes: Any) -> Self:
         return replace(self, **changes)  # type: ignore[type-var]
 
     def _known(self, name: str, verb: str) -> str:
+        if not isinstance(name, str):
+            raise EditError(f"{verb}: expected the name of a node, got {show_value(name)}")
         if name not in self.nodes:
             raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes))
         return name
@@ -268,6 +297,8 @@ def body_graph(value: Any) -> tuple[Graph, str | None]:
 
     if isinstance(value, Graph):
         return value, None
+    if not isinstance(value, str | Path):
+        raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(value)}")
     return Graph.load(value), str(value)
 
 
@@ -287,13 +318,29 @@ def _with_parameters(node: Node, parameters: Mapping[str, Any]) -> Node:
     if "graph" in rest:
         body, reference = body_graph(rest.pop("graph"))
         node = replace(node, use=NESTED, kind=None, body=body, reference=reference)
-    reads = {**node.reads, **{key: _slots(value) for key, value in rest.pop("reads", {}).items()}}
-    writes = {**node.writes, **rest.pop("writes", {})}
-    return replace(node, parameters={**node.parameters, **rest}, reads=reads, writes=writes)
+    reads = {**node.reads, **_slots(node.name, "reads", rest.pop("reads", {}), lists=True)}
+    writes = {**node.writes, **_slots(node.name, "writes", rest.pop("writes", {}), lists=False)}
+    plain = {key: _plain(value, f"{node.name}.{key}") for key, value in rest.items()}
+    return replace(node, parameters={**node.parameters, **plain}, reads=reads, writes=writes, place=None)
 
 
-def _slots(value: str | Iterable[str]) -> str | tuple[str, ...]:
-    return value if isinstance(value, str) else tuple(value)
+def _slots(node: str, verb: str, mapping: Any, *, lists: bool) -> dict[str, Any]:
+    if not isinstance(mapping, Mapping):
+        raise EditError(f'{node}.{verb}: expected a table such as {{ slot = "other" }}, got {show_value(mapping)}')
+    slots: dict[str, Any] = {}
+    for slot, target in mapping.items():
+        several = lists and isinstance(target, list | tuple)
+        if not all(isinstance(one, str) for one in (target if several else [target])):
+            raise EditError(f"{node}.{verb}.{slot}: expected the name of a slot, got {show_value(target)}")
+        slots[slot] = tuple(target) if several else target
+    return slots
+
+
+def _plain(value: Any, where: str) -> Any:
+    try:
+        return plain_value(value)
+    except ValueError as error:
+        raise EditError(f"{where}: {error}", NOT_PLAIN[value is None]) from None
 
 
 def _pair(between: Iterable[str]) -> tuple[str, str]:
@@ -312,11 +359,29 @@ def _guards_used(edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str
     used = {edge.when for leaving in edges.values() for edge in leaving if edge.when is not None}
     waiting = list(used)
     while waiting:
-        for word in re.findall(r"[A-Za-z_]\w*", guards.get(waiting.pop(), "")):
-            if word in guards and word not in used:
-                used.add(word)
-                waiting.append(word)
+        new = _names_in(guards.get(waiting.pop(), "")) & guards.keys() - used
+        used |= new
+        waiting += new
     return used
+
+
+def _names_in(text: str) -> set[str]:
+    """The guards (or slots) that an expression names; every word of one that cannot be parsed."""
+    try:
+        return {one.name for one in walk(parse(text)) if isinstance(one, Name)}
+    except GuardSyntaxError:
+        return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def _without_unused(guards: Mapping[str, str], unused: set[str]) -> dict[str, str]:
+    """The guards but for `unused`, of which those stay that a remaining guard names."""
+    while needed := unused & {name for kept in guards.keys() - unused for name in _names_in(guards[kept])}:
+        unused = unused - needed
+    return {name: text for name, text in guards.items() if name not in unused}
+
+
+def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {one: value for one, value in mapping.items() if one != key}
 
 
 def rename_in_expression(text: str, old: str, new: str) -> str:
@@ -326,17 +391,18 @@ def rename_in_expression(text: str, old: str, new: str) -> str:
     "d_step.steps > 3 and 'step.steps' == mode"
     """
     try:
-        tree = ast.parse(text, mode="eval")
+        tree = python_tree(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return text
     encoded = text.encode()
+    indent = len(encoded) - len(on_one_line(text).lstrip().encode())  # which the tree does not know of
     owners = [
         each.value
         for each in ast.walk(tree)
         if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == old
     ]
     for owner in sorted(owners, key=lambda one: -one.col_offset):
-        encoded = encoded[: owner.col_offset] + new.encode() + encoded[owner.end_col_offset :]
+        encoded = encoded[: indent + owner.col_offset] + new.encode() + encoded[indent + (owner.end_col_offset or 0) :]
     return encoded.decode()
 
 
@@ -345,9 +411,7 @@ def _renamed_field(text: str, old: str, new: str) -> str:
     return f"{new}.{field}" if dot and owner == old else text
 
 
-def _renamed_reads(
-    reads: Mapping[str, str | tuple[str, ...]], old: str, new: str
-) -> dict[str, str | tuple[str, ...]]:
+def _renamed_reads(reads: Mapping[str, str | tuple[str, ...]], old: str, new: str) -> dict[str, str | tuple[str, ...]]:
     return {
         key: _renamed_field(value, old, new)
         if isinstance(value, str)

@@ -1,7 +1,7 @@
 """What a node can do: the contract of kinds.
 
-A kind is a function or a class marked `@node`. Its signature is its declaration: positional parameters of the call are the
-slots it reads, keyword-only ones (or the annotated attributes of a class) are its parameters, attributes set to
+A kind is a function or a class marked `@node`. Its signature is its declaration: positional parameters of the call are
+the slots it reads, keyword-only ones (or the annotated attributes of a class) are its parameters, attributes set to
 `progress(...)` are what it must not forget. Checker, compiler and checkpoint need nothing else.
 """
 
@@ -21,7 +21,7 @@ from graphtrain.parameter import REQUIRED, Parameter, is_trigger
 Effect = Literal["backward", "clip", "unscale", "use", "step", "zero_grad", "eval", "train"]
 EFFECTS: tuple[str, ...] = get_args(Effect)
 
-RESERVED = frozenset({"use", "graph", "reads", "writes", "runs", "due"})
+RESERVED = frozenset({"use", "graph", "reads", "writes", "runs", "due", "fired"})
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
@@ -72,9 +72,7 @@ class Field:
     in_digest: bool = True
 
 
-def progress(
-    default: Any, *, counts: Effect | None = None, restarts: str | None = None, in_digest: bool = True
-) -> Any:
+def progress(default: Any, *, counts: Effect | None = None, restarts: str | None = None, in_digest: bool = True) -> Any:
     """Declare an attribute of a class kind as progress: saved in every checkpoint, readable in guards.
 
     Arguments:
@@ -150,9 +148,10 @@ class Kind:
     @property
     def trigger(self) -> Literal["every", "after"] | None:
         """The name of its trigger parameter, if it has one."""
-        for name in ("every", "after"):
+        names: tuple[Literal["every", "after"], ...] = ("every", "after")
+        for name in names:
             if name in self.parameters and is_trigger(self.parameters[name].annotation):
-                return typing.cast(Literal["every", "after"], name)
+                return name
         return None
 
     @property
@@ -234,6 +233,8 @@ def node(
     """
 
     def mark(target: Implementation) -> Implementation:
+        if not _is_function_or_class(target):
+            raise TypeError(f"@node marks a function or a class; got {target!r}")
         kind = _declare(
             target,
             name or _snake_case(target.__name__),
@@ -243,8 +244,11 @@ def node(
             transient=_names(transient),
             observer=observer,
         )
-        target.__kind__ = kind  # type: ignore[attr-defined]
-        # The shipped kinds are found by their entry points, so that importing one cannot undo a user's own of that name.
+        try:
+            target.__kind__ = kind  # type: ignore[attr-defined]
+        except (AttributeError, TypeError):
+            raise TypeError(f"{kind.name}: {target!r} cannot be marked; write a function that calls it") from None
+        # The shipped kinds are found by entry points, so that importing one cannot undo a user's own of that name.
         if not target.__module__.startswith("graphtrain."):
             DECLARED[kind.name] = kind
         return target
@@ -263,10 +267,16 @@ def kind_of(target: Callable[..., Any]) -> Kind:
     declared = vars(target).get("__kind__") if hasattr(target, "__dict__") else None
     if isinstance(declared, Kind):
         return declared
-    if getattr(target, "__name__", "<lambda>") == "<lambda>":
+    if not _is_function_or_class(target):
+        raise TypeError(f"a kind is a function or a class; got {target!r}")
+    if target.__name__ == "<lambda>":
         raise TypeError("a kind needs a name: give `node(name=...)` to a lambda")
     made: Kind = vars(node(target))["__kind__"]
     return made
+
+
+def _is_function_or_class(target: Any) -> bool:
+    return inspect.isclass(target) or inspect.isroutine(target)
 
 
 def _declare(
@@ -280,7 +290,12 @@ def _declare(
     observer: bool,
 ) -> Kind:
     if not name.isidentifier():
-        raise TypeError(f"the name of a kind must be an identifier; got {name!r}")
+        hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
+        raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
+    if odd := [slot for slot in (*writes, *optional) if not (isinstance(slot, str) and slot.isidentifier())]:
+        raise TypeError(f"{name}: the name of a slot must be an identifier; got {odd[0]!r}")
+    if len(set(writes)) < len(writes):
+        raise TypeError(f"{name}: it writes one slot twice: {', '.join(writes)}")
     unknown = [effect for effect in effects if effect not in EFFECTS]
     if unknown:
         raise TypeError(f"{name}: unknown effect {unknown[0]!r}; known: {', '.join(EFFECTS)}")
@@ -289,6 +304,7 @@ def _declare(
     if inspect.isclass(target):
         if not callable(getattr(target, "__call__", None)) or "__call__" not in dir(target):  # noqa: B004
             raise TypeError(f"{name}: a class kind needs a method __call__")
+        _check_constructor(target, name)
         parameters, fields = _attributes(target, name)
         reads, keyword_only = _signature(target.__call__, name, method=True)
         if keyword_only:
@@ -296,10 +312,16 @@ def _declare(
                 f"{name}.__call__: a class takes parameters as annotated attributes, not `{next(iter(keyword_only))}`"
             )
         setup = getattr(target, "setup", None)
-        setup_reads = _signature(setup, name, method=True)[0] if setup is not None else None
+        setup_reads, keyword_only = _signature(setup, name, method=True) if setup is not None else (None, {})
+        if keyword_only:
+            raise TypeError(f"{name}.setup: it reads slots by position, not by keyword as `{next(iter(keyword_only))}`")
     else:
         reads, parameters = _signature(target, name, method=False)
         setup_reads, fields = None, {}
+    call = target.__call__ if inspect.isclass(target) else target
+    if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise TypeError(f"{name}: a kind is called and returns; it cannot be `async` or a generator")
+    _check_defaults(parameters, name)
     if taken := sorted(RESERVED & {*parameters, *fields}):
         raise TypeError(f"{name}: `{taken[0]}` means something else in every node; choose another name")
     fields["runs"] = Field("runs", int, stored=True, default=0)
@@ -323,7 +345,8 @@ def _declare(
         transient=transient,
         observer=observer,
         description=inspect.cleandoc(target.__doc__ or ""),
-        keeps_state=callable(getattr(target, "state_dict", None)) and callable(getattr(target, "load_state_dict", None)),
+        keeps_state=callable(getattr(target, "state_dict", None))
+        and callable(getattr(target, "load_state_dict", None)),
     )
 
 
@@ -346,7 +369,35 @@ def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str
             fields[attribute] = Field(attribute, returned, stored=False)
         elif isinstance(value, _Progress) and attribute not in fields:
             raise TypeError(f"{name}.{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
+    for one in fields.values():
+        if one.counts is not None and one.counts not in EFFECTS:
+            raise TypeError(f"{name}.{one.name}: unknown effect {one.counts!r} to count; known: {', '.join(EFFECTS)}")
+        if one.restarts is not None and one.restarts not in fields:
+            raise TypeError(
+                f"{name}.{one.name}: `{one.restarts}`, which it restarts with, is no field; known: {', '.join(fields)}"
+            )
     return parameters, fields
+
+
+def _check_constructor(target: type, name: str) -> None:
+    try:
+        inspect.signature(target).bind()
+    except TypeError as error:
+        raise TypeError(
+            f"{name}: a class kind is made without arguments ({error}); parameters are annotated attributes"
+        ) from None
+    except ValueError:  # a class written in C shows no signature
+        return
+
+
+def _check_defaults(parameters: Mapping[str, Parameter], name: str) -> None:
+    for one in parameters.values():
+        if one.default is REQUIRED or one.default is None:
+            continue
+        try:
+            one.coerce(one.default)
+        except ValueError as error:
+            raise TypeError(f"{name}.{one.name}: the default is of another type than declared: {error}") from None
 
 
 def _signature(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import numbers
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
@@ -65,7 +68,12 @@ def type_name(annotation: Any) -> str:
         return " or ".join(type_name(one) for one in arguments if one is not type(None))
     if origin is list and arguments:
         return "a list of " + _PLURALS.get(arguments[0], "values")
-    return _NAMES.get(origin or annotation, "a value")
+    if origin is tuple and arguments[1:] == (...,):
+        return "a list of " + _PLURALS.get(arguments[0], "values")
+    if origin is tuple:
+        return f"a list of {len(arguments)}: " + ", ".join(type_name(one) for one in arguments)
+    plain = origin or annotation
+    return _NAMES.get(plain) or f"a value of type {getattr(plain, '__name__', plain)}"
 
 
 _NAMES: dict[Any, str] = {
@@ -74,6 +82,7 @@ _NAMES: dict[Any, str] = {
     float: "a number",
     str: "a string",
     list: "a list",
+    tuple: "a list",
     dict: "a table",
     Trigger: 'a trigger such as "100 steps"',
 }
@@ -99,14 +108,28 @@ def coerce(value: Any, annotation: Any) -> Any:
         raise _mismatch(value, annotation)
     if origin is list and isinstance(value, list | tuple):
         return [coerce(one, arguments[0]) for one in value]
+    if (origin or annotation) is tuple and isinstance(value, list | tuple):
+        return _coerce_tuple(value, annotation, arguments)
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise _mismatch(value, annotation) from None
     plain = origin or annotation
+    if plain is object:
+        return value
     if not isinstance(plain, type) or (isinstance(value, plain) and isinstance(value, bool) == (plain is bool)):
         return value
-    if plain in (Any, object):
-        return value
     raise _mismatch(value, annotation)
+
+
+def _coerce_tuple(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not arguments:
+        return tuple(value)
+    types_of = (arguments[0],) * len(value) if arguments[1:] == (...,) else arguments
+    if len(value) != len(types_of):
+        raise _mismatch(value, annotation)
+    return tuple(coerce(one, wanted) for one, wanted in zip(value, types_of, strict=True))
 
 
 def _coerce_union(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> Any:
@@ -123,6 +146,41 @@ def _coerce_union(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> An
     raise reasons[0] if len(reasons) == 1 else _mismatch(value, annotation)
 
 
+def plain_value(value: Any) -> Any:
+    """A parameter as the text of a graph holds it, copied: what a graph is does not depend on where it was made.
+
+    Raises:
+        ValueError: a text cannot hold it.
+
+    >>> plain_value((Trigger("1/2 epochs"), 3, True))
+    ['0.5 epochs', 3, True]
+    """
+    match value:
+        case bool() | datetime.date() | datetime.time():
+            return value
+        case numbers.Integral():
+            return int(value)
+        case numbers.Real():
+            return float(value)
+        case str():
+            return str.__str__(value)
+        case Trigger():
+            texts = [str(term) for term in value.terms] or ["never"]
+            return texts[0] if len(texts) == 1 else texts
+        case list() | tuple():
+            return [plain_value(one) for one in value]
+        case Mapping() if all(isinstance(key, str) for key in value):
+            return {str.__str__(key): plain_value(one) for key, one in value.items()}
+    raise ValueError(f"{show_value(value)} cannot be written in a graph")
+
+
+# What to do instead: for a value that is not None, for None.
+NOT_PLAIN = (
+    "what is no number, text, list or table goes into a resource of the Trainer, or into the kind itself",
+    'leave the parameter out for its default; a trigger that never fires is "never"',
+)
+
+
 def _mismatch(value: Any, annotation: Any) -> ValueError:
     return ValueError(f"expected {type_name(annotation)}, got {show_value(value)}")
 
@@ -131,8 +189,8 @@ def show_value(value: Any) -> str:
     """A value as it stands in the text of a graph, shortened."""
     if isinstance(value, bool):
         return str(value).lower()
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    try:
+        text = f'"{value}"' if isinstance(value, str) else repr(value)
+    except ValueError:  # Python writes out no integer of more than 4300 digits
+        text = "an integer of thousands of digits"
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-

@@ -14,6 +14,9 @@ MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("
 _TERM = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?|\d{1,15}/\d{1,15})\s+([A-Za-z_]\w*)\s*", re.ASCII)
 
 
+_EXPECTED = 'expected "<number> <unit>", a list of those, or "never"'
+
+
 @dataclass(frozen=True)
 class Term:
     """One amount of one unit, exact: ``0.29 epochs`` is 29/100, never 0.28999."""
@@ -72,7 +75,9 @@ class Trigger:
     __slots__ = ("terms",)
 
     def __init__(self, text: str | Iterable[str]) -> None:
-        texts = [text] if isinstance(text, str) else list(text)
+        texts: list[object] = list(text) if isinstance(text, Iterable) and not isinstance(text, str) else [text]
+        if not texts:
+            raise ValueError(f"{_EXPECTED}; got an empty list")
         self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(_term(one) for one in texts)
 
     def __repr__(self) -> str:
@@ -91,11 +96,12 @@ class Trigger:
 def _term(text: object) -> Term:
     match = _TERM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise ValueError(f'expected "<number> <unit>", a list of those, or "never"; got {text!r}')
+        raise ValueError(f"{_EXPECTED}; got {text!r}")
     number, unit = match.groups()
-    if number.endswith("/0") or (amount := Fraction(number)) == 0:
+    numerator, _, denominator = number.partition("/")
+    if not Fraction(numerator) or not Fraction(denominator or 1):
         raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")
-    return Term(amount, unit)
+    return Term(Fraction(number), unit)
 
 
 def next_multiple(value: Fraction, amount: Fraction) -> Fraction:

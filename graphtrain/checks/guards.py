@@ -37,12 +37,23 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             yield _problem(scope, "G201", name, str(error))
     used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
     expanded: dict[str, Expression] = {}
+    circles: set[frozenset[str]] = set()  # each is told once, at its first guard
+    too_large: set[str] = set()  # and of guards that name each other, the first that is too large
     for name, expression in guards.items():
         problems = list(_guard(scope, name, expression, guards))
         try:
             whole = expand(expression, guards, (name,))
         except GuardCycleError as error:
-            yield _problem(scope, "G207", name, f"defined by itself: {error}")
+            if name in error.path and frozenset(error.path) not in circles:
+                yield _problem(scope, "G207", name, f"defined by itself: {error}")
+                circles.add(frozenset(error.path))
+            yield from problems
+            continue
+        except GuardSyntaxError as error:
+            if not too_large.intersection(one.name for one in walk(expression) if isinstance(one, Name)):
+                yield _problem(scope, "G201", name, str(error))
+            too_large.add(name)
+            yield from problems
             continue
         if not problems and (constant := constant_value(whole)) is not None:
             hint = "an edge that is always taken needs no guard; one never taken can go"
@@ -68,7 +79,7 @@ def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Ex
     if sound:
         try:
             found = _type(scope, expression, frozenset(guards))
-        except _TypeProblem as problem:
+        except _ValueTypeError as problem:
             yield _problem(scope, "G204", name, str(problem), problem.hint)
         else:
             if found not in ("boolean", "unknown"):
@@ -86,18 +97,20 @@ def _name(scope: Scope, guard: str, one: Expression, guards: dict[str, Expressio
     if not isinstance(one, FieldOf):
         return
     if one.node not in nodes:
-        yield _problem(scope, "G202", guard, f"unknown node `{one.node}` in `{one.node}.{one.field}`", suggestion(one.node, nodes))
+        yield _problem(
+            scope, "G202", guard, f"unknown node `{one.node}` in `{one.node}.{one.field}`", suggestion(one.node, nodes)
+        )
         return
     found = scope.field_type(one.node, one.field)
     if found is None:
         hint = suggestion(one.field, scope.fields(one.node))
         yield _problem(scope, "G203", guard, f"`{one.node}` has no field `{one.field}`", hint)
     elif found in ("trigger", "other"):
-        hint = f"read `{one.node}.due`" if found == "trigger" else ""
+        hint = f"read `{one.node}.due`" if found == "trigger" else suggestion("", scope.fields(one.node))
         yield _problem(scope, "G204", guard, f"`{one.node}.{one.field}` is no number, text or truth value", hint)
 
 
-class _TypeProblem(Exception):
+class _ValueTypeError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
@@ -139,18 +152,18 @@ def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, g
     found = _type(scope, operand, guards)
     if found not in (wanted, "unknown"):
         hint = "compare the number, as in `> 0`" if (wanted, found) == ("boolean", "number") else ""
-        raise _TypeProblem(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {found}", hint)
+        raise _ValueTypeError(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {found}", hint)
 
 
-def _compare(
-    scope: Scope, operands: tuple[Expression, ...], symbols: tuple[str, ...], guards: frozenset[str]
-) -> None:
+def _compare(scope: Scope, operands: tuple[Expression, ...], symbols: tuple[str, ...], guards: frozenset[str]) -> None:
     types = [_type(scope, one, guards) for one in operands]
     for symbol, left, right, first, second in zip(symbols, types, types[1:], operands, operands[1:], strict=False):
         if "unknown" not in (left, right) and left != right:
-            raise _TypeProblem(f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared")
+            raise _ValueTypeError(
+                f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared"
+            )
         if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
-            raise _TypeProblem(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
+            raise _ValueTypeError(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
 
 
 def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Problem]:
@@ -189,11 +202,9 @@ def spell(expression: Expression) -> str:
             return spell(operands[0]) + rest
 
 
-def _problem(
-    scope: Scope, code: str, name: str, message: str, hint: str = "", *, severity: str = "error"
-) -> Problem:
+def _problem(scope: Scope, code: str, name: str, message: str, hint: str = "", *, severity: str = "error") -> Problem:
     place = scope.graph.places.get(f"guards.{name}")
     text = scope.graph.guards[name]
     shown = text if len(text) <= 120 else text[:117] + "..."
-    said = f"guard `{name}`: {message}\n    {name} = \"{shown}\""
+    said = f'guard `{name}`: {message}\n    {name} = "{shown}"'
     return scope.problem(code, place, f"guards.{name}", said, hint, severity=severity)  # type: ignore[arg-type]

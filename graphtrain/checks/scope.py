@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import types
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.elements import Place
 from graphtrain.graph import Graph
@@ -102,9 +104,14 @@ def value_type(annotation: Any) -> ValueType:
     """What an expression can do with a value of this type."""
     if is_trigger(annotation):
         return "trigger"
-    options = [one for one in get_args(annotation) if one is not type(None)] or [annotation]
-    kinds = {_PLAIN.get(one, "string" if isinstance(one, str) else "other") for one in options}
-    return kinds.pop() if len(kinds) == 1 else "other"  # type: ignore[return-value]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is typing.Literal:
+        found = {_PLAIN.get(type(one), "other") for one in arguments}
+    elif origin in (typing.Union, types.UnionType):
+        found = {value_type(one) for one in arguments if one is not type(None)}
+    else:
+        found = {_PLAIN.get(annotation, "other") if origin is None else "other"}
+    return found.pop() if len(found) == 1 else "other"
 
 
 _PLAIN: dict[Any, ValueType] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import keyword
+import unicodedata
 from collections.abc import Iterator
 
 from graphtrain.checks.scope import Scope, reads_of
-from graphtrain.elements import END, Node
+from graphtrain.elements import END, NESTED, Node
 from graphtrain.names import suggestion
 from graphtrain.parameter import REQUIRED, is_trigger
 from graphtrain.problem import Problem
@@ -32,15 +34,25 @@ def _names(scope: Scope) -> Iterator[Problem]:
     for name, node in scope.graph.nodes.items():
         if name in RESERVED:
             message = f"`{name}` cannot be the name of a node"
-            hint = "it is the reserved target that ends the graph" if name == END else f"write [{name}] at the top level"
+            hint = (
+                "it is the reserved target that ends the graph" if name == END else f"write [{name}] at the top level"
+            )
             yield scope.problem("G114", node.place, f"nodes.{name}", message, hint)
-        elif not name.isidentifier():
-            hint = "letters, digits and underscores, not starting with a digit"
-            yield scope.problem("G114", node.place, f"nodes.{name}", f"`{name}` is no name for a node", hint)
-    for name in scope.graph.guards:
-        if not name.isidentifier():
-            place = scope.graph.places.get(f"guards.{name}")
-            yield scope.problem("G114", place, f"guards.{name}", f"`{name}` is no name for a guard")
+        elif not _is_name(name):
+            yield scope.problem("G114", node.place, f"nodes.{name}", f"`{name}` is no name for a node", _NAME)
+    for section, thing, names in (("guards", "guard", scope.graph.guards), ("clock", "unit", scope.graph.units)):
+        for name in names:
+            if not _is_name(name):
+                place = scope.graph.places.get(f"{section}.{name}")
+                yield scope.problem("G114", place, f"{section}.{name}", f"`{name}` is no name for a {thing}", _NAME)
+
+
+_NAME = "letters, digits and underscores, not starting with a digit, and no word of Python's"
+
+
+def _is_name(name: str) -> bool:
+    """True for what a guard can read: an identifier that Python's parser leaves as it is, and no keyword."""
+    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 
 def _start(scope: Scope) -> Iterator[Problem]:
@@ -53,9 +65,15 @@ def _start(scope: Scope) -> Iterator[Problem]:
 def _node(scope: Scope, node: Node) -> Iterator[Problem]:
     kind = scope.kinds[node.name]
     thing = f"nodes.{node.name}"
+    if node.name in RESERVED:
+        return  # G114 has said it
     if kind is None:
         hint = suggestion(node.use, known_kinds())
         yield scope.problem("G102", node.place, thing, f"unknown kind `{node.use}`", hint)
+        return
+    if node.use == NESTED and node.body is None:
+        message = f"`{node.name}.graph` is missing: a node of kind `{NESTED}` has a graph as its body"
+        yield scope.problem("G104", node.place, thing, message, f'write graph = "NAME" instead of use = "{NESTED}"')
         return
     for name, value in node.parameters.items():
         if name not in kind.parameters:
@@ -72,9 +90,13 @@ def _node(scope: Scope, node: Node) -> Iterator[Problem]:
         if is_trigger(parameter.annotation) and isinstance(coerced, Trigger):
             yield from _units(scope, node, name, coerced)
     for name, parameter in kind.parameters.items():
-        if parameter.default is REQUIRED and name not in node.parameters:
+        if name in node.parameters:
+            continue
+        if parameter.default is REQUIRED:
             message = f"`{node.name}.{name}` is missing: {parameter.type_name}"
             yield scope.problem("G104", node.place, f"{thing}.{name}", message)
+        elif is_trigger(parameter.annotation) and parameter.default is not None:
+            yield from _units(scope, node, name, parameter.coerce(parameter.default))
     yield from _slots(scope, node)
 
 
@@ -100,6 +122,10 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
                 message = f"`{node.name}` {verb} no slot `{slot}`"
                 yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
+    for slot, written in node.writes.items():
+        if not written.isidentifier():
+            message = f"`{written}` is no name for a slot"
+            yield scope.problem("G115", node.place, f"nodes.{node.name}.writes.{slot}", message)
     for slot, target in node.reads.items():
         for one in (target,) if isinstance(target, str) else target:
             owner, dot, field = one.partition(".")
@@ -128,9 +154,13 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     if source not in graph.nodes:
         yield scope.problem("G101", place, thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
         return
+    if source in RESERVED:
+        return  # G114 has said it
     if not leaving:
         message = f"`{source}` has no edge: the run could not go on from it"
-        yield scope.problem("G113", place or graph.nodes[source].place, thing, message, f'add {source} = ["..."] to [edges]')
+        yield scope.problem(
+            "G113", place or graph.nodes[source].place, thing, message, f'add {source} = ["..."] to [edges]'
+        )
         return
     seen: set[tuple[str, str | None]] = set()
     for number, edge in enumerate(leaving):
@@ -140,10 +170,12 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
             yield scope.problem("G101", where, thing, f"unknown node `{edge.target}`", hint)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
+            if not _is_name(edge.when):
+                hint = "an edge names its guard; define the expression as a guard"
             yield scope.problem("G105", where, thing, f"unknown guard `{edge.when}`", hint)
         if (edge.target, edge.when) in seen:
             yield scope.problem("G111", where, thing, f'the edge "{edge}" stands twice')
-        elif edge.when is None and number < len(leaving) - 1:
+        elif edge.when is None and any(one != edge for one in leaving[number + 1 :]):
             after = ", ".join(f'"{one}"' for one in leaving[number + 1 :])
             message = f'"{edge}" has no guard, so what follows it is never taken: {after}'
             yield scope.problem("G110", where, thing, message, "move it to the end, or give it a guard")
@@ -151,7 +183,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     last = leaving[-1]
     if last.when is not None:
         message = f'the last edge, "{last}", has a guard: if none holds, the run could not go on'
-        hint = f"add a last edge without a guard, or write \"{last.target}\""
+        hint = f'add a last edge without a guard, or write "{last.target}"'
         yield scope.problem("G109", last.place or place, thing, message, hint)
 
 
@@ -185,13 +217,18 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
         return
     network = networkx.DiGraph()
     network.add_nodes_from([*graph.nodes, END])
-    for source, leaving in graph.edges.items():
-        network.add_edges_from((source, edge.target) for edge in leaving if source in graph.nodes)
+    targets = {source: [edge.target for edge in graph.edges.get(source, ())] for source in graph.nodes}
+    for source, there in targets.items():
+        # Where an edge is missing (G113) or leads nowhere (G101), nobody knows yet what could not be reached from it.
+        network.add_edges_from((source, target if target in network else END) for target in there or [END])
     reached = networkx.descendants(network, graph.start) | {graph.start}
+    incomplete = any(
+        not there or set(there) - network.nodes.keys() for name, there in targets.items() if name in reached
+    )
     ending = networkx.ancestors(network, END)
     for name, node in graph.nodes.items():
-        if not graph.edges.get(name):
-            continue  # G113 has said it
+        if name in RESERVED or not targets[name] or (incomplete and name not in reached):
+            continue
         if name not in reached:
             message = f"no path leads from the start, `{graph.start}`, to `{name}`"
             hint = f'connect it, or take it out with remove = "{name}"'

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
+import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 30
 MAX_INTEGER = 2**63 - 1
+# Of a guard with the guards it names written out: names double at every level, so a page of text could fill the memory.
+MAX_EXPANDED_DEPTH = 100
+MAX_EXPANDED_PARTS = 10_000
 
 Literal = bool | int | float | str
 
@@ -107,6 +113,13 @@ _REFUSED: dict[type[ast.AST], str] = {
     ast.Dict: "a dict",
     ast.Set: "a set",
     ast.Await: "an await",
+    ast.ListComp: "a comprehension",
+    ast.SetComp: "a comprehension",
+    ast.DictComp: "a comprehension",
+    ast.GeneratorExp: "a comprehension",
+    ast.Constant: "a literal other than a number, a string, True and False",
+    ast.UAdd: "a sign +",
+    ast.Invert: "the operator ~",
 }
 
 
@@ -127,12 +140,45 @@ def parse(text: str) -> Expression:
     if len(text) > MAX_CHARACTERS:
         raise GuardSyntaxError(f"a guard has at most {MAX_CHARACTERS} characters; this one has {len(text)}")
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = python_tree(text)
     except SyntaxError as error:
-        raise GuardSyntaxError(f"no expression: {error.msg}: {shorten(text)}") from None
+        raise GuardSyntaxError(f"{_no_expression(text, error)}: {shorten(text)}") from None
     except (ValueError, MemoryError, RecursionError):
         raise GuardSyntaxError(f"no expression, or nested too deeply: {shorten(text)}") from None
-    return _convert(tree.body, text, 0)
+    return _convert(tree.body, on_one_line(text), 0)
+
+
+def on_one_line(text: str) -> str:
+    """The text without line breaks, every character at its old place: a guard in a TOML text may span lines."""
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def python_tree(text: str) -> ast.Expression:
+    """What Python's parser makes of the text, its warnings (an odd escape in a string) aside.
+
+    Raises:
+        SyntaxError, ValueError, MemoryError, RecursionError: it makes nothing of it.
+    """
+    if "#" in text and len(text.strip().splitlines()) > 1:
+        raise SyntaxError("a guard of several lines holds no `#`")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(on_one_line(text).strip(), mode="eval")
+
+
+def _no_expression(text: str, error: SyntaxError) -> str:
+    if not text.strip():
+        return "the expression is empty"
+    for pattern, advice in _FOREIGN:
+        if re.search(pattern, text):
+            return f"no expression: {advice}"
+    return f"no expression: {error.msg}"
+
+
+_FOREIGN = (
+    (r"&&|\|\||!(?!=)", "write `and`, `or` and `not`"),
+    (r"(?<![=!<>:])=(?!=)", "`==` compares"),
+)
 
 
 def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
@@ -165,6 +211,8 @@ def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
             return Not(inside(operand))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return Negative(inside(operand))
+        case ast.UnaryOp(op=sign):
+            raise refuse(_REFUSED[type(sign)])
         case ast.BoolOp(op=operator, values=values):
             operands = tuple(inside(value) for value in values)
             return Both(operands) if isinstance(operator, ast.And) else Either(operands)
@@ -226,18 +274,30 @@ def expand(expression: Expression, guards: dict[str, Expression], path: tuple[st
 
     Raises:
         GuardCycleError: a guard names itself, directly or through others.
+        GuardSyntaxError: the guards named make it larger than anyone could read.
 
     >>> expand(parse("not ready"), {"ready": parse("step.steps > 3")}) == parse("not step.steps > 3")
     True
     """
+    return _expand(expression, guards, path, 0, itertools.count(1))
+
+
+def _expand(
+    expression: Expression, guards: dict[str, Expression], path: tuple[str, ...], depth: int, parts_made: Iterator[int]
+) -> Expression:
+    if next(parts_made) > MAX_EXPANDED_PARTS:
+        raise GuardSyntaxError(f"with the guards it names written out it has more than {MAX_EXPANDED_PARTS} parts")
+    if depth > MAX_EXPANDED_DEPTH:
+        raise GuardSyntaxError(f"with the guards it names written out it is more than {MAX_EXPANDED_DEPTH} levels deep")
+
     def inside(each: Expression) -> Expression:
-        return expand(each, guards, path)
+        return _expand(each, guards, path, depth + 1, parts_made)
 
     match expression:
         case Name(name) if name in guards:
             if name in path:
                 raise GuardCycleError((*path[path.index(name) :], name))
-            return expand(guards[name], guards, (*path, name))
+            return _expand(guards[name], guards, (*path, name), depth + 1, parts_made)
         case Not(operand):
             return Not(inside(operand))
         case Negative(operand):

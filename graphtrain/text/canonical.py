@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import math
@@ -9,6 +10,7 @@ from typing import Any
 
 from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph
+from graphtrain.parameter import plain_value
 
 
 def to_json(graph: Graph) -> str:
@@ -24,16 +26,29 @@ def from_json(text: str) -> Graph:
     """
     try:
         return _graph(json.loads(text))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no canonical graph: {error!r}") from error
 
 
 def structural_hash(graph: Graph) -> str:
-    """SHA-256 of the canonical JSON without the name of the graph and the warnings it allows."""
-    plain = _plain(graph)
-    del plain["name"], plain["allow"]
+    """SHA-256 of the canonical JSON without names of graphs, the warnings they allow, and the spacing of guards."""
+    plain = _bare(_plain(graph))
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _bare(plain: dict[str, Any]) -> dict[str, Any]:
+    del plain["name"], plain["allow"]
+    plain["edges"] = {source: leaving for source, leaving in plain["edges"].items() if leaving}
+    # Spaces inside a string of a guard count.
+    plain["guards"] = {
+        name: text.strip() if set(text) & {"'", '"'} else " ".join(text.split())
+        for name, text in plain["guards"].items()
+    }
+    for node in plain["nodes"].values():
+        if node["body"] is not None:
+            _bare(node["body"])
+    return plain
 
 
 def _plain(graph: Graph) -> dict[str, Any]:
@@ -42,10 +57,8 @@ def _plain(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "start": graph.start,
         "nodes": {name: _plain_node(node) for name, node in graph.nodes.items()},
-        "edges": {
-            source: [[edge.target, edge.when] for edge in leaving] for source, leaving in graph.edges.items() if leaving
-        },
-        "guards": {name: " ".join(text.split()) for name, text in graph.guards.items()},
+        "edges": {source: [[edge.target, edge.when] for edge in leaving] for source, leaving in graph.edges.items()},
+        "guards": dict(graph.guards),
         "clock": dict(graph.units),
         "outputs": list(graph.outputs),
         "optional": list(graph.optional),
@@ -56,7 +69,7 @@ def _plain(graph: Graph) -> dict[str, Any]:
 def _plain_node(node: Node) -> dict[str, Any]:
     return {
         "use": node.use,
-        "parameters": _value(dict(node.parameters)),
+        "parameters": _value(plain_value(node.parameters)),
         "reads": {slot: list(target) if isinstance(target, tuple) else target for slot, target in node.reads.items()},
         "writes": dict(node.writes),
         "body": _plain(node.body) if node.body is not None else None,
@@ -67,12 +80,12 @@ def _value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     if isinstance(value, dict):
-        return {"table": {str(key): _value(one) for key, one in value.items()}}
-    if isinstance(value, list | tuple):
+        return {"table": {key: _value(one) for key, one in value.items()}}
+    if isinstance(value, list):
         return [_value(one) for one in value]
-    if isinstance(value, bool | int | float | str) or value is None:
-        return value
-    return str(value)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return value
 
 
 def _unvalue(value: Any) -> Any:

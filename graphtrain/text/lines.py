@@ -6,13 +6,13 @@ import re
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
-_STRING = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+_TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|#.*|[\[\]{}]")
 
 
 class Lines:
     """The lines of keys (``("nodes", "clip")``) and of strings in them (``("edges", "decide", "step if due")``).
 
-    A key that the simple scan does not find (a quoted or dotted one) has no line; its message then names the file alone.
+    A key that the simple scan does not find (a dotted one) has no line; its message then names the file alone.
 
     >>> Lines('[nodes]\\nclip = {}\\n[edges]\\nclip = [\\n  "step",\\n]').of("edges", "clip", "step")
     5
@@ -23,8 +23,15 @@ class Lines:
         section: tuple[str, ...] = ()
         key: tuple[str, ...] = ()
         edits = -1
-        for number, line in enumerate(text.splitlines(), start=1):
-            if header := _HEADER.match(line):
+        quotes = ""  # of the string of several lines that is open
+        depth = 0  # of the list of several lines that is open
+        # Not splitlines(), which counts characters as ends of lines that TOML does not.
+        for number, line in enumerate(text.split("\n"), start=1):
+            if quotes:
+                if quotes in line:
+                    quotes = ""
+                continue
+            if depth == 0 and (header := _HEADER.match(line)):
                 section = tuple(part.strip().strip("\"'") for part in header.group(1).split("."))
                 if line.lstrip().startswith("[["):
                     edits += 1
@@ -32,11 +39,18 @@ class Lines:
                 self._lines.setdefault(section, number)
                 key = section
                 continue
-            if found := _KEY.match(line):
+            if depth == 0 and (found := _KEY.match(line)):
                 key = (*section, found.group(1).strip("\"'"))
                 self._lines.setdefault(key, number)
-            for quoted in _STRING.finditer(line.split("#", 1)[0]):
-                self._lines.setdefault((*key, " ".join((quoted.group(1) or quoted.group(2) or "").split())), number)
+            quotes = next((mark for mark in ('"""', "'''") if line.count(mark) == 1), "")
+            if quotes:
+                continue
+            for token in _TOKEN.finditer(line):
+                depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
+                string = token.group(1) if token.group(1) is not None else token.group(2)
+                if string is not None:
+                    self._lines.setdefault((*key, " ".join(string.split())), number)
+            depth = max(depth, 0)
 
     def of(self, *key: str) -> int | None:
         """The line of a key, or of the nearest thing around it that has one."""

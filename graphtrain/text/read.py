@@ -15,8 +15,9 @@ from graphtrain.edit import VERBS
 from graphtrain.elements import NESTED, Edge, Node, Place
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.names import suggestion
-from graphtrain.parameter import show_value
+from graphtrain.guards.syntax import shorten
+from graphtrain.names import FOREIGN, nearest, suggestion
+from graphtrain.parameter import coerce, show_value
 from graphtrain.problem import Problem
 from graphtrain.registry import find_graph, known_graphs
 from graphtrain.text.lines import Lines
@@ -27,6 +28,7 @@ MAX_NESTING = 20
 
 _PLAIN_KEYS = ("format", "name", "start", "nodes", "guards", "edges", "clock", "outputs", "optional", "allow")
 _OVERLAY_KEYS = ("format", "name", "extends", "edit", "allow")
+_SECTIONS = ("nodes", "edges", "guards", "clock", "start")
 _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
 
 
@@ -79,12 +81,17 @@ def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]
         inner_folder = None
     else:
         path = Path(source)
-        if isinstance(source, str) and path.suffix != ".toml" and not path.exists():
-            raise UsageError(f"there is no graph `{source}`", _graph_hint(source))
         if folder is not None and path.is_absolute():
             raise UsageError(f"`{source}`: a graph names others by shipped name or relative path")
         file = path = (folder or Path()) / path
-        identity = str(path.resolve())
+        try:
+            identity = str(path.resolve())
+            exists = path.exists()
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL inside, links in a circle, no permission
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(f"there is no graph {shorten(repr(str(source)))}: {reason}", _graph_hint("")) from None
+        if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
+            raise UsageError(f"there is no graph `{source}`", _graph_hint(source))
         inner_folder = path.parent
     if identity in chain:
         circle = " -> ".join((*chain[chain.index(identity) :], identity))
@@ -97,8 +104,8 @@ def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]
 
 
 def _graph_hint(source: str) -> str:
-    hint = suggestion(source, known_graphs())
-    return hint or f"shipped: {', '.join(known_graphs())}; a path ends in .toml"
+    match = nearest(source, known_graphs())
+    return f"did you mean `{match}`?" if match else f"known: {', '.join(known_graphs())}; a path ends in .toml"
 
 
 def _file_text(file: Path | Traversable) -> str:
@@ -111,34 +118,43 @@ def _file_text(file: Path | Traversable) -> str:
     except OSError as error:
         raise UsageError(f"cannot read the graph `{file}`: {error.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise UsageError(f"the graph `{file}` is larger than 1 MiB", "a graph is a page of text; is this the right file?")
+        raise UsageError(
+            f"the graph `{file}` is larger than 1 MiB", "a graph is a page of text; is this the right file?"
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"the graph `{file}` is not UTF-8 text (byte {error.start})") from None
+        hint = "a graph is TOML text; is this the right file?"
+        raise UsageError(f"the graph `{file}` is not UTF-8 text (byte {error.start})", hint) from None
 
 
 def _read_text(text: str, file: str, folder: Path | None, chain: tuple[str, ...]) -> Draft:
+    text = text.removeprefix("\ufeff")  # with which some editors begin a text
     reader = _Reader(file, folder, Lines(text), chain)
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError is a ValueError; a number of 5,000 digits another
         return Draft(Graph(Path(file).stem, "", {}, {}), [_syntax_problem(text, file, error)])
     graph = _read_table(data, reader, Path(file).stem)
     return Draft(graph, reader.problems)
 
 
 def _syntax_problem(text: str, file: str, error: Exception) -> Problem:
-    message = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "nested too deeply"
+    message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
     found = re.search(r"\(at line (\d+), column \d+\)", message)
     line = int(found.group(1)) if found else None
-    rows = text.splitlines()
+    rows = text.split("\n")
     row = rows[line - 1].strip() if line is not None and line <= len(rows) else ""
     hint = ""
-    opening = re.match(r"\s*([A-Za-z_]\w*)\s*=\s*\{[^}]*$", rows[line - 1]) if row and line is not None else None
-    if opening:
+    if opening := re.match(r"([A-Za-z_][\w-]*)\s*=\s*\{[^}]*$", row):
         hint = f"an inline table ends on its line; write a table of its own: [nodes.{opening.group(1)}]"
-    shown = f": {row[:80]}" if row else ""
+    elif re.match(r"[\w-]+\s*=\s*\{.*,\s*\}", row):
+        hint = "no comma before the closing brace of an inline table"
+    elif re.search(r"=\s*(True|False|None|nil|null|yes|no)\b", row):
+        hint = "true and false are written small, and there is no null: leave the key out"
+    elif re.match(r"[\w-]+\s*:", row):
+        hint = "TOML, not YAML: key = value"
+    shown = f": {shorten(row, 80)}" if row else ""
     return Problem("G001", "error", str(Place(file, line)), f"TOML: {message.split(' (at')[0]}{shown}", hint)
 
 
@@ -153,17 +169,25 @@ def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> 
             else:
                 hint = suggestion(key, known)
             reader.problem("G002", (key,), f"unknown key `{key}`", hint)
-    if not reader.section and data.get("format") != FORMAT:
+    if not reader.section and (type(data.get("format")) is not int or data["format"] != FORMAT):
         came = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
         reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {came}")
     name = _typed(data, "name", str, default_name, reader)
     allow = _strings(data, "allow", reader)
     if "extends" in data:
         return _overlay(data, name, allow, reader)
+    misplaced = [key for key in _table(data, "nodes", reader, quiet=True) if key in _SECTIONS and key not in data]
     for key in ("start", "nodes", "edges"):
-        if key not in data:
-            reader.problem("G003", (), f"`{key}` is missing")
-    nodes = {key: _read_node(key, value, reader) for key, value in _table(data, "nodes", reader).items()}
+        if key not in data and key not in misplaced:
+            hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
+            reader.problem("G003", (), f"`{key}` is missing", hint)
+    for key in misplaced:
+        reader.problem("G003", ("nodes", key), f"`{key}` stands inside [nodes]", _top_level(key))
+    nodes = {
+        key: _read_node(key, value, reader)
+        for key, value in _table(data, "nodes", reader).items()
+        if key not in misplaced
+    }
     return Graph(
         name=name,
         start=_typed(data, "start", str, "", reader),
@@ -183,13 +207,21 @@ def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> 
     )
 
 
+def _top_level(key: str) -> str:
+    if key in ("nodes", "edges", "guards", "clock"):
+        return f"`{key}` belongs at the top level: put its header [{key}] before it"
+    return f"`{key}` belongs at the top level: move its line above the first header"
+
+
 def _read_node(name: str, value: Any, reader: _Reader) -> Node:
     key = ("nodes", name)
     place = reader.place(*key)
     if not isinstance(value, dict):
         hint = f"write `{name} = {{}}`, or a table of its own: [nodes.{name}]"
-        if name in _PLAIN_KEYS:
-            hint = f"`{name}` belongs at the top level: put its header [{name}] before it"
+        if name in FOREIGN:
+            hint = suggestion(name, ())
+        elif name in _PLAIN_KEYS:
+            hint = _top_level(name)
         reader.problem("G003", key, f"nodes.{name}: expected a table of parameters, got {show_value(value)}", hint)
         return Node(name, name, place=place)
     rest = dict(value)
@@ -238,7 +270,11 @@ def _read_edges(source: str, value: Any, reader: _Reader) -> tuple[Edge, ...]:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        reader.problem("G003", key, f'edges.{source}: expected a list such as ["target if guard", "target"], got {show_value(value)}')
+        reader.problem(
+            "G003",
+            key,
+            f'edges.{source}: expected a list such as ["target if guard", "target"], got {show_value(value)}',
+        )
         return ()
     edges = []
     for one in value:
@@ -247,7 +283,10 @@ def _read_edges(source: str, value: Any, reader: _Reader) -> tuple[Edge, ...]:
         found = _EDGE.fullmatch(text)
         if found is None or not found.group(1).isidentifier() or not (found.group(2) or "x").isidentifier():
             hint = "an edge names its guard; define the expression under [guards]" if found and found.group(2) else ""
-            reader.problem("G003", (*key, text), f'edges.{source}: expected "target" or "target if guard", got "{text}"', hint)
+            text = shorten(text, 120)
+            reader.problem(
+                "G003", (*key, text), f'edges.{source}: expected "target" or "target if guard", got "{text}"', hint
+            )
             continue
         edges.append(Edge(found.group(1), found.group(2), place))
     return tuple(edges)
@@ -284,9 +323,14 @@ def _apply_edit(graph: Graph, table: Any, key: tuple[str, ...], reader: _Reader)
         hint = suggestion(next(iter(table), ""), VERBS) or f"verbs: {', '.join(VERBS)}"
         reader.problem("G005", key, f"edit: no verb in {show_value(table)}", hint)
         return graph
+    if len(verbs) > 1:
+        message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
+        reader.problem("G005", key, message, "begin a table of its own with [[edit]]")
+        return graph
     verb, arguments = verbs[0], {name: value for name, value in table.items() if name != verbs[0]}
-    if "between" in arguments and isinstance(arguments["between"], list):
-        arguments["between"] = tuple(arguments["between"])
+    if wrong := _wrong_argument(verb, table[verb], arguments):
+        reader.problem("G005", key, f"edit: {verb}: {wrong}", _usage(verb))
+        return graph
     try:
         inner = arguments.get("graph")
         if isinstance(inner, str) and find_graph(inner) is None:
@@ -299,16 +343,74 @@ def _apply_edit(graph: Graph, table: Any, key: tuple[str, ...], reader: _Reader)
     except (EditError, UsageError, GraphError) as error:
         reader.problem("G005", key, error.message, error.hint)
         return graph
-    except (TypeError, AttributeError, ValueError) as error:
-        text = str(error).replace("Editable.", "")
-        reader.problem("G005", key, f"edit: {verb}: {text}", _usage(verb))
-        return graph
-    return edited
+    return _placed(edited, graph, reader.place(*key))
+
+
+def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a verb, before it is called; empty if nothing is."""
+    members = list(inspect.signature(getattr(Graph, verb)).parameters.values())[1:]
+    if members[0].name in others and members[0].kind is not members[0].POSITIONAL_ONLY:
+        return f"`{members[0].name}` is what stands at `{verb}` already"
+    arguments = {**others, members[0].name: first}
+    declared = {one.name: one for one in members if one.kind is not one.VAR_KEYWORD}
+    for name, one in declared.items():
+        if name not in arguments:
+            if one.default is one.empty:
+                return f"`{name}` is missing"
+        elif name == "between":
+            if not isinstance(arguments[name], list) or not all(isinstance(end, str) for end in arguments[name]):
+                return f'between: expected ["SOURCE", "TARGET"], got {show_value(arguments[name])}'
+        elif name == "graph":
+            if not isinstance(arguments[name], str | dict):
+                return f"graph: expected a name, a path or a table, got {show_value(arguments[name])}"
+        else:
+            try:
+                coerce(arguments[name], bool if name == "first" else str)
+            except ValueError as error:
+                return f"{name}: {error}"
+    for name in arguments:
+        if name not in declared and len(declared) == len(members):
+            return f"it takes no `{name}`. {suggestion(name, declared)}".rstrip()
+    return ""
+
+
+def _placed_node(node: Node, before: Node | None, place: Place) -> Node:
+    if node.place is not None and node == before:
+        return node
+    if before is not None and before.body is not None and node.body is not None and node.reference == before.reference:
+        return replace(node, body=_placed(node.body, before.body, place))
+    return replace(node, place=place)
+
+
+def _placed(edited: Graph, before: Graph, place: Place) -> Graph:
+    """The graph with what an edit changed standing where the edit stands."""
+    nodes = {name: _placed_node(node, before.nodes.get(name), place) for name, node in edited.nodes.items()}
+    edges = {
+        source: tuple(
+            edge if edge.place is not None and edge in before.edges.get(source, ()) else replace(edge, place=place)
+            for edge in leaving
+        )
+        for source, leaving in edited.edges.items()
+    }
+    places = {
+        **edited.places,
+        **{f"guards.{name}": place for name, text in edited.guards.items() if before.guards.get(name) != text},
+        **{f"clock.{unit}": place for unit, text in edited.units.items() if before.units.get(unit) != text},
+        **{f"edges.{source}": place for source, leaving in edges.items() if before.edges.get(source) != leaving},
+    }
+    return replace(edited, nodes=nodes, edges=edges, places=places)
 
 
 def _usage(verb: str) -> str:
-    signature = str(inspect.signature(getattr(Graph, verb))).replace("(self, ", "(").split(" -> ")[0]
-    return f"the verb is {verb}{signature}"
+    members = list(inspect.signature(getattr(Graph, verb)).parameters.values())[1:]
+    optional = [one.name for one in members if one.kind is not one.VAR_KEYWORD and one.default is not one.empty]
+    needed = [
+        f'{one.name} = "..."' for one in members[1:] if one.default is one.empty and one.kind is not one.VAR_KEYWORD
+    ]
+    written = [f'{verb} = "..."', *needed]
+    others = f"; optional: {', '.join(optional)}" if optional else ""
+    more = "; then parameters of the node" if len(members) > len(needed) + len(optional) + 1 else ""
+    return f"the verb is written {', '.join(written)}{others}{more}"
 
 
 def _typed(data: Mapping[str, Any], key: str, wanted: type, default: Any, reader: _Reader) -> Any:
@@ -334,7 +436,9 @@ def _string_table(data: Mapping[str, Any], key: str, reader: _Reader) -> dict[st
         if isinstance(value, str):
             result[name] = value
         elif key == "guards" and isinstance(value, bool):
-            reader.problem("G003", (key, name), f"guards.{name}: expected an expression in quotes, got {show_value(value)}")
+            reader.problem(
+                "G003", (key, name), f"guards.{name}: expected an expression in quotes, got {show_value(value)}"
+            )
         else:
             reader.problem("G003", (key, name), f"{key}.{name}: expected a string, got {show_value(value)}")
     return result
@@ -351,7 +455,7 @@ def _strings(data: Mapping[str, Any], key: str, reader: _Reader) -> tuple[str, .
 def _mapping(value: Any, key: tuple[str, ...], reader: _Reader, *, lists: bool = False) -> dict[str, Any]:
     dotted = ".".join(key)
     if not isinstance(value, dict):
-        reader.problem("G003", key, f"{dotted}: expected a table such as {{ slot = \"other\" }}, got {show_value(value)}")
+        reader.problem("G003", key, f'{dotted}: expected a table such as {{ slot = "other" }}, got {show_value(value)}')
         return {}
     good = {}
     for slot, target in value.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.parameter import NOT_PLAIN, plain_value
 from graphtrain.registry import find_graph
 from graphtrain.text.read import FORMAT, read_graph
 
@@ -18,9 +20,10 @@ def save_graph(graph: Graph, path: str | Path) -> None:
     Raises:
         UsageError: the file exists, or cannot be written.
     """
+    text = graph_text(graph)
     try:
         with Path(path).open("x", encoding="utf-8") as file:
-            file.write(graph_text(graph))
+            file.write(text)
     except FileExistsError:
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
     except OSError as error:
@@ -38,37 +41,37 @@ def graph_text(graph: Graph) -> str:
 
 def _graph_text(graph: Graph, prefix: str) -> str:
     head = [f"name = {_text(graph.name)}", f"start = {_text(graph.start)}"]
-    for key in ("outputs", "optional", "allow"):
-        if values := getattr(graph, key):
-            head.append(f"{key} = {_text(list(values))}")
+    lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
+    head += [f"{key} = {_text(values)}" for key, values in lists.items() if values]
     nodes, bodies = [], []
     for name, node in graph.nodes.items():
         items: list[str] = []
         if node.body is None and node.use != name:
             items.append(f"use = {_text(node.use)}")
-        table = f"{prefix}nodes.{name}"
+        table = f"{prefix}nodes.{_key(name)}"
+        written_out = False
         if node.body is not None:
             if node.reference is not None and _same_as_shipped(node.reference, node.body):
                 items.append(f"graph = {_text(node.reference)}")
             else:
-                bodies.append(_graph_text(node.body, prefix=f"{table}.graph."))
-        for key in ("reads", "writes"):
-            if mapping := getattr(node, key):
-                items.append(f"{key} = {_text(dict(mapping))}")
-        items += [f"{_key(key)} = {_text(value)}" for key, value in node.parameters.items()]
-        nodes.append(f"{name} = {{ {', '.join(items)} }}" if items else f"{name} = {{}}")
-        if bodies and node.body is not None and "graph = " not in nodes[-1]:
+                written_out = True
+        items += [f"{key} = {_text(dict(names))}" for key in ("reads", "writes") if (names := getattr(node, key))]
+        items += [f"{_key(key)} = {_parameter(name, key, value)}" for key, value in node.parameters.items()]
+        if node.body is not None and written_out:
             # A body written out is a table of its own, and TOML does not add to an inline table.
-            nodes.pop()
-            bodies[-1] = "\n".join([f"[{table}]", *items, "", bodies[-1]])
+            bodies.append("\n".join([f"[{table}]", *items, "", _graph_text(node.body, prefix=f"{table}.graph.")]))
+        else:
+            nodes.append(f"{_key(name)} = {{ {', '.join(items)} }}" if items else f"{_key(name)} = {{}}")
     sections = [_section(prefix.rstrip("."), head) if prefix else "\n".join(head)]
     sections.append(_section(f"{prefix}nodes", nodes))
     sections += bodies
     if graph.guards:
-        sections.append(_section(f"{prefix}guards", [f"{key} = {_text(text)}" for key, text in graph.guards.items()]))
+        lines = [f"{_key(key)} = {_text(text)}" for key, text in graph.guards.items()]
+        sections.append(_section(f"{prefix}guards", lines))
     sections.append(_section(f"{prefix}edges", [_edges(source, edges) for source, edges in graph.edges.items()]))
     if graph.units:
-        sections.append(_section(f"{prefix}clock", [f"{key} = {_text(text)}" for key, text in graph.units.items()]))
+        lines = [f"{_key(key)} = {_text(text)}" for key, text in graph.units.items()]
+        sections.append(_section(f"{prefix}clock", lines))
     return "\n\n".join(section.rstrip("\n") for section in sections) + "\n"
 
 
@@ -79,8 +82,8 @@ def _section(name: str, lines: list[str]) -> str:
 def _edges(source: str, edges: tuple[Any, ...]) -> str:
     texts = [_text(str(edge)) for edge in edges]
     if len(texts) <= 2:
-        return f"{source} = [{', '.join(texts)}]"
-    return f"{source} = [\n" + "".join(f"  {text},\n" for text in texts) + "]"
+        return f"{_key(source)} = [{', '.join(texts)}]"
+    return f"{_key(source)} = [\n" + "".join(f"  {text},\n" for text in texts) + "]"
 
 
 def _same_as_shipped(reference: str, body: Graph) -> bool:
@@ -97,6 +100,13 @@ def _key(key: str) -> str:
     return key if plain else _text(key)
 
 
+def _parameter(node: str, name: str, value: Any) -> str:
+    try:
+        return _text(plain_value(value))
+    except ValueError as error:
+        raise UsageError(f"{node}.{name}: {error}", NOT_PLAIN[value is None]) from None
+
+
 def _text(value: Any) -> str:
     """A value as TOML."""
     if isinstance(value, bool):
@@ -109,7 +119,11 @@ def _text(value: Any) -> str:
         return "[" + ", ".join(_text(one) for one in value) + "]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_key(key)} = {_text(one)}" for key, one in value.items()) + " }" if value else "{}"
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
     text = str(value)
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise UsageError(f"{text!r} cannot be written: it holds half a character (a surrogate)")
     return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else f"\\U{ord(c):08X}") for c in text) + '"'
 
 

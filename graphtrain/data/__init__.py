@@ -1,0 +1,1 @@
+"""Where batches come from, and how their position is kept."""

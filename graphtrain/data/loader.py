@@ -1,0 +1,209 @@
+"""A loader whose position is one number.
+
+The order of an epoch follows from (seed, epoch), and the random numbers of every batch from (seed, epoch, batch): so any
+batch can be fetched again as it was, a resume costs the same at batch ten million as at batch ten, and the number of
+workers may change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, Self
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
+
+from graphtrain.errors import DataError
+from graphtrain.state.random import HostRandomAside, seed_host
+
+
+class Loader:
+    """Batches of a map-style data set, each reproducible from its number.
+
+    Takes `DataLoader`'s keywords. Differs from it in where randomness comes from: order, augmentation and collation of
+    batch `b` of epoch `e` are the same however the run got there, and drawing them leaves the global generators alone.
+
+    Arguments:
+        dataset: anything with ``__getitem__`` and ``__len__``.
+        batch_size: samples in a batch; None yields single samples. Default: 1.
+        shuffle: True draws a new order every epoch. Default: False.
+        sampler: an iterable of indices, asked anew every epoch under the epoch's seed. Default: by `shuffle`.
+        batch_sampler: an iterable of lists of indices, likewise; excludes batch_size, shuffle, sampler, drop_last.
+        num_workers: processes that fetch ahead. Default: 0, in this process.
+        collate_fn: makes a batch of a list of samples. Default: torch's `default_collate`.
+        drop_last: True leaves a last batch out that is too short. Default: False.
+        seed: of order and batches. Default: the run's.
+        pin_memory, timeout, worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers, in_order: as
+            in `DataLoader`.
+
+    Raises:
+        DataError: the data set has no length or no random access, or the keywords exclude each other.
+
+    >>> loader = Loader(range(10), batch_size=4, shuffle=True, seed=1)
+    >>> everything = list(loader.batches(epoch=2)); rest = list(loader.batches(epoch=2, start=1))
+    >>> len(loader), all(bool((a == b).all()) for a, b in zip(everything[1:], rest, strict=True))
+    (3, True)
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[list[int]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
+        *,
+        seed: int | None = None,
+        pin_memory: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        in_order: bool = True,
+    ) -> None:
+        if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and isinstance(dataset, Sized)):
+            raise DataError(
+                f"Loader takes a data set with __getitem__ and __len__; got {type(dataset).__name__}",
+                "give the iterable itself, or a DataLoader over it, as train_data",
+            )
+        if sampler is not None and shuffle:
+            raise DataError("Loader: `sampler` and `shuffle` exclude each other")
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+            raise DataError("Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
+        if batch_size is None and drop_last:
+            raise DataError("Loader: without a batch_size there is no short batch for drop_last")
+        if not in_order:
+            raise DataError("Loader: in_order=False gives batches in the order workers finish, which is never the same")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.drop_last = drop_last
+        self.seed = seed
+        self._collate = collate_fn or (default_collate if batch_size is not None or batch_sampler is not None else None)
+        self._numbered = _NumberedBatches()
+        self._inner: DataLoader[Any] | None = None
+        self._options: dict[str, Any] = {
+            "num_workers": num_workers,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+        }
+        self._epochs = itertools.count()
+
+    def with_seed(self, seed: int) -> Self:
+        """Take the run's seed, unless one was given."""
+        if self.seed is None:
+            self.seed = seed
+        return self
+
+    def __len__(self) -> int:
+        if self.batch_sampler is not None:
+            return _length(self.batch_sampler, "batch_sampler")
+        samples = len(self.dataset) if self.sampler is None else _length(self.sampler, "sampler")
+        if self.batch_size is None:
+            return samples
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next epoch: the first call gives epoch 0, the second epoch 1, and so on."""
+        return self.batches(next(self._epochs))
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch, from number `start` on."""
+        seed = self.seed or 0
+        with HostRandomAside():
+            indices = list(itertools.islice(enumerate(self._order(seed, epoch)), start, None))
+        self._numbered.jobs = [(seed, epoch, number, batch) for number, batch in indices]
+        if self._inner is None:
+            fetch = _SeededFetch(self.dataset, self._collate, in_process=self._options["num_workers"] == 0)
+            # A generator of its own: the inner loader's base seed must not be drawn from the global one.
+            self._inner = DataLoader(
+                fetch,
+                batch_size=None,
+                sampler=self._numbered,
+                collate_fn=_unchanged,
+                generator=torch.Generator(),
+                **self._options,
+            )
+        return iter(self._inner)
+
+    def _order(self, seed: int, epoch: int) -> Iterable[Any]:
+        seed_host(derived_seed(seed, epoch))
+        if self.batch_sampler is not None:
+            return iter(self.batch_sampler)
+        order: Iterable[int]
+        if self.sampler is not None:
+            order = self.sampler
+        elif self.shuffle:
+            order = torch.randperm(len(self.dataset)).tolist()
+        else:
+            order = range(len(self.dataset))
+        if self.batch_size is None:
+            return order
+        return BatchSampler(order, self.batch_size, self.drop_last)
+
+
+class _NumberedBatches:
+    """The sampler of the inner loader: what to fetch, with the numbers that seed it."""
+
+    jobs: list[tuple[int, int, int, Any]]
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, Any]]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+
+class _SeededFetch(Dataset[Any]):
+    """Fetch and collate one batch under its own seed. In process, the global generators are put back after it."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, in_process: bool) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._in_process = in_process
+
+    def __getitem__(self, job: tuple[int, int, int, Any]) -> Any:
+        if not self._in_process:
+            return self._fetch(job)
+        with HostRandomAside():
+            return self._fetch(job)
+
+    def _fetch(self, job: tuple[int, int, int, Any]) -> Any:
+        seed, epoch, number, indices = job
+        seed_host(derived_seed(seed, epoch, number))
+        if self._collate is None:
+            return self._dataset[indices]
+        return self._collate([self._dataset[index] for index in indices])
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _length(sampler: Any, name: str) -> int:
+    try:
+        return len(sampler)
+    except TypeError:
+        raise DataError(f"Loader: the {name} has no length", "give it a method __len__") from None
+
+
+def derived_seed(*numbers: int) -> int:
+    """A 63-bit seed that depends on all of the numbers.
+
+    >>> derived_seed(0, 1) != derived_seed(1, 0)
+    True
+    """
+    text = ",".join(str(number) for number in numbers).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1

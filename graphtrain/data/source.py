@@ -1,0 +1,149 @@
+"""One interface over every kind of data: its length, an epoch from the start, and an epoch from the middle.
+
+    Indexed      a sequence of batches            its position is a number
+    Ordered      `graphtrain.Loader`              its position is a number: order and seeds follow from (seed, epoch)
+    Replayed     a DataLoader, any iterable       its position is the random state at `iter()` and a count: a resume
+                                                  draws the batches again and drops them
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
+
+import torch
+from torch.utils.data import DataLoader
+
+from graphtrain.data.loader import Loader
+from graphtrain.errors import DataError
+from graphtrain.state.random import capture_random, restore_random
+
+
+class Source(ABC):
+    """Data with a position."""
+
+    @abstractmethod
+    def length(self) -> int | None:
+        """Batches in the epoch that would be opened now; None if the data does not say."""
+
+    @abstractmethod
+    def open(self, epoch: int) -> tuple[Iterator[Any], dict[str, Any]]:
+        """Begin an epoch: its batches, and what `reopen` needs beside the number of batches drawn."""
+
+    @abstractmethod
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+        """Go on in an epoch after `drawn` batches. May leave the random generators in any state."""
+
+
+def source_of(data: Any, *, seed: int | None, saving: bool, say: Callable[[str], None]) -> Source:
+    """The source that fits the data.
+
+    Arguments:
+        seed: the run's seed, for a `Loader` that has none of its own.
+        saving: True if positions will be saved, so that data which cannot be reopened is refused.
+        say: told what a resume of this data will cost.
+
+    Raises:
+        DataError: the data cannot be iterated, or only once.
+    """
+    if isinstance(data, Loader):
+        return Ordered(data.with_seed(seed or 0))
+    if isinstance(data, list | tuple):
+        return Indexed(data)
+    try:
+        once = not isinstance(data, DataLoader) and iter(data) is data
+    except TypeError:
+        raise DataError(
+            f"the data is a {type(data).__name__}, which cannot be iterated over",
+            "give a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
+        ) from None
+    if once and saving:
+        raise DataError(
+            f"the data is a {type(data).__name__} that can be iterated over only once, so no resume could be exact",
+            "give an object whose `__iter__` starts anew (a class with a generator method), or run without a run directory",
+        )
+    if isinstance(data, DataLoader) and data.persistent_workers and saving:
+        raise DataError(
+            "a DataLoader with persistent_workers=True cannot be resumed exactly: its workers keep random states "
+            "that nothing can restore",
+            "use graphtrain.Loader, which takes the same keywords, or persistent_workers=False",
+        )
+    if isinstance(data, DataLoader) and saving:
+        say(
+            "train or validation data is a DataLoader: a resume inside an epoch draws that epoch's earlier batches "
+            "again; graphtrain.Loader takes the same keywords and resumes at once"
+        )
+    return Replayed(data)
+
+
+@final
+class Indexed(Source):
+    """A sequence of batches."""
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self._batches = batches
+
+    def length(self) -> int | None:
+        return len(self._batches)
+
+    def open(self, epoch: int) -> tuple[Iterator[Any], dict[str, Any]]:
+        return iter(self._batches), {}
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+        return itertools.islice(self._batches, drawn, None)
+
+
+@final
+class Ordered(Source):
+    """A `Loader`: any batch of any epoch can be fetched as it was."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def length(self) -> int | None:
+        return len(self._loader)
+
+    def open(self, epoch: int) -> tuple[Iterator[Any], dict[str, Any]]:
+        return self._loader.batches(epoch), {}
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+        return self._loader.batches(epoch, start=drawn)
+
+
+@final
+class Replayed(Source):
+    """Anything that can be iterated over again: the same random state at `iter()` gives the same batches."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def length(self) -> int | None:
+        try:
+            return len(self._data)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def open(self, epoch: int) -> tuple[Iterator[Any], dict[str, Any]]:
+        state = {"random": capture_random(), "generators": [one.get_state() for one in generators_of(self._data)]}
+        return iter(self._data), state
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+        restore_random(state["random"])
+        for generator, saved in zip(generators_of(self._data), state["generators"], strict=False):
+            generator.set_state(saved)
+        iterator = iter(self._data)
+        for number in range(drawn):
+            if next(iterator, self) is self:
+                raise DataError(f"the data ended after {number} batches; it gave {drawn} before: it has changed")
+        return iterator
+
+
+def generators_of(data: Any) -> list[torch.Generator]:
+    """The generators of its own that a DataLoader draws from: its own, its samplers', its data set's."""
+    owners = [data, getattr(data, "batch_sampler", None), getattr(data, "sampler", None), getattr(data, "dataset", None)]
+    owners.append(getattr(owners[1], "sampler", None))
+    found = [getattr(owner, "generator", None) for owner in owners if owner is not None]
+    unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
+    return list(unique.values())

@@ -1,0 +1,81 @@
+"""The life of a run as a state machine: which calls are possible when."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from transitions import Machine, MachineError
+
+from graphtrain.errors import LifeCycleError
+
+# The machine reports every transition at INFO and a failed one at ERROR; the errors raised here say the same.
+logging.getLogger("transitions").setLevel(logging.CRITICAL)
+
+_STATES = ["ready", "running", "stopping", "stopped", "finished", "failed"]
+_TRANSITIONS = [
+    ["start", ["ready", "stopped", "finished"], "running"],
+    ["ask_to_stop", ["running", "stopping"], "stopping"],
+    ["stop", ["running", "stopping"], "stopped"],
+    ["finish", ["running", "stopping"], "finished"],
+    ["fail", ["running", "stopping"], "failed"],
+]
+_REFUSALS = {
+    ("start", "running"): "the run is running: `run` and `advance` cannot be called from inside it",
+    ("start", "stopping"): "the run is stopping: `run` and `advance` cannot be called from inside it",
+    ("start", "failed"): "the run has failed inside a node: its state is for looking at; make a new Trainer to go on "
+    "from the last checkpoint",
+}
+
+
+class LifeCycle:
+    """ready -> running -> stopping -> stopped, finished or failed.
+
+    >>> life = LifeCycle(); life.start(); life.state
+    'running'
+    >>> life.start()
+    Traceback (most recent call last):
+        ...
+    graphtrain.errors.LifeCycleError: the run is running: `run` and `advance` cannot be called from inside it
+    """
+
+    state: str
+
+    def __init__(self) -> None:
+        self._machine = Machine(
+            self, states=_STATES, transitions=_TRANSITIONS, initial="ready", auto_transitions=False, model_override=True
+        )
+
+    def start(self) -> None:
+        """Begin, or go on."""
+        self._go("start")
+
+    def ask_to_stop(self) -> None:
+        """A stop is requested; it happens at the next save point."""
+        self._go("ask_to_stop")
+
+    def stop(self) -> None:
+        """The run stands still and can go on."""
+        self._go("stop")
+
+    def finish(self) -> None:
+        """The graph has ended."""
+        self._go("finish")
+
+    def fail(self) -> None:
+        """A node has raised."""
+        self._go("fail")
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in ("running", "stopping")
+
+    def _go(self, trigger: str) -> None:
+        try:
+            self._trigger(trigger)
+        except MachineError:
+            message = _REFUSALS.get((trigger, self.state), f"`{trigger}` is not possible while the run is {self.state}")
+            raise LifeCycleError(message) from None
+
+    def _trigger(self, name: str) -> Any:
+        return self._machine.events[name].trigger(self)

@@ -1,0 +1,72 @@
+"""Which slots are alive at each position: written before, read later. A checkpoint holds these and no others.
+
+Source: the backward data-flow analysis of Kildall, "A unified approach to global program optimization", 1973.
+"""
+
+from __future__ import annotations
+
+from graphtrain.engine.program import Bound, BoundGraph, Place, Program, SlotPlace, TuplePlace
+
+
+def live_slots(program: Program, extra_reads: dict[str, list[Place]]) -> tuple[list[set[int]], list[set[int]]]:
+    """For each position, the slots alive before its node runs, and after it.
+
+    Arguments:
+        extra_reads: path -> what the user's functions that this node calls ask for beside its own slots.
+    """
+    nodes = program.nodes
+    reads = [_slots([*bound.reads, *extra_reads.get(bound.path, ())]) for bound in nodes]
+    guard_reads = [program.guard_reads(bound) for bound in nodes]
+    setup_reads = [_slots(bound.setup_reads) for bound in nodes]
+    before: list[set[int]] = [set() for _ in nodes]
+    after: list[set[int]] = [set() for _ in nodes]
+    changed = True
+    while changed:
+        changed = False
+        for bound in reversed(nodes):
+            position = bound.index
+            out = guard_reads[position].union(*(_entry(program, bound, target, before, after) for target in program.targets(bound)))
+            into = _before(bound, reads[position], out, before)
+            if bound.scope.outer is not None:  # a resume inside a body sets its nodes up again
+                into |= set().union(*(setup_reads[one.index] for one in bound.scope.nodes.values()))
+            if into != before[position] or out != after[position]:
+                before[position], after[position] = into, out
+                changed = True
+    return before, after
+
+
+def _before(bound: Bound, reads: set[int], out: set[int], before: list[set[int]]) -> set[int]:
+    if bound.bypassed:
+        return set(out)
+    if bound.body is not None:
+        start = bound.body.nodes[bound.body.graph.start]
+        return before[start.index] | (out if bound.skippable else set())
+    written = set() if bound.skippable else set(bound.writes)
+    return reads | (out - written)
+
+
+def _entry(
+    program: Program, bound: Bound, target: Bound | None, before: list[set[int]], after: list[set[int]]
+) -> set[int]:
+    if target is not None:
+        return before[target.index]
+    outer = bound.scope.outer
+    if outer is None:
+        return set()
+    # The end of a body copies its outputs outward, then the outer node's edges are chosen.
+    return (after[outer.index] - set(outer.writes)) | _outputs(program, bound.scope)
+
+
+def _outputs(program: Program, scope: BoundGraph) -> set[int]:
+    names = {name: index for index, name in enumerate(program.slot_names)}
+    return {names[scope.prefix + slot] for slot in scope.graph.outputs if scope.prefix + slot in names}
+
+
+def _slots(places: list[Place]) -> set[int]:
+    found: set[int] = set()
+    for place in places:
+        if isinstance(place, SlotPlace):
+            found.add(place.index)
+        elif isinstance(place, TuplePlace):
+            found |= _slots(list(place.places))
+    return found

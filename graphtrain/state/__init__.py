@@ -1,0 +1,1 @@
+"""Everything a continuation depends on: captured, compared, put back."""

@@ -1,0 +1,173 @@
+"""Everything a continuation depends on, as one tree: captured for a checkpoint or a digest, and put back.
+
+Sections: `resources` (each one's `state_dict`), `modules` (what that leaves out), `gradients`, `loose` (parameters of
+optimizers outside any module), `random`, `progress` (by node path), `slots` (those alive), `metrics` (running means).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from graphtrain.data.source import generators_of
+from graphtrain.engine.program import Bound, Program
+from graphtrain.errors import CheckpointError
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.state.modules import (
+    capture_gradients,
+    capture_module,
+    load_optimizer,
+    loose_parameters,
+    restore_gradients,
+    restore_module,
+)
+from graphtrain.state.random import capture_random, restore_random
+
+Tree = dict[str, dict[str, Any]]
+
+
+class State:
+    """The state of a bound program.
+
+    Arguments:
+        resources: what the user supplied, by name.
+    """
+
+    def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
+        self._program = program
+        self._recorder = recorder
+        self._resources = dict(resources)
+        self._modules = {name: one for name, one in resources.items() if isinstance(one, torch.nn.Module)}
+        self._optimizers = {name: one for name, one in resources.items() if isinstance(one, torch.optim.Optimizer)}
+        self._stateful = {name: one for name, one in resources.items() if _keeps_state(one)}
+        self._generators = {
+            f"{name}/{number}": generator
+            for name, one in resources.items()
+            if not isinstance(one, torch.nn.Module | torch.optim.Optimizer)
+            for number, generator in enumerate(generators_of(one))
+        }
+
+    # ---- capture
+
+    def capture(self, alive: set[int]) -> Tree:
+        """The whole tree, sharing its tensors with the run; `alive` are the slots that will be read."""
+        return {
+            "resources": {name: one.state_dict() for name, one in self._stateful.items()},
+            "modules": {name: capture_module(one) for name, one in self._modules.items()},
+            "gradients": {name: capture_gradients(one) for name, one in self._modules.items()},
+            "loose": {name: self._loose(one) for name, one in self._optimizers.items()},
+            "progress": {bound.path: _progress(bound) for bound in self._program.nodes if not bound.bypassed},
+            "slots": {self._program.slot_names[index]: self._program.slots[index] for index in sorted(alive)},
+            "metrics": self._recorder.state_dict(),
+            "random": {
+                **capture_random(),
+                "generators": {name: one.get_state() for name, one in self._generators.items()},
+            },
+        }
+
+    def _loose(self, optimizer: Any) -> dict[str, Any]:
+        found = loose_parameters(optimizer, list(self._modules.values()))
+        return {name: {"value": one.detach(), "grad": one.grad} for name, one in found}
+
+    def essential(self, tree: Tree) -> Tree:
+        """The part of a tree that the continuation depends on: no clocks, no observers, no `runs` that nothing reads."""
+        read = self._program.fields_read()
+        progress = {}
+        for bound in self._program.nodes:
+            if bound.bypassed or bound.kind.observer:
+                continue
+            saved = tree["progress"][bound.path]
+            kept = {
+                name: value
+                for name, value in saved.items()
+                if name not in bound.kind.fields
+                or (bound.kind.fields[name].in_digest and (name != "runs" or (bound.path, "runs") in read))
+            }
+            if "fired" in kept:
+                timed = self._units_of_time(bound)
+                kept["fired"] = {unit: value for unit, value in kept["fired"].items() if unit not in timed}
+            progress[bound.path] = kept
+        return {**tree, "progress": progress}
+
+    def _units_of_time(self, bound: Bound) -> set[str]:
+        """The units of a node's clock whose field is outside the digest, such as seconds."""
+        found = set()
+        for unit, text in bound.scope.graph.units.items():
+            owner, _, name = text.partition(".")
+            declared = bound.scope.nodes[owner].kind.fields.get(name)
+            if declared is not None and not declared.in_digest:
+                found.add(unit)
+        return found
+
+    # ---- restore: first what nodes are set up from, then, after their iterators exist, the random generators
+
+    def restore_objects(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put the state of resources, modules and gradients back, into the same objects.
+
+        Raises:
+            CheckpointError: a resource has changed its shape, or is missing.
+        """
+        saved = tree["resources"]
+        for name in sorted(set(saved) - set(self._stateful)):
+            raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
+        for name, one in sorted(self._stateful.items(), key=lambda item: item[0] not in self._modules):
+            if name not in saved:
+                raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
+            try:
+                if name in self._optimizers:
+                    load_optimizer(one, saved[name])
+                else:
+                    one.load_state_dict(saved[name])
+            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+                reason = str(error).strip().replace("\n\t", "\n    ")
+                raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}") from None
+        for name, module in self._modules.items():
+            restore_module(module, tree["modules"][name])
+            restore_gradients(module, tree["gradients"][name])
+        for name, optimizer in self._optimizers.items():
+            self._restore_loose(optimizer, tree["loose"].get(name, {}))
+
+    def _restore_loose(self, optimizer: Any, saved: Mapping[str, Any]) -> None:
+        with torch.no_grad():
+            for key, parameter in loose_parameters(optimizer, list(self._modules.values())):
+                parameter.copy_(saved[key]["value"])
+                parameter.grad = saved[key]["grad"]
+
+    def restore_progress(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put the progress of nodes, the slots and the means back; what the graph has no place for is left out."""
+        for bound in self._program.nodes:
+            saved = tree["progress"].get(bound.path)
+            if saved is None or bound.bypassed:
+                continue
+            for name, declared in bound.kind.fields.items():
+                if declared.stored and name in saved:
+                    setattr(bound.instance, name, saved[name])
+            if bound.kind.keeps_state and "state" in saved:
+                bound.instance.load_state_dict(saved["state"])
+        indices = {name: index for index, name in enumerate(self._program.slot_names)}
+        for name, value in tree["slots"].items():
+            if name in indices:
+                self._program.slots[indices[name]] = value
+        self._recorder.load_state_dict(tree["metrics"])
+
+    def restore_generators(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put every random generator back. Last: `iter(DataLoader)` draws from them."""
+        restore_random(dict(tree["random"]))
+        for name, saved in tree["random"]["generators"].items():
+            if name in self._generators:
+                self._generators[name].set_state(saved)
+
+
+def _keeps_state(value: Any) -> bool:
+    """True for objects whose state is saved with the run; data keeps its position in `next_batch` instead."""
+    both = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+    return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
+
+
+def _progress(bound: Bound) -> dict[str, Any]:
+    saved = {name: getattr(bound.instance, name) for name, one in bound.kind.fields.items() if one.stored}
+    if bound.kind.keeps_state:
+        saved["state"] = bound.instance.state_dict()
+    return saved

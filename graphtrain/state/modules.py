@@ -1,0 +1,67 @@
+"""The state of modules and optimizers beyond `state_dict`: gradients, modes, frozen flags, non-persistent buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from graphtrain.errors import CheckpointError
+
+
+def capture_module(module: torch.nn.Module) -> dict[str, Any]:
+    """What `state_dict` leaves out of a module, all but the gradients."""
+    persistent = module.state_dict(keep_vars=True).keys()
+    return {
+        "training": {name: one.training for name, one in module.named_modules()},
+        "requires_grad": {name: one.requires_grad for name, one in module.named_parameters()},
+        "buffers": {name: one for name, one in module.named_buffers() if name not in persistent},
+    }
+
+
+def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Put back what `capture_module` took."""
+    for name, one in module.named_modules():
+        one.training = state["training"].get(name, one.training)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
+    buffers = dict(module.named_buffers())
+    with torch.no_grad():
+        for name, saved in state["buffers"].items():
+            if name not in buffers or buffers[name].shape != saved.shape:
+                raise CheckpointError(f"the model has no buffer `{name}` of shape {tuple(saved.shape)} any more")
+            buffers[name].copy_(saved)
+
+
+def capture_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Every gradient there is, by the parameter's name."""
+    return {name: one.grad for name, one in module.named_parameters() if one.grad is not None}
+
+
+def restore_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
+    """Put gradients back; parameters without a saved one have none."""
+    for name, parameter in module.named_parameters():
+        saved = gradients.get(name)
+        parameter.grad = None if saved is None else saved.to(parameter.device)
+
+
+def loose_parameters(optimizer: Any, modules: list[torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors an optimizer updates that belong to no module, by their place in its groups."""
+    owned = {id(parameter) for module in modules for parameter in module.parameters()}
+    for index, group in enumerate(optimizer.param_groups):
+        for number, parameter in enumerate(group["params"]):
+            if id(parameter) not in owned:
+                yield f"{index}/{number}", parameter
+
+
+def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
+    """Load an optimizer's state with the dtypes it was saved with: `load_state_dict` casts them to the parameters'."""
+    optimizer.load_state_dict(state)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for key, saved in state["state"].get(number, {}).items():
+            now = optimizer.state[parameter].get(key)
+            if isinstance(saved, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != saved.dtype:
+                optimizer.state[parameter][key] = saved.to(now.device)

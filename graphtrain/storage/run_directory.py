@@ -1,0 +1,132 @@
+"""The files of one run beside its checkpoints: metrics, and its status for whoever looks from outside."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphtrain.errors import UsageError
+
+METRICS_FILE = "metrics.jsonl"
+STATUS_FILE = "status.json"
+CHECKPOINTS_FOLDER = "checkpoints"
+
+
+class RunDirectory:
+    """A folder that holds one run.
+
+    Raises:
+        UsageError: the folder cannot be made or written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            (self.path / CHECKPOINTS_FOLDER).mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".{os.getpid()}.tmp"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise UsageError(f"the run directory `{path}` cannot be written: {error.strerror}") from None
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / CHECKPOINTS_FOLDER
+
+    def holds_a_run(self) -> bool:
+        """True if some run has left its status here."""
+        return (self.path / STATUS_FILE).exists()
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replace the status in one step, so that a reader never sees half of it."""
+        target = self.path / STATUS_FILE
+        temporary = target.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(_finite(status), indent=2) + "\n", encoding="utf-8")
+        temporary.replace(target)
+
+
+def read_status(path: str | Path) -> dict[str, Any]:
+    """The status of a run, as its process last wrote it.
+
+    Raises:
+        UsageError: there is no run, or its status cannot be read.
+    """
+    file = Path(path) / STATUS_FILE
+    try:
+        status = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no run in `{path}`", f"a run directory holds a file {STATUS_FILE}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the status of `{path}` cannot be read: {error}") from None
+    if not isinstance(status, dict):
+        raise UsageError(f"the status of `{path}` cannot be read: it is no table")
+    return status
+
+
+class MetricsFile:
+    """Rows of metrics, one JSON object a line, without a clock: equal runs have equal files.
+
+    Arguments:
+        path: the file; made when the first row comes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: Any = None
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
+        if self._file is None:
+            self._file = self._path.open("a", encoding="utf-8")
+        self._file.write(json.dumps(_finite(row), separators=(", ", ": ")) + "\n")
+
+    def flush(self) -> int:
+        """Bring every row to the disk; the length of the file in bytes."""
+        if self._file is None:
+            return self._path.stat().st_size if self._path.exists() else 0
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return int(self._file.tell())
+
+    def cut(self, length: int) -> list[dict[str, float]]:
+        """Cut the file back to `length` bytes; the rows that stay.
+
+        Raises:
+            UsageError: the file is shorter than that, so rows are lost.
+        """
+        self.close()
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size < length:
+            raise UsageError(
+                f"{self._path} has {size} bytes, but the checkpoint was made when it had {length}",
+                "it was changed since; resume from another checkpoint, or into another run directory",
+            )
+        if size > length:
+            os.truncate(self._path, length)
+        if not length:
+            return []
+        rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+        return [{name: _number(value) for name, value in row.items()} for row in rows]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinities."""
+    return {
+        name: repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, str) else value

@@ -1,0 +1,28 @@
+"""Where an epoch begins and ends."""
+
+from __future__ import annotations
+
+from graphtrain.kind import node
+from graphtrain.metrics.recorder import Means, Recorder
+
+
+@node
+def begin_epoch() -> None:
+    """Mark the beginning of an epoch; guards count its runs."""
+
+
+@node
+class EndEpoch:
+    """Record the means of the epoch, weighted by samples, as ``epoch/loss`` and so on."""
+
+    _means: Means
+    _recorder: Recorder
+
+    def setup(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._means = recorder.means("train")
+
+    def __call__(self) -> None:
+        means = self._means.take("epoch")
+        if means:
+            self._recorder.row({f"epoch/{name}": value for name, value in means.items()})

@@ -1,0 +1,81 @@
+"""Evaluation on data that is not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import StepFunction, node
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes.step_result import detached
+from graphtrain.state.random import capture_random, restore_random, seed_everything
+
+
+@node(writes=("split", "training_state"), effects="eval")
+class BeginEvaluation:
+    """Put `model` into evaluation mode, and set its training modes and the random numbers aside.
+
+    The random numbers of an evaluation start from the seed of the run, so each evaluation sees the same ones.
+
+    Arguments:
+        split: the name under which metrics are recorded. Default: "val", as in ``val/loss``.
+
+    Writes:
+        split: that name.
+        training_state: what `end_evaluation` puts back.
+    """
+
+    split: str = "val"
+
+    def __call__(self, model: torch.nn.Module, recorder: Recorder, seed: int | None) -> tuple[str, dict[str, Any]]:
+        modes = {name: module.training for name, module in model.named_modules()}
+        training_state = {"modes": modes, "random": capture_random()}
+        model.eval()
+        if seed is not None:
+            seed_everything(seed)
+        recorder.means(self.split, ("whole",)).clear()
+        return self.split, training_state
+
+
+@node
+def eval_batch(
+    model: Any,
+    batch: Any,
+    split: str,
+    samples: int,
+    recorder: Recorder,
+    validation_step: StepFunction | None = None,
+    training_step: StepFunction | None = None,
+) -> None:
+    """Call ``validation_step(model, batch)`` without gradients, or `training_step` where there is none.
+
+    It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded.
+    """
+    function = validation_step or training_step
+    if function is None:
+        raise UsageError("there is neither a `validation_step` nor a `training_step` to evaluate with")
+    with torch.no_grad():
+        result = function(model, batch)
+    metrics = result if isinstance(result, Mapping) else {"loss": result}
+    recorder.means(split).add({name: detached(value) for name, value in metrics.items()}, samples)
+
+
+@node(writes="metrics", effects="train")
+def end_evaluation(
+    model: torch.nn.Module, split: str, training_state: dict[str, Any], recorder: Recorder
+) -> dict[str, float]:
+    """Record the means, and put the training modes and the random numbers back.
+
+    Writes:
+        metrics: name -> mean over the samples, as Python numbers: ``{"val/loss": 0.31}``.
+    """
+    metrics = {f"{split}/{name}": value for name, value in recorder.means(split).take("whole").items()}
+    for name, module in model.named_modules():
+        module.training = training_state["modes"].get(name, True)
+    restore_random(training_state["random"])
+    if metrics:
+        recorder.row(metrics)
+    return metrics

@@ -1,0 +1,37 @@
+"""A row of metrics now and then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphtrain.kind import node
+from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.trigger import Trigger
+
+
+@node(observer=True)
+class Log:
+    """Record the means since the last row, weighted by samples, and the learning rate of the first parameter group.
+
+    Losses stay on the device until then: one transfer for all of them.
+
+    Arguments:
+        every: when to write a row. Default: every 50 steps.
+    """
+
+    every: Trigger = Trigger("50 steps")
+
+    _means: Means
+    _recorder: Recorder
+
+    def setup(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._means = recorder.means("train")
+
+    def __call__(self, optimizer: Any = None) -> None:
+        means = self._means.take("log")
+        if not means:
+            return
+        if optimizer is not None and not isinstance(optimizer, tuple):
+            means["lr"] = float(optimizer.param_groups[0]["lr"])
+        self._recorder.row(means)

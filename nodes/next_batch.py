@@ -1,0 +1,153 @@
+"""Fetch the next batch, and know exactly where in the data the run is."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+from graphtrain.data.batch import batch_mover, sample_counter
+from graphtrain.data.source import Source, source_of
+from graphtrain.kind import derived_clock, node, progress
+
+_NEVER = 2**62
+_NOTHING = object()
+
+
+@node(writes=("batch", "samples"))
+class NextBatch:
+    """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
+
+    Sized data is not looked ahead in until its length is reached; unsized data is looked ahead in by one batch, which
+    is kept in every checkpoint. Data that gives fewer batches than its `len()` ends its epoch there (`exhausted`); data
+    that gives more is read to its end.
+
+    Arguments:
+        limit: the most batches in an epoch. Default: all.
+
+    Writes:
+        batch: the batch, on the device of the run; None when the data was exhausted without one.
+        samples: how many samples it holds: the first dimension of its first tensor, or what `batch_size(batch)` says.
+
+    Guard fields:
+        epoch: the number of the current epoch, from 0.        epoch_batches: batches fetched in it.
+        batches, samples: fetched since the start.             last: the batch fetched is the last of its epoch.
+        exhausted: the data ended without a batch.             empty: the epoch gave no batch at all.
+        epochs: epochs fetched, as an exact fraction where the length is known.
+        seconds: time spent training, in seconds, summed over interruptions.
+    """
+
+    limit: int | None = None
+
+    epoch: int = progress(0)
+    batches: int = progress(0)
+    epoch_batches: int = progress(0, restarts="epoch")
+    samples: int = progress(0)
+    last: bool = progress(False)
+    exhausted: bool = progress(False)
+    empty: bool = progress(False)
+    seconds: float = progress(0.0, in_digest=False)
+    opened: bool = progress(False)
+    length: int | None = progress(None)
+    ahead: list[Any] = progress([])
+    source_state: dict[str, Any] = progress({})
+
+    _source: Source
+    _iterator: Iterator[Any]
+    _turns: int
+    _mark: float
+    _count: Callable[[Any], int]
+    _move: Callable[[Any], Any] | None
+    _say: Callable[[str], None]
+
+    def setup(
+        self,
+        train_data: Any,
+        seed: int,
+        device: Any,
+        saving: bool,
+        say: Callable[[str], None],
+        batch_size: Callable[[Any], int] | None = None,
+    ) -> None:
+        self._source = source_of(train_data, seed=seed, saving=saving, say=say)
+        self._count = batch_size or sample_counter()
+        self._move = batch_mover(device)
+        self._say = say
+        self._turns = 0
+        self._mark = time.monotonic()
+        if self.opened and not self.last:  # a resume inside an epoch
+            drawn = self.epoch_batches + len(self.ahead)
+            self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
+
+    def __call__(self) -> tuple[Any, int]:
+        now = time.monotonic()
+        self.seconds += now - self._mark
+        self._mark = now
+        if self.last or not self.opened:
+            self._open_epoch()
+        batch = self.ahead.pop() if self.ahead else next(self._iterator, _NOTHING)
+        if batch is _NOTHING:
+            self.exhausted = True
+            self._close_epoch()
+            return None, 0
+        self.epoch_batches += 1
+        self.batches += 1
+        if self.epoch_batches == self.limit:
+            self._close_epoch()
+        elif self.length is None or self.epoch_batches >= self.length:
+            following = next(self._iterator, _NOTHING)
+            if following is _NOTHING:
+                self._close_epoch()
+            else:
+                self.ahead.append(following)
+        count = self._count(batch)
+        self.samples += count
+        return (batch if self._move is None else self._move(batch)), count
+
+    def _open_epoch(self) -> None:
+        if self.opened:
+            self.epoch += 1
+        self.opened = True
+        self.epoch_batches = 0
+        self.last = self.exhausted = self.empty = False
+        self.length = self._source.length()
+        self._iterator, self.source_state = self._source.open(self.epoch)
+        self._turns += 1
+
+    def _close_epoch(self) -> None:
+        self.last = True
+        self.empty = self.epoch_batches == 0
+        if self.empty:
+            self._say("the data gave no batch: the epoch is empty")
+        self._iterator = iter(())  # lets go of loader workers now, not when the next epoch begins
+        self.source_state = {}
+        self._turns += 1
+
+    @property
+    def batch_index(self) -> int:
+        """The number of the current batch within its epoch, from 0."""
+        return max(self.epoch_batches - 1, 0)
+
+    @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at")
+    def epochs(self) -> Fraction:
+        """Epochs fetched so far; the fraction of the current one where its length is known."""
+        if self.last or not self.opened:
+            return Fraction(self.epoch + self.last)
+        length = self._expected_length()
+        if not length:
+            return Fraction(self.epoch)
+        return self.epoch + Fraction(min(self.epoch_batches, length - 1), length)
+
+    def _epoch_batches_at(self, epochs: Fraction) -> int:
+        length = self._expected_length()
+        if self.last or not self.opened or not length:
+            return _NEVER  # nothing within this epoch; its end voids this answer
+        batches = math.ceil((epochs - self.epoch) * length)
+        return batches if batches < length else _NEVER
+
+    def _expected_length(self) -> int | None:
+        if self.limit is None or self.length is None:
+            return self.length
+        return min(self.limit, self.length)
