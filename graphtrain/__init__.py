@@ -9,7 +9,7 @@ from graphtrain.errors import DataError as DataError
 from graphtrain.errors import EditError as EditError
 from graphtrain.errors import GraphError as GraphError
 from graphtrain.errors import GraphtrainError as GraphtrainError
-from graphtrain.errors import GuardFailure as GuardFailure
+from graphtrain.errors import GuardError as GuardError
 from graphtrain.errors import LifeCycleError as LifeCycleError
 from graphtrain.errors import UsageError as UsageError
 from graphtrain.graph import Graph as Graph

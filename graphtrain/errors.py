@@ -4,7 +4,7 @@
     ├── GraphError        a graph with problems: all of them, at once     (ValueError)
     ├── EditError         a verb that cannot be applied to a graph        (ValueError)
     ├── UsageError        a wrong argument, resource, script or directory (ValueError)
-    ├── GuardFailure      a guard raised while the run asked it           (RuntimeError)
+    ├── GuardError      a guard raised while the run asked it           (RuntimeError)
     ├── DataError         data whose position cannot be kept              (ValueError)
     ├── CheckpointError   a checkpoint that cannot be written or trusted  (RuntimeError)
     └── LifeCycleError    a call that the state of the run forbids        (RuntimeError)
@@ -48,13 +48,14 @@ class UsageError(GraphtrainError, ValueError):
     """A wrong argument, resource, script or directory."""
 
 
-class GuardFailure(GraphtrainError, RuntimeError):
+class GuardError(GraphtrainError, RuntimeError):
     """A guard that raised while it was asked, such as a division by zero."""
 
     def __init__(self, node: str, guard: str, expression: str, error: BaseException) -> None:
         self.node, self.guard = node, guard
         super().__init__(
-            f'guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}\n  {guard} = "{expression}"',
+            f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}\n"
+            f'  {guard} = "{expression}"',
             "a guard must hold a value at every visit; add a conjunct that rules the case out",
         )
 

@@ -14,7 +14,7 @@ class TrainBatch:
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
     Reads:
-        training_step: returns the loss, a scalar tensor, or a mapping with `loss` and metrics (numbers or scalar tensors).
+        training_step: returns the loss, a scalar tensor, or a mapping with `loss` and metrics (numbers or scalars).
         window: backward passes in one step of the optimizer; with 1 the loss is not divided.
 
     Writes:
@@ -29,9 +29,9 @@ class TrainBatch:
     def __call__(self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1) -> Any:
         loss, metrics = loss_and_metrics(training_step(model, batch), "training_step")
         if window == 1:  # a division costs 5 us
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         else:
-            (loss / window).backward()
+            (loss / window).backward()  # type: ignore[no-untyped-call]
         detached = loss.detach()
         self._means.add({"loss": detached, **metrics} if metrics else detached, samples)
         return detached

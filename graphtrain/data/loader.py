@@ -1,8 +1,8 @@
 """A loader whose position is one number.
 
-The order of an epoch follows from (seed, epoch), and the random numbers of every batch from (seed, epoch, batch): so any
-batch can be fetched again as it was, a resume costs the same at batch ten million as at batch ten, and the number of
-workers may change.
+The order of an epoch follows from (seed, epoch), and the random numbers of every batch from (seed, epoch, batch). So
+any batch can be fetched again as it was, a resume costs the same at batch ten million as at batch ten, and the number
+of workers may change.
 """
 
 from __future__ import annotations

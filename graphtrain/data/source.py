@@ -1,9 +1,9 @@
 """One interface over every kind of data: its length, an epoch from the start, and an epoch from the middle.
 
-    Indexed      a sequence of batches            its position is a number
-    Ordered      `graphtrain.Loader`              its position is a number: order and seeds follow from (seed, epoch)
-    Replayed     a DataLoader, any iterable       its position is the random state at `iter()` and a count: a resume
-                                                  draws the batches again and drops them
+Indexed      a sequence of batches            its position is a number
+Ordered      `graphtrain.Loader`              its position is a number: order and seeds follow from (seed, epoch)
+Replayed     a DataLoader, any iterable       its position is the random state at `iter()` and a count: a resume
+                                              draws the batches again and drops them
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def source_of(data: Any, *, seed: int | None, saving: bool, say: Callable[[str],
     if once and saving:
         raise DataError(
             f"the data is a {type(data).__name__} that can be iterated over only once, so no resume could be exact",
-            "give an object whose `__iter__` starts anew (a class with a generator method), or run without a run directory",
+            "give an object whose `__iter__` starts anew (say, a generator method), or run without a run directory",
         )
     if isinstance(data, DataLoader) and data.persistent_workers and saving:
         raise DataError(
@@ -133,7 +133,7 @@ class Replayed(Source):
         restore_random(state["random"])
         for generator, saved in zip(generators_of(self._data), state["generators"], strict=False):
             generator.set_state(saved)
-        iterator = iter(self._data)
+        iterator: Iterator[Any] = iter(self._data)
         for number in range(drawn):
             if next(iterator, self) is self:
                 raise DataError(f"the data ended after {number} batches; it gave {drawn} before: it has changed")
@@ -142,7 +142,12 @@ class Replayed(Source):
 
 def generators_of(data: Any) -> list[torch.Generator]:
     """The generators of its own that a DataLoader draws from: its own, its samplers', its data set's."""
-    owners = [data, getattr(data, "batch_sampler", None), getattr(data, "sampler", None), getattr(data, "dataset", None)]
+    owners = [
+        data,
+        getattr(data, "batch_sampler", None),
+        getattr(data, "sampler", None),
+        getattr(data, "dataset", None),
+    ]
     owners.append(getattr(owners[1], "sampler", None))
     found = [getattr(owner, "generator", None) for owner in owners if owner is not None]
     unique = {id(one): one for one in found if isinstance(one, torch.Generator)}

@@ -25,7 +25,9 @@ def live_slots(program: Program, extra_reads: dict[str, list[Place]]) -> tuple[l
         changed = False
         for bound in reversed(nodes):
             position = bound.index
-            out = guard_reads[position].union(*(_entry(program, bound, target, before, after) for target in program.targets(bound)))
+            out = guard_reads[position].union(
+                *(_entry(program, bound, target, before, after) for target in program.targets(bound))
+            )
             into = _before(bound, reads[position], out, before)
             if bound.scope.outer is not None:  # a resume inside a body sets its nodes up again
                 into |= set().union(*(setup_reads[one.index] for one in bound.scope.nodes.values()))

@@ -208,7 +208,9 @@ class Program:
             return
         bound.reads = [self._place(bound, read) for read in bound.kind.reads]
         bound.setup_reads = [self._place(bound, read) for read in bound.kind.setup_reads or ()]
-        bound.writes = [self._slot(bound.scope.prefix + bound.node.writes.get(slot, slot)) for slot in bound.kind.writes]
+        bound.writes = [
+            self._slot(bound.scope.prefix + bound.node.writes.get(slot, slot)) for slot in bound.kind.writes
+        ]
 
     def _optimizer_names(self, bound: Bound) -> tuple[str, ...]:
         target = bound.node.reads.get("optimizer", "optimizer")

@@ -15,8 +15,8 @@ _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") 
 class StopSignals:
     """While the block runs, SIGINT, SIGTERM and SIGUSR1 call `stop` with the signal's name.
 
-    Outside the main thread, where Python allows no handlers, it does nothing. In a process forked by the run (a loader's
-    worker) SIGINT is ignored, since the terminal sends it to all, and the others do what they do by default.
+    Outside the main thread, where Python allows no handlers, it does nothing. In a process forked by the run (a
+    loader's worker) SIGINT is ignored, since the terminal sends it to all, and the others do what they do by default.
 
     Arguments:
         stop: called from the handler; it must only set a flag.

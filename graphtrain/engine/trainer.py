@@ -415,7 +415,9 @@ class Trainer:
         self._store.remove_leftovers()
         if resume == "never":
             if self._directory.holds_a_run():
-                raise UsageError(f"`{self._directory.path}` holds a run already", "choose another run directory, or resume")
+                raise UsageError(
+                    f"`{self._directory.path}` holds a run already", "choose another run directory, or resume"
+                )
             return None
         if resume == "auto":
             newest = self._store.newest()
@@ -572,12 +574,15 @@ class Trainer:
 
     def _report_missing(self, resources: Mapping[str, Any]) -> None:
         problems = []
-        for one in {missing.slot: missing for missing in reversed(self._program.missing)}.values():
+        missing_once = {missing.slot: missing for missing in reversed(self._program.missing)}
+        for one in missing_once.values():
             readers = sorted({missing.reader for missing in self._program.missing if missing.slot == one.slot})
             hint = suggestion(one.slot, [name for name in resources if name not in self._program.asked])
             if "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {one.slot}=...), or let `setup` return it"
-            message = f"`{one.slot}` is read by {', '.join(f'`{reader}`' for reader in readers)}, and nothing supplies it"
+            message = (
+                f"`{one.slot}` is read by {', '.join(f'`{reader}`' for reader in readers)}, and nothing supplies it"
+            )
             problems.append(Problem("G301", "error", f"{self.graph.name}: nodes.{one.reader}", message, hint))
         if problems:
             raise GraphError(problems)

@@ -24,7 +24,7 @@ from graphtrain.engine.program import (
 )
 from graphtrain.engine.resources import StepCall
 from graphtrain.engine.triggers import Clock, Due, Every, after
-from graphtrain.errors import GuardFailure
+from graphtrain.errors import GuardError
 from graphtrain.guards.closures import compile_guard
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
 from graphtrain.kind import FunctionRecord
@@ -202,12 +202,12 @@ class Compiler:
 
     def _call(self, function: Callable[..., Any], places: list[Place]) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.2 us more."""
-        indices = [self._index(place) for place in places]
+        indices = [index for place in places if (index := self._index(place)) is not None]
+        if len(indices) < len(places):
+            getters = [self._getter(place) for place in places]
+            return lambda: function(*[get() for get in getters])
         slots = self._slots
         match indices:
-            case _ if None in indices:
-                getters = [self._getter(place) for place in places]
-                return lambda: function(*[get() for get in getters])
             case []:
                 return function
             case [a]:
@@ -282,7 +282,7 @@ class Compiler:
         choices = [(guard, *arrival) for (_, guard), arrival in zip(guards, calls[:-1], strict=True)]
         last_position, last_call = calls[-1]
 
-        def failed(error: Exception) -> GuardFailure | None:
+        def failed(error: Exception) -> GuardError | None:
             return _diagnose(bound, guards, error)
 
         if not choices:
@@ -327,7 +327,9 @@ class Compiler:
         ]
         return {
             bound.index: [
-                (counter.instance, name) for counter, name in counters if set(counter.optimizers) & set(bound.optimizers)
+                (counter.instance, name)
+                for counter, name in counters
+                if set(counter.optimizers) & set(bound.optimizers)
             ]
             for bound in self._program.nodes
             if {"backward", "zero_grad"} & set(bound.kind.effects) and bound.kind.name != NESTED
@@ -461,12 +463,12 @@ def _two_ways(guard: Due, position: int, otherwise: int, failed: Callable[[Excep
     return leave
 
 
-def _diagnose(bound: Bound, guards: list[tuple[str, Due]], error: Exception) -> GuardFailure | None:
+def _diagnose(bound: Bound, guards: list[tuple[str, Due]], error: Exception) -> GuardError | None:
     """Which guard raised: guards are pure, so asking them again finds it. None if it was no guard."""
     for name, guard in guards:
         try:
             if guard():
                 return None
         except Exception:
-            return GuardFailure(bound.path, name, bound.scope.graph.guards[name], error)
+            return GuardError(bound.path, name, bound.scope.graph.guards[name], error)
     return None

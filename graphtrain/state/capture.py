@@ -72,7 +72,7 @@ class State:
         return {name: {"value": one.detach(), "grad": one.grad} for name, one in found}
 
     def essential(self, tree: Tree) -> Tree:
-        """The part of a tree that the continuation depends on: no clocks, no observers, no `runs` that nothing reads."""
+        """What the continuation depends on: no clocks, no observers, no `runs` that nothing reads."""
         read = self._program.fields_read()
         progress = {}
         for bound in self._program.nodes:

@@ -27,7 +27,7 @@ def capture_random() -> dict[str, Any]:
         "numpy": numpy.random.get_state(),
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         captured["cuda"] = torch.cuda.get_rng_state_all()
     return captured
 

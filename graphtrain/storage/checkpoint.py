@@ -50,7 +50,9 @@ def write_checkpoint(path: Path, tree: Mapping[str, Mapping[str, Any]], manifest
         for tensors in files:
             name = tensors.file + _TENSOR_SUFFIX
             # Tied parameters share memory, which the format refuses: every tensor is written in full.
-            data = safetensors.torch.save({key: one.detach().cpu().contiguous().clone() for key, one in tensors.named.items()})
+            data = safetensors.torch.save(
+                {key: one.detach().cpu().contiguous().clone() for key, one in tensors.named.items()}
+            )
             written[name] = _write(temporary / name, data)
         body = msgpack.packb({"format": FORMAT, **manifest, "files": written}, use_bin_type=True)
         _write(temporary / MANIFEST_FILE, msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}))

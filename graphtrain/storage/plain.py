@@ -19,9 +19,24 @@ import torch
 from graphtrain.errors import CheckpointError
 
 # Codes of the tagged forms. They are part of the format: never renumbered.
-_TUPLE, _SET, _FROZENSET, _COUNTER, _ORDERED, _DEQUE, _PAIRS, _BIG, _COMPLEX, _ARRAY, _SCALAR, _TENSOR, _RAW, _SPARSE, _SIZE, _DTYPE = (
-    range(1, 17)
-)
+(
+    _TUPLE,
+    _SET,
+    _FROZENSET,
+    _COUNTER,
+    _ORDERED,
+    _DEQUE,
+    _PAIRS,
+    _BIG,
+    _COMPLEX,
+    _ARRAY,
+    _SCALAR,
+    _TENSOR,
+    _RAW,
+    _SPARSE,
+    _SIZE,
+    _DTYPE,
+) = range(1, 17)
 
 _MAX_DEPTH = 100
 
@@ -143,7 +158,9 @@ class _Encoder:
             raise UnsaveableError(path, "it is a tensor that is part of an autograd graph; write `tensor.detach()`")
         if tensor.layout is torch.sparse_coo:
             parts = {"indices": tensor._indices(), "values": tensor._values()}
-            encoded = {key: self.encode(part, f"{path}.{key}", f"{name}/{key}", depth + 1) for key, part in parts.items()}
+            encoded = {
+                key: self.encode(part, f"{path}.{key}", f"{name}/{key}", depth + 1) for key, part in parts.items()
+            }
             return _tag(_SPARSE, [encoded["indices"], encoded["values"], list(tensor.shape), tensor.is_coalesced()])
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise UnsaveableError(path, f"a tensor of layout {tensor.layout} has no plain form")
@@ -187,7 +204,9 @@ def _items(value: Any, inside: Callable[[Any, Any], Any]) -> list[Any]:
 
 def _sorted_items(value: Any, inside: Callable[[Any, Any], Any]) -> list[Any]:
     # The order of a set depends on PYTHONHASHSEED; equal sets must have one form.
-    return [inside(part, index) for index, part in enumerate(sorted(value, key=lambda one: (type(one).__name__, repr(one))))]
+    return [
+        inside(part, index) for index, part in enumerate(sorted(value, key=lambda one: (type(one).__name__, repr(one))))
+    ]
 
 
 def _key_values(value: Any, inside: Callable[[Any, Any], Any]) -> list[Any]:

@@ -72,4 +72,4 @@ def tree_digest(tree: Mapping[str, Mapping[str, Any]]) -> str:
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor's values, in order."""
     host = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(host.view(torch.uint8).numpy())
+    return host.view(torch.uint8).numpy().data

@@ -1,0 +1,61 @@
+"""Handwritten digits: scikit-learn's 1,797 real images of 8 x 8 pixels, a small network with dropout.
+
+    graphtrain run examples/digits.py
+    graphtrain run examples/digits.py lr=3e-3 accumulate.every=4 finish.after='20 epochs'
+
+About 98 % of the validation images are read right, after some 15 seconds on two cores.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from graphtrain import Loader
+
+
+def training_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The loss and the accuracy of a batch."""
+    images, digits = batch
+    logits = model(images)
+    return {
+        "loss": nn.functional.cross_entropy(logits, digits),
+        "accuracy": (logits.argmax(1) == digits).float().mean(),
+    }
+
+
+def setup(
+    lr: float = 2e-3, width: int = 256, dropout: float = 0.3, batch_size: int = 32, workers: int = 0
+) -> dict[str, Any]:
+    """The resources of the run.
+
+    Arguments:
+        lr: learning rate of AdamW.
+        width: units in each hidden layer.
+        dropout: share of units left out in training.
+        batch_size: images in a batch.
+        workers: processes that fetch batches.
+    """
+    pixels, digits = load_digits(return_X_y=True)
+    images = torch.tensor(pixels, dtype=torch.float32) / 16
+    labels = torch.tensor(digits)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    train, val = order[:1437], order[1437:]
+    model = nn.Sequential(
+        nn.Linear(64, width), nn.ReLU(), nn.Dropout(dropout),
+        nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout),
+        nn.Linear(width, 10),
+    )  # fmt: skip
+    return {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=lr),
+        "train_data": Loader(
+            TensorDataset(images[train], labels[train]), batch_size, shuffle=True, num_workers=workers
+        ),
+        "val_data": Loader(TensorDataset(images[val], labels[val]), batch_size=360),
+        "training_step": training_step,
+    }

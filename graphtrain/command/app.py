@@ -1,0 +1,179 @@
+"""The commands, their options and their help. What a command does is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphtrain.version import __version__
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train PyTorch models by an explicit graph: edit it, draw it, check it, stop it, go on bit for bit.",
+    epilog="Begin with: [bold]graphtrain render fit -o fit.svg[/bold]",
+)
+
+GraphArgument = Annotated[
+    str, typer.Argument(metavar="GRAPH", help="A shipped graph (`fit`) or the path of a TOML file.")
+]
+
+
+def _example(*lines: str) -> str:
+    """Help text in which examples keep their lines."""
+    return "\n\n".join(["[dim]Examples:[/dim]", *[f"  [bold]{line}[/bold]" for line in lines]])
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"graphtrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The options before any command."""
+
+
+@app.command(
+    "run",
+    epilog=_example(
+        "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
+        "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
+    ),
+)
+def run(
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT[:FUNCTION]", help="A Python file; FUNCTION returns the resources. Default: setup."
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=VALUE | NODE.PARAM=VALUE]...",
+            help="An argument of FUNCTION, or a parameter of a node. Values are TOML, else strings.",
+        ),
+    ] = None,
+    graph: Annotated[str, typer.Option("--graph", help="A shipped graph or the path of a TOML file.")] = "fit",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", help="Where the run is kept; an existing run goes on. Default: runs/SCRIPT-001, ..."),
+    ] = None,
+    resume: Annotated[
+        str,
+        typer.Option(
+            "--resume", help="auto: go on if there is a checkpoint; never: refuse; or a checkpoint's name or path."
+        ),
+    ] = "auto",
+    until: Annotated[str | None, typer.Option("--until", help="Stop before the end, as in '500 steps'.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seeds Python, NumPy and torch before FUNCTION is called.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Ask torch for deterministic kernels.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+) -> None:
+    """Train: call SCRIPT's setup, bind what it returns to a graph, and run; with an existing run directory, go on.
+
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+    """
+    from graphtrain.command.run import RunOptions, run_script
+
+    options = RunOptions(graph, run_dir, resume, until, seed, device, deterministic, quiet)
+    raise typer.Exit(run_script(script, settings or [], options))
+
+
+@app.command("check", epilog=_example("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json"))
+def check(
+    graph: GraphArgument,
+    script: Annotated[str | None, typer.Option("--script", help="A Python file that declares further kinds.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
+) -> None:
+    """Prove a graph sane before it runs: all problems at once, each with a code, a place and a hint.
+
+    Exit codes: 0 sound, 2 errors.
+    """
+    from graphtrain.command.check import check_command
+
+    raise typer.Exit(check_command(graph, script, as_json=json, strict=strict))
+
+
+@app.command(
+    "render",
+    epilog=_example(
+        "graphtrain render fit -o fit.svg", "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first"
+    ),
+)
+def render(
+    graph: GraphArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
+    ],
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", help="Show how often each node of that run has run, and which is next.")
+    ] = None,
+) -> None:
+    """Draw a graph."""
+    from graphtrain.command.render import render_command
+
+    render_command(graph, output, run_dir)
+
+
+@app.command("show", epilog=_example("graphtrain show fit"))
+def show(graph: GraphArgument) -> None:
+    """Print a graph: its nodes and parameters, edges in order of priority, guards and clock."""
+    from graphtrain.command.show import show_command
+
+    show_command(graph)
+
+
+@app.command("copy", epilog=_example("graphtrain copy fit my_fit.toml"))
+def copy(
+    graph: GraphArgument,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write; it must not exist.")],
+) -> None:
+    """Copy the text of a graph, comments included, to a file of your own to edit."""
+    from graphtrain.command.listing import copy_command
+
+    copy_command(graph, path)
+
+
+@app.command("graphs", epilog=_example("graphtrain graphs"))
+def graphs() -> None:
+    """List the graphs that can be named."""
+    from graphtrain.command.listing import graphs_command
+
+    graphs_command()
+
+
+@app.command("nodes", epilog=_example("graphtrain nodes", "graphtrain nodes clip"))
+def nodes(
+    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Describe this one in full.")] = None,
+) -> None:
+    """List the kinds of nodes, or describe one: parameters, slots, guard fields, effects."""
+    from graphtrain.command.listing import nodes_command
+
+    nodes_command(kind)
+
+
+@app.command("status", epilog=_example("graphtrain status runs/digits-001", "graphtrain status runs/digits-001 --json"))
+def status(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
+) -> None:
+    """Tell where a run is, from outside: running or not."""
+    from graphtrain.command.status import status_command
+
+    status_command(run_dir, as_json=json)

@@ -1,0 +1,32 @@
+"""`graphtrain check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+from graphtrain.checks import check_graph
+from graphtrain.command.script import import_script
+from graphtrain.text.read import read_graph
+
+
+def check_command(source: str, script: str | None, *, as_json: bool, strict: bool) -> int:
+    """Print every problem of a graph; the exit code."""
+    if script is not None:
+        import_script(Path(script.partition(":")[0]))
+    draft = read_graph(source)
+    # A text that could not be read whole has problems enough; checking the rest of it would report their consequences.
+    problems = draft.problems or check_graph(draft.graph)
+    errors = sum(problem.severity == "error" for problem in problems)
+    warnings = len(problems) - errors
+    if as_json:
+        typer.echo(json.dumps([problem.as_plain() for problem in problems], indent=2))
+    else:
+        for problem in problems:
+            typer.echo(str(problem))
+        nodes = sum(1 for _ in draft.graph.nodes)
+        found = f"{errors} errors, {warnings} warnings" if problems else "no problems"
+        typer.echo(f"{draft.graph.name}: {found} ({nodes} nodes)")
+    return 2 if errors or (strict and problems) else 0

@@ -1,0 +1,88 @@
+"""`graphtrain graphs`, `nodes` and `copy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.names import suggestion
+from graphtrain.parameter import REQUIRED
+from graphtrain.registry import find_graph, find_kind, known_graphs, known_kinds
+from graphtrain.trigger import Trigger
+
+
+def graphs_command() -> None:
+    """Print every graph that can be named."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("graph", "nodes", "what it does"):
+        table.add_column(column, overflow="fold")
+    for name in known_graphs():
+        graph = Graph.load(name)
+        order = [node for node in graph.nodes if node not in ("decide",)]
+        table.add_row(name, str(len(graph.nodes)), escape(", ".join(order)))
+    Console(highlight=False).print(table)
+
+
+def nodes_command(name: str | None) -> None:
+    """Print every kind, or one in full."""
+    if name is None:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("kind")
+        table.add_column("what it does", overflow="fold")
+        for each in known_kinds():
+            kind = find_kind(each)
+            table.add_row(each, escape(kind.description.split("\n")[0] if kind is not None else ""))
+        Console(highlight=False).print(table)
+        return
+    kind = find_kind(name)
+    if kind is None:
+        raise UsageError(f"there is no kind `{name}`", suggestion(name, known_kinds()))
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(kind.name)}[/bold]\n{escape(kind.description)}\n")
+    rows = [
+        ("parameters", [_parameter(one.name, one.type_name, one.default) for one in kind.parameters.values()]),
+        ("reads", [read.name if read.required else f"{read.name} (optional)" for read in kind.reads]),
+        ("set up with", [read.name if read.required else f"{read.name} (optional)" for read in kind.setup_reads or ()]),
+        ("writes", list(kind.writes)),
+        ("guard fields", list(kind.fields)),
+        ("effects", list(kind.effects)),
+        ("bypassed without", list(kind.optional)),
+    ]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for heading, items in rows:
+        if items:
+            table.add_row(
+                f"[dim]{heading}[/dim]", escape("\n".join(items) if heading == "parameters" else ", ".join(items))
+            )
+    console.print(table)
+
+
+def _parameter(name: str, type_name: str, default: object) -> str:
+    if default is REQUIRED:
+        return f"{name}: {type_name}, required"
+    shown = str(default) if isinstance(default, Trigger) else repr(default)
+    return f"{name}: {type_name}, default {shown}"
+
+
+def copy_command(source: str, path: Path) -> None:
+    """Copy the text of a graph to a new file."""
+    shipped = find_graph(source)
+    if shipped is not None:
+        text = shipped.read_text(encoding="utf-8")
+    else:
+        Graph.load(source)
+        text = Path(source).read_text(encoding="utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+    typer.echo(f"wrote {path}; run it with: graphtrain run SCRIPT --graph {path}")

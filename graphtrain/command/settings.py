@@ -1,0 +1,93 @@
+"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` from the command line: values are TOML, else strings."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.names import suggestion
+from graphtrain.parameter import Parameter
+
+
+def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of `setup` and the parameters of nodes.
+
+    Raises:
+        UsageError: a setting has no ``=``, or comes twice.
+
+    >>> split_settings(["lr=1e-3", "finish.after=2 epochs", "validate/next_batch.limit=5"])
+    ({'lr': 0.001}, {'finish.after': '2 epochs', 'validate/next_batch.limit': 5})
+    """
+    arguments: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise UsageError(
+                f"expected NAME=VALUE or NODE.PARAM=VALUE, got `{setting}`", "options come with two dashes"
+            )
+        target = parameters if "." in name else arguments
+        if name in target:
+            raise UsageError(f"`{name}` is set twice")
+        target[name] = toml_value(text)
+    return arguments, parameters
+
+
+def toml_value(text: str) -> Any:
+    """A value of TOML, or the text itself where it is none.
+
+    >>> toml_value("true"), toml_value("[1, 2]"), toml_value("bf16-mixed"), toml_value("inf")
+    (True, [1, 2], 'bf16-mixed', inf)
+    """
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
+    """The graph with parameters set by ``"node.parameter"``."""
+    for name, value in parameters.items():
+        node, _, parameter = name.rpartition(".")
+        graph = graph.set(node, **{parameter: value})
+    return graph
+
+
+def setup_arguments(setup: Callable[..., Any], given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The arguments for a script's `setup`, checked against its signature.
+
+    Raises:
+        UsageError: one is unknown, missing, or of another type.
+    """
+    parameters = inspect.signature(setup).parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    named = {key: one for key, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    try:
+        hints = typing.get_type_hints(setup)
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    checked = {}
+    for key, value in given.items():
+        if key not in named:
+            if takes_any:
+                checked[key] = value
+                continue
+            hint = suggestion(key, named) or f"{name} takes no arguments"
+            raise UsageError(
+                f"`{key}` is no argument of {name}", f"{hint}; a parameter of a node is set as NODE.{key}=..."
+            )
+        try:
+            checked[key] = Parameter(key, hints.get(key, Any)).coerce(value)
+        except ValueError as error:
+            raise UsageError(f"{name}: {key}: {error}") from None
+    for key, one in named.items():
+        if one.default is one.empty and key not in checked:
+            raise UsageError(f"{name} needs the argument `{key}`", f"give it as {key}=VALUE")
+    return checked
