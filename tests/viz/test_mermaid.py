@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from viz_reading import Line, declared_lines, mermaid_lines, mermaid_name
+
+from graphtrain.elements import Edge, Node
+from graphtrain.graph import Graph
+from graphtrain.viz.mermaid import to_mermaid
+from graphtrain.viz.picture import picture
+
+# All that `to_mermaid` may write, line by line, with no quote and no bracket inside a text.
+TEXT = r'"[^"<>\\`%\[\]{}]*(?:<br/>[^"<>\\`%\[\]{}]*)*"'
+GRAMMAR = [
+    r"flowchart TB",
+    rf" +n_\w+[\[({{/>]+{TEXT}[\])}}/]+",
+    rf" +subgraph n_\w+\[{TEXT}\]",
+    r" +end",
+    rf"  n_\w+ (?:-\. {TEXT} \.->|-- {TEXT} -->|-->) n_\w+",
+    r"  classDef \w+ [\w:#,-]+",
+    r"  class n_\w+(?:,n_\w+)* \w+",
+]
+
+
+def test_every_declared_edge_is_drawn_exactly_once_with_number_guard_and_dashes(shipped: Graph) -> None:
+    expected = Counter()
+    for line, count in declared_lines(shipped).items():
+        expected[Line(mermaid_name(line.source), mermaid_name(line.target), line.label, line.dashed)] += count
+    assert mermaid_lines(to_mermaid(picture(shipped))) == expected
+
+
+def test_the_subgraph_holds_the_body(fit: Graph) -> None:
+    text = to_mermaid(picture(fit))
+    inside = text[text.index("subgraph n_validate[") : text.index("\n  end\n")]
+    assert set(re.findall(r"^    (n_\w+?)[\[({]", inside, re.M)) == {
+        *(f"n_validate_{name}" for name in Graph.load("evaluate").nodes),
+        "n_validate_end",
+    }
+    assert text.count("subgraph ") == 1
+
+
+def test_every_line_is_one_of_the_grammar(shipped: Graph) -> None:
+    for line in to_mermaid(picture(shipped, counts={"next_batch": 3}, position="next_batch")).splitlines():
+        assert any(re.fullmatch(pattern, line) for pattern in GRAMMAR), line
+
+
+def test_no_text_breaks_out(attacked: Graph) -> None:
+    drawn = picture(attacked)
+    text = to_mermaid(drawn)
+    for line in text.splitlines():
+        assert any(re.fullmatch(pattern, line) for pattern in GRAMMAR), line
+    assert sum(mermaid_lines(text).values()) == len(drawn.arrows) == 8
+
+
+def test_names_cannot_clash_with_words_of_the_language_or_each_other() -> None:
+    names = ["graph", "subgraph", "end_", "style", "class", "default", "a b", "a_b", "a/b", "click", "x", "o"]
+    graph = Graph("g", "graph", {name: Node(name, "step") for name in names}, {name: (Edge("end"),) for name in names})
+    found = re.findall(r"^  (\w+)\(\[", to_mermaid(picture(graph)), re.M)
+    assert len(found) == len(set(found)) == len(names)
+    assert all(name.startswith("n_") for name in found)
+
+
+def test_heat_and_position(fit: Graph) -> None:
+    text = to_mermaid(picture(fit, counts={"decide": 100, "step": 1}, position="validate/next_batch"))
+    assert "class n_decide heat10" in text
+    assert "class n_validate_next_batch current" in text
+    assert "100 runs" in text
+    plain = to_mermaid(picture(fit))
+    assert "heat" not in plain and "current" not in plain
+
+
+def test_a_graph_without_nodes() -> None:
+    assert "n__start --> n_a" in to_mermaid(picture(Graph("nothing", "a", {}, {})))

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from itertools import pairwise
+
+import pytest
+
+from graphtrain.elements import Edge, Node
+from graphtrain.graph import Graph
+from graphtrain.viz.flow import back_edges
+from graphtrain.viz.picture import Box, Picture, picture
+from graphtrain.viz.theme import FAMILIES
+
+
+def boxes(drawn: Picture) -> dict[str, Box]:
+    return {box.key: box for box in drawn.boxes} | {cluster.node.key: cluster.node for cluster in drawn.clusters}
+
+
+def test_main_line_of_fit_is_the_training_of_a_batch(fit: Graph) -> None:
+    line = [(arrow.source, arrow.target) for arrow in picture(fit).arrows if arrow.main and "/" not in arrow.source]
+    names = ["+start", "decide", "next_batch", "train_batch", "accumulate", "clip", "step", "zero_grad"]
+    assert sorted(line) == sorted(pairwise(names))
+
+
+def test_back_edges_are_those_without_which_no_loop_is_left(shipped: Graph) -> None:
+    back = back_edges(shipped)
+    onward = {
+        source: {edge.target for position, edge in enumerate(edges) if (source, position) not in back}
+        for source, edges in shipped.edges.items()
+    }
+    while True:  # what leads nowhere any more is on no loop
+        ends = {source for source, targets in onward.items() if not targets & onward.keys()}
+        if not ends:
+            break
+        onward = {source: targets for source, targets in onward.items() if source not in ends}
+    assert onward == {}
+
+
+def test_back_edges_of_fit_all_return_to_the_decision(fit: Graph) -> None:
+    drawn = [arrow for arrow in picture(fit).arrows if arrow.back and "/" not in arrow.source]
+    assert {arrow.target for arrow in drawn} == {"decide"}
+    assert {arrow.source for arrow in drawn} == {
+        "accumulate", "zero_grad", "end_epoch", "log", "validate", "schedule", "checkpoint", "finish",
+    }  # fmt: skip
+
+
+def test_nested_graphs_are_clusters(fit: Graph) -> None:
+    drawn = picture(fit)
+    (cluster,) = drawn.clusters
+    assert cluster.node.key == "validate"
+    assert cluster.node.lines == ("evaluate", "every = 1 epochs")
+    assert {box.key for box in drawn.boxes if box.inside == "validate"} == {
+        *(f"validate/{name}" for name in Graph.load("evaluate").nodes),
+        "validate/+end",
+    }
+    into = next(arrow for arrow in drawn.arrows if arrow.target == "validate")
+    out = next(arrow for arrow in drawn.arrows if arrow.source == "validate")
+    assert (drawn.head(into), drawn.tail(out)) == ("validate/begin_evaluation", "validate/+end")
+
+
+def test_a_body_that_starts_with_a_body_is_entered_at_the_innermost_start(fit: Graph) -> None:
+    inner = Graph("inner", "a", {"a": Node("a", "choice")}, {"a": (Edge("end"),)})
+    middle = Graph("middle", "b", {"b": Node("b", "nested", body=inner)}, {"b": (Edge("end"),)})
+    drawn = picture(Graph("outer", "c", {"c": Node("c", "nested", body=middle)}, {"c": (Edge("c"),)}))
+    assert [cluster.node.key for cluster in drawn.clusters] == ["c", "c/b"]
+    (loop,) = (arrow for arrow in drawn.arrows if arrow.source == "c")
+    assert loop.back
+    assert (drawn.tail(loop), drawn.head(loop)) == ("c/+end", "c/b/a")
+
+
+def test_labels_tell_kind_and_parameters(fit: Graph) -> None:
+    drawn = boxes(picture(fit.set("clip", max_norm=0.5)))
+    assert drawn["decide"].lines == ("choice",)
+    assert drawn["clip"].lines == ("max_norm = 0.5",)
+    assert drawn["checkpoint"].lines == ("every = 1 epochs or 10 minutes", "keep = 2")
+    assert "window is accumulate.every" in drawn["train_batch"].tooltip
+
+
+def test_many_and_long_parameters_are_shortened() -> None:
+    node = Node(
+        "a", "mine", {"text": "x" * 500, "table": {"k": list(range(1000))}, "three": 3, "four": 4, "five": True}
+    )
+    box = boxes(picture(Graph("g", "a", {"a": node}, {"a": (Edge("end"),)})))["a"]
+    assert box.lines[0] == "mine"
+    assert box.lines[1].startswith("text = xxx") and box.lines[1].endswith("…")
+    assert box.lines[-1] == "and 2 more"
+    assert max(map(len, box.lines)) <= 32
+    assert len(box.tooltip) <= 400
+
+
+def test_every_shipped_kind_has_a_family_and_unknown_ones_have_another(shipped: Graph) -> None:
+    families = {box.family for box in picture(shipped).boxes}
+    assert families <= {*FAMILIES, "start", "end"} - {"other"}
+    drawn = boxes(picture(Graph("g", "a", {"a": Node("a", "made_up")}, {"a": (Edge("end"),)})))
+    assert drawn["a"].family == "other"
+
+
+def test_heat_is_logarithmic_and_missing_counts_are_zero(fit: Graph) -> None:
+    drawn = boxes(picture(fit, counts={"decide": 999, "step": 30, "validate": 2, "validate/next_batch": 7, "gone": 5}))
+    assert drawn["decide"].heat == 1.0
+    assert 0.4 < drawn["step"].heat < 0.6
+    assert (drawn["clip"].runs, drawn["clip"].heat) == (0, 0.0)
+    assert (drawn["validate/next_batch"].runs, drawn["next_batch"].runs, drawn["validate"].runs) == (7, 0, 2)
+    assert drawn["+start"].runs is None
+
+
+def test_position_marks_one_box(fit: Graph) -> None:
+    for path in ("step", "validate", "validate/next_batch"):
+        assert [key for key, box in boxes(picture(fit, position=path)).items() if box.current] == [path]
+    assert not any(box.current for box in picture(fit, position="gone").boxes)
+
+
+def test_the_value_is_frozen_and_equal_for_equal_graphs(shipped: Graph) -> None:
+    assert picture(shipped) == picture(Graph.load(shipped.name))
+    reordered = picture(Graph.from_json(shipped.to_json()))  # canonical text keeps no order of nodes
+    assert set(picture(shipped).arrows) == set(reordered.arrows)
+    assert boxes(picture(shipped)) == boxes(reordered)
+    with pytest.raises(FrozenInstanceError):
+        picture(shipped).name = "other"  # type: ignore[misc]
+
+
+def test_graphs_with_problems_are_drawn() -> None:
+    nothing = picture(Graph("nothing", "a", {}, {}))
+    assert [box.key for box in nothing.boxes] == ["+start", "a"]
+    dangling = picture(Graph("dangling", "end", {"a": Node("a", "step")}, {"b": (Edge("c", "unknown"),)}))
+    assert {box.key: box.lines for box in dangling.boxes if not box.is_mark} == {
+        "a": ("step",),
+        "b": ("not declared",),
+        "c": ("not declared",),
+    }
+    assert [arrow.expression for arrow in dangling.arrows if arrow.guard == "unknown"] == [None]
+
+
+def test_keys_are_distinct_for_names_that_look_like_paths_and_marks() -> None:
+    names = ["a/b", "a", "+end", "", "a+2Fb"]
+    body = Graph("body", "b", {"b": Node("b", "step")}, {"b": (Edge("end"),)})
+    nodes = {name: Node(name, "step") for name in names} | {"a": Node("a", "nested", body=body)}
+    drawn = picture(Graph("g", "a", nodes, {name: (Edge("end"),) for name in names}))
+    keys = [box.key for box in drawn.boxes] + [cluster.node.key for cluster in drawn.clusters]
+    assert len(keys) == len(set(keys)) == len(names) + 2 + 2  # two marks outside, `b` and its mark inside
+
+
+def test_edges_of_equal_wording_are_all_kept() -> None:
+    edges = (Edge("b", "g"), Edge("b", "g"), Edge("b"))
+    drawn = picture(
+        Graph("g", "a", {"a": Node("a", "choice"), "b": Node("b", "step")}, {"a": edges, "b": (Edge("end"),)})
+    )
+    assert [arrow.label for arrow in drawn.arrows if arrow.source == "a"] == ["1 g", "2 g", "3"]
+    assert replace(drawn.arrows[1], number=None).label == "g"
+
+
+def test_drawing_imports_no_torch_and_no_networkx() -> None:
+    program = (
+        "import sys\n"
+        "from graphtrain.graph import Graph\n"
+        "import graphtrain.viz, graphtrain.viz.picture, graphtrain.viz.dot, graphtrain.viz.mermaid\n"
+        "import graphtrain.viz.layout, graphtrain.viz.theme, graphtrain.viz.render\n"
+        "from graphtrain.viz.layout import draw\n"
+        "assert 'graphviz' not in sys.modules\n"
+        "graphtrain.viz.svg(Graph.load('fit'))\n"
+        "heavy = {'torch', 'networkx', 'numpy', 'pygraphviz', 'graphtrain.nodes'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.viz import render, svg
+from graphtrain.viz.dot import to_dot
+from graphtrain.viz.mermaid import to_mermaid
+from graphtrain.viz.picture import picture
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(text: str) -> ElementTree.Element:
+    return ElementTree.fromstring(text)  # noqa: S314  # written by Graphviz a moment ago
+
+
+def classes(root: ElementTree.Element) -> list[str]:
+    return [group.get("class", "") for group in root.iter(f"{SVG}g")]
+
+
+def test_svg_is_a_drawing_for_light_and_dark(tmp_path: Path, shipped: Graph) -> None:
+    root = parsed(render(shipped, tmp_path / "graph.svg").read_text())
+    assert (root.tag, root.get("class")) == (f"{SVG}svg", "graphtrain")
+    assert root[0].tag == f"{SVG}style"
+    assert "@media (prefers-color-scheme: dark)" in root[0].text
+    drawn = picture(shipped)
+    assert sum(one.startswith("node") for one in classes(root)) == len(drawn.boxes)
+    assert sum(one == "edge" for one in classes(root)) == len(drawn.arrows)
+    assert sum(one.startswith("cluster") for one in classes(root)) == len(drawn.clusters)
+    for box in drawn.boxes:  # the style finds every box by the class of its family
+        assert f"node {'mark' if box.is_mark else box.family}" in classes(root)
+
+
+def test_pixels_and_pages(tmp_path: Path, fit: Graph) -> None:
+    assert render(fit, tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert render(fit, tmp_path / "fit.PDF").read_bytes().startswith(b"%PDF-")
+
+
+def test_texts(tmp_path: Path, fit: Graph) -> None:
+    arguments = ({"step": 3}, "step")
+    assert render(fit, str(tmp_path / "fit.dot"), *arguments).read_text() == to_dot(picture(fit, *arguments))
+    assert render(fit, tmp_path / "fit.mmd", *arguments).read_text() == to_mermaid(picture(fit, *arguments))
+
+
+def test_an_existing_picture_is_overwritten(tmp_path: Path, fit: Graph) -> None:
+    path = tmp_path / "fit.svg"
+    first = render(fit, path).read_text()
+    second = render(fit, path, counts={"step": 5}, position="validate/eval_batch").read_text()
+    assert first != second
+    assert any("current" in one for one in classes(parsed(second)))
+    assert any("heat10" in one for one in classes(parsed(second)))
+
+
+@pytest.mark.parametrize("name", ["fit.jpeg", "fit", "svg"])
+def test_an_unknown_suffix_names_the_known_ones(tmp_path: Path, fit: Graph, name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        render(fit, tmp_path / name)
+    for suffix in (".svg", ".png", ".pdf", ".dot", ".mmd"):
+        assert suffix in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path, fit: Graph) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        render(fit, tmp_path / "missing" / "fit.dot")
+    (tmp_path / "folder.dot").mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        render(fit, tmp_path / "folder.dot")
+
+
+def test_notebook_svg_is_one_element(fit: Graph) -> None:
+    text = svg(fit, {"step": 2}, "step")
+    assert text.startswith("<svg ")
+    assert parsed(text).tag == f"{SVG}svg"
+    assert "background" in text
+
+
+def test_hostile_text_is_only_text(attacked: Graph) -> None:
+    root = parsed(svg(attacked))
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert tags <= {"svg", "style", "g", "title", "a", "text", "path", "polygon", "polyline", "ellipse"}
+    assert {name for element in root.iter(f"{SVG}a") for name in element.attrib} <= {
+        "{http://www.w3.org/1999/xlink}title"
+    }
+    assert not any(name.startswith("on") for element in root.iter() for name in element.attrib)
+    drawn = picture(attacked)
+    assert sum(one.startswith("node") for one in classes(root)) == len(drawn.boxes)
+    words = "".join(root.itertext())
+    assert all(box.title in words.replace("\xa0", " ") for box in drawn.boxes)
+    assert "graphtrain" not in words.replace("svg.graphtrain", "")
+
+
+def test_nearly_empty_graphs(tmp_path: Path) -> None:
+    assert parsed(render(Graph("nothing", "a", {}, {}), tmp_path / "nothing.svg").read_text()) is not None

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from graphtrain.viz.theme import DARK, FAMILIES, HEAT_LEVELS, LIGHT, Scheme, adaptive, family
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of WCAG 2: 4.5 is what it asks for text, 3 for lines."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_and_lines_are_readable(scheme: Scheme) -> None:
+    grounds = [
+        scheme.paper,
+        *map(scheme.fill, FAMILIES),
+        *(scheme.heated(n / HEAT_LEVELS) for n in range(HEAT_LEVELS + 1)),
+    ]
+    assert min(contrast(scheme.ink, ground) for ground in grounds) >= 4.5
+    for ground in (scheme.paper, scheme.fill("nested")):  # where arrows and their labels are
+        assert contrast(scheme.faint, ground) >= 4.5
+        assert contrast(scheme.line, ground) >= 3
+        assert contrast(scheme.current, ground) >= 3
+
+
+def test_families_are_told_apart_without_colour() -> None:
+    for look in (lambda one: one.shape, lambda one: one.brackets):
+        drawn = [look(one) for name, one in FAMILIES.items() if name != "nested"]  # nested ones are clusters
+        assert len(drawn) == len(set(drawn))
+    assert family("train_batch") == family("eval_batch") != family("anything_else") == "other"
+
+
+def test_the_style_stands_behind_the_opening_tag_and_stays_inside_the_drawing() -> None:
+    text = adaptive('<?xml version="1.0"?>\n<svg width="1pt">\n<g class="graph"/></svg>')
+    assert text.startswith('<?xml version="1.0"?>\n<svg class="graphtrain" width="1pt">\n<style>')
+    assert text.endswith('</style>\n<g class="graph"/></svg>')
+    style = text[text.index("<style>") + 7 : text.index("</style>")]
+    rules = [line.strip() for line in style.splitlines() if "{" in line and "@media" not in line]
+    assert rules and all(rule.startswith("svg.graphtrain ") for rule in rules)
+    assert style.count("{") == style.count("}")
+    assert "@media (prefers-color-scheme: dark)" in style
+
+
+def test_only_a_panel_has_a_background() -> None:
+    assert "background" not in adaptive("<svg></svg>")
+    panel = adaptive("<svg></svg>", panel=True)
+    assert f"svg.graphtrain {{ background: {LIGHT.paper} }}" in panel
+    assert f"svg.graphtrain {{ background: {DARK.paper} }}" in panel

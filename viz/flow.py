@@ -1,0 +1,60 @@
+"""How a graph flows: the edges that close its loops, and the line a reader follows first."""
+
+from __future__ import annotations
+
+from graphtrain.elements import END
+from graphtrain.graph import Graph
+
+Place = tuple[str, int]  # a source, and the position of an edge among those of the source
+
+
+def back_edges(graph: Graph) -> frozenset[Place]:
+    """The edges that lead to a node on the path from the start to their source: without them there is no cycle.
+
+    Depth first from the start, then from what the start does not reach; the last edge of a node, which is taken where
+    no guard holds, goes first, so that the ordinary course of things is what runs downwards.
+
+    >>> sorted(back_edges(Graph.load("evaluate")))
+    [('eval_batch', 1)]
+    """
+    found: set[Place] = set()
+    done: set[str] = set()
+    for root in (graph.start, *graph.edges):
+        if root in done:
+            continue
+        path = [root]
+        open_edges = {root: _reversed_edges(graph, root)}
+        while path:
+            source = path[-1]
+            if not open_edges[source]:
+                done.add(path.pop())
+                del open_edges[source]
+                continue
+            position, target = open_edges[source].pop(0)
+            if target in open_edges:
+                found.add((source, position))
+            elif target not in done and target != END:
+                path.append(target)
+                open_edges[target] = _reversed_edges(graph, target)
+    return frozenset(found)
+
+
+def _reversed_edges(graph: Graph, source: str) -> list[tuple[int, str]]:
+    return [(position, edge.target) for position, edge in enumerate(graph.edges.get(source, ()))][::-1]
+
+
+def main_line(graph: Graph, back: frozenset[Place]) -> tuple[Place, ...]:
+    """The edges that a picture draws as one straight line: from the start, always the last edge that leads on.
+
+    >>> fit = Graph.load("fit")
+    >>> [source for source, _ in main_line(fit, back_edges(fit))]
+    ['decide', 'next_batch', 'train_batch', 'accumulate', 'clip', 'step']
+    """
+    line: list[Place] = []
+    source: str | None = graph.start
+    while source is not None:
+        onward = [p for p, target in _reversed_edges(graph, source) if target != END and (source, p) not in back]
+        if onward:
+            line.append((source, onward[0]))
+        source = graph.edges[source][onward[0]].target if onward else None
+    return tuple(line)

@@ -1,0 +1,119 @@
+"""A picture as Mermaid text, which GitHub and many note-taking programs draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from graphtrain.viz.picture import Arrow, Box, Picture
+from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT
+from graphtrain.viz.wording import runs_line
+
+
+def to_mermaid(picture: Picture) -> str:
+    """The Mermaid flowchart of a picture: guarded edges dashed, nested graphs as subgraphs, one class per family.
+
+    Mermaid has no tooltips on edges, so expressions are left out.
+
+    >>> from graphtrain.graph import Graph
+    >>> from graphtrain.viz.picture import picture
+    >>> print([line for line in to_mermaid(picture(Graph.load("evaluate"))).splitlines() if "last_batch" in line][0])
+      n_eval_batch -. "1 last_batch" .-> n_end_evaluation
+    """
+    keys = [box.key for box in picture.boxes] + [cluster.node.key for cluster in picture.clusters]
+    names = _identifiers(keys)
+    lines = ["flowchart TB", *_level(picture, names, "", "  ")]
+    lines += [f"  {names[picture.tail(one)]} {_line(one)} {names[picture.head(one)]}" for one in picture.arrows]
+    lines += [f"  {line}" for line in _styles(picture, names)]
+    return "\n".join(lines) + "\n"
+
+
+def _identifiers(keys: list[str]) -> dict[str, str]:
+    """An identifier for every key; the prefix keeps them apart from the words of the language, such as `end`."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for key in keys:
+        name = base = "n_" + re.sub(r"\W+", "_", key, flags=re.ASCII)
+        number = 2
+        while name in taken:
+            name, number = f"{base}_{number}", number + 1
+        taken.add(name)
+        names[key] = name
+    return names
+
+
+def _level(picture: Picture, names: dict[str, str], inside: str, indent: str) -> Iterator[str]:
+    for box in picture.boxes:
+        if box.inside == inside:
+            yield indent + names[box.key] + _shape(box)
+    for cluster in picture.clusters:
+        if cluster.node.inside == inside:
+            yield f'{indent}subgraph {names[cluster.node.key]}["{_label(cluster.node, " · ")}"]'
+            yield from _level(picture, names, cluster.node.key, indent + "  ")
+            yield f"{indent}end"
+
+
+def _shape(box: Box) -> str:
+    if box.is_mark:
+        return '((" "))' if box.family == "start" else '(((" ")))'
+    opening, closing = FAMILIES[box.family].brackets
+    return f'{opening}"{_label(box)}"{closing}'
+
+
+def _label(box: Box, between: str = "<br/>") -> str:
+    """Title and lines; the title of a subgraph must be one line, or it lies under the first node."""
+    return between.join(_escaped(line) for line in (box.title, *box.lines, *runs_line(box.runs)))
+
+
+def _line(arrow: Arrow) -> str:
+    label = f'"{_escaped(arrow.label)}"'
+    if arrow.guard is not None:
+        return f"-. {label} .->"
+    return f"-- {label} -->" if arrow.label else "-->"
+
+
+def _styles(picture: Picture, names: dict[str, str]) -> Iterator[str]:
+    """One class per family that occurs; heat and position on top of it."""
+    members: dict[str, list[str]] = {}
+    for box in (*picture.boxes, *(cluster.node for cluster in picture.clusters)):
+        kinds = ["mark"] if box.is_mark else [box.family]
+        if box.heat is not None:
+            kinds.append(f"heat{round(box.heat * HEAT_LEVELS)}")
+        if box.current:
+            kinds.append("current")
+        for kind in kinds:
+            members.setdefault(kind, []).append(names[box.key])
+    for kind in sorted(members, key=_layer):
+        yield f"classDef {kind} {_declarations(kind)}"
+        yield f"class {','.join(members[kind])} {kind}"
+
+
+def _layer(kind: str) -> int:
+    """Later definitions win: heat over families, the position over both."""
+    return 2 if kind == "current" else 1 if kind.startswith("heat") else 0
+
+
+def _declarations(kind: str) -> str:
+    if kind == "mark":
+        return f"fill:{LIGHT.line},stroke:{LIGHT.line}"
+    if kind == "current":
+        return f"stroke:{LIGHT.current},stroke-width:4px"
+    if kind.startswith("heat"):
+        return f"fill:{LIGHT.heated(int(kind[4:]) / HEAT_LEVELS)}"
+    return f"fill:{LIGHT.fill(kind)},stroke:{LIGHT.outline(kind)},color:{LIGHT.ink}"
+
+
+def _escaped(text: str) -> str:
+    """Text inside quotes: every character that means something to Mermaid, Markdown or HTML as an entity.
+
+    >>> _escaped('a "b" <i> %%{init}')
+    'a #quot;b#quot; #lt;i#gt; #37;#37;#123;init#125;'
+    """
+    return "".join(_ENTITIES.get(character, character) for character in text)
+
+
+_ENTITIES = {character: f"#{ord(character)};" for character in "#&%`{}[]\\;*"} | {
+    '"': "#quot;",
+    "<": "#lt;",
+    ">": "#gt;",
+}

@@ -1,0 +1,223 @@
+"""What a picture shows, as a value: boxes, arrows and clusters taken from a graph, before any format is chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+from graphtrain.elements import END, Node
+from graphtrain.graph import Graph
+from graphtrain.viz.flow import back_edges, main_line
+from graphtrain.viz.theme import family
+from graphtrain.viz.wording import kind_line, one_line, parameter_lines, tooltip
+
+# In an encoded name two hexadecimal digits follow every `+`, so no node can have these keys. (`%` would not do: a name
+# that begins with it belongs to Graphviz.)
+START_MARK = "+start"
+END_MARK = "+end"
+
+TITLE_LENGTH = 40  # characters
+
+
+@dataclass(frozen=True)
+class Box:
+    """One node of the graph, or a mark for its start or its end.
+
+    Arguments:
+        key: the path of the node, its names encoded by `key_of`; identifiers are their own encoding.
+        inside: the key of the cluster that holds it; empty at the outermost level.
+        family: the group of kinds that decides colour and shape; ``"start"`` and ``"end"`` for the marks.
+        title: the name of the node.
+        lines: what stands below it in smaller type.
+        tooltip: everything the graph says about it.
+        main: it lies on the main line of its graph.
+        runs: how often it ran, in a heat picture.
+        heat: `runs` on a logarithmic scale from 0 to 1.
+        current: it runs next.
+    """
+
+    key: str
+    inside: str
+    family: str
+    title: str
+    lines: tuple[str, ...] = ()
+    tooltip: str = ""
+    main: bool = False
+    runs: int | None = None
+    heat: float | None = None
+    current: bool = False
+
+    @property
+    def is_mark(self) -> bool:
+        return self.family in ("start", "end")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A node with a body: `node` says what it is, `entry` and `leave` where arrows into and out of it are drawn."""
+
+    node: Box
+    entry: str
+    leave: str
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A declared edge, or the arrow from the start mark.
+
+    Arguments:
+        source: the key of a box or cluster.
+        target: the key of a box or cluster.
+        number: its priority among the edges of its source, from 1; None where there is only one.
+        guard: the name of the guard; None if it is taken always.
+        expression: what the guard says; None if it is unguarded or the guard is not declared.
+        back: it closes a loop, so it should not decide what stands above what.
+        main: it lies on the main line of its graph.
+    """
+
+    source: str
+    target: str
+    number: int | None = None
+    guard: str | None = None
+    expression: str | None = None
+    back: bool = False
+    main: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its number and the name of its guard, as far as it has them."""
+        return " ".join(str(part) for part in (self.number, self.guard) if part is not None)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Boxes, arrows and clusters in the order of the graph; all text in it is one line without control characters."""
+
+    name: str
+    boxes: tuple[Box, ...]
+    clusters: tuple[Cluster, ...]
+    arrows: tuple[Arrow, ...]
+
+    def each(self, change: Callable[[Box], Box]) -> Picture:
+        """The same picture with a change made to every box and cluster that stands for a node."""
+        boxes = tuple(box if box.is_mark else change(box) for box in self.boxes)
+        return replace(self, boxes=boxes, clusters=tuple(replace(one, node=change(one.node)) for one in self.clusters))
+
+    def tail(self, arrow: Arrow) -> str:
+        """The key of the box where an arrow is drawn to begin: the leaving point of a cluster."""
+        leaves = {cluster.node.key: cluster.leave for cluster in self.clusters}
+        return leaves.get(arrow.source, arrow.source)
+
+    def head(self, arrow: Arrow) -> str:
+        """The key of the box where an arrow is drawn to end: the first node inside a cluster."""
+        entries = {cluster.node.key: cluster.entry for cluster in self.clusters}
+        key = arrow.target
+        while key in entries:  # the body may start with a nested node
+            key = entries[key]
+        return key
+
+
+def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str | None = None) -> Picture:
+    """What a picture of `graph` shows, from its declared edges alone; no kind is imported.
+
+    Arguments:
+        graph: the graph; it may have problems. Names that are used and not declared are drawn too.
+        counts: path of a node -> how often it ran, for a heat picture. Default: no heat. A node that is not in it ran 0
+            times; paths that are not in the graph are ignored, for they may be those of an earlier version.
+        position: path of the node that runs next, to be marked. Default: none.
+
+    >>> from graphtrain.graph import Graph
+    >>> drawn = picture(Graph.load("evaluate"))
+    >>> [box.title for box in drawn.boxes if not box.is_mark]
+    ['begin_evaluation', 'next_batch', 'eval_batch', 'end_evaluation']
+    >>> [(arrow.source, arrow.target, arrow.label) for arrow in drawn.arrows if arrow.back]
+    [('eval_batch', 'next_batch', '2')]
+    """
+    whole = _level(graph, "")
+    if position is not None:
+        whole = whole.each(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
+    if counts is not None:
+        runs = {key_of(path.split("/")): count for path, count in counts.items()}
+        whole = whole.each(lambda box: _heated(box, runs.get(box.key, 0), max(runs.values(), default=0)))
+    return whole
+
+
+def key_of(names: Iterable[str]) -> str:
+    """The key of the box for a path of names.
+
+    >>> key_of(["validate", "next_batch"]), key_of(["a:b"])
+    ('validate/next_batch', 'a+3Ab')
+    """
+    return "/".join(quote(name, safe="", errors="surrogatepass").replace("%", "+") or "+empty" for name in names)
+
+
+def _heated(box: Box, runs: int, most: int) -> Box:
+    if box.family == "nested":
+        return replace(box, runs=runs)  # the heat is that of the boxes inside
+    return replace(box, runs=runs, heat=math.log1p(runs) / math.log1p(most) if most > 0 else 0.0)
+
+
+def _level(graph: Graph, inside: str) -> Picture:
+    """One graph, with the graphs nested in it; `inside` is the key of the node whose body it is."""
+    prefix = f"{inside}/" if inside else ""
+    back = back_edges(graph)
+    main = main_line(graph, back)
+    on_main = {graph.start, *(graph.edges[source][position].target for source, position in main)}
+
+    boxes, clusters, arrows = [], [], []
+    if not inside:
+        boxes.append(Box(START_MARK, "", "start", ""))
+        arrows.append(Arrow(START_MARK, _target(prefix, graph.start), main=True))
+    for name, node in _used(graph).items():
+        key = prefix + key_of([name])
+        box = _box(node, key, inside, declared=name in graph.nodes, main=name in on_main)
+        if node.body is None:
+            boxes.append(box)
+            continue
+        body = _level(node.body, key)
+        clusters += [Cluster(box, _target(f"{key}/", node.body.start), f"{key}/{END_MARK}"), *body.clusters]
+        boxes += body.boxes
+        arrows += body.arrows
+    for source, edges in graph.edges.items():
+        for position, edge in enumerate(edges):
+            guard = None if edge.when is None else one_line(edge.when, TITLE_LENGTH)
+            expression = graph.guards.get(edge.when) if edge.when is not None else None
+            arrows.append(
+                Arrow(
+                    source=prefix + key_of([source]),
+                    target=_target(prefix, edge.target),
+                    number=position + 1 if len(edges) > 1 else None,
+                    guard=guard,
+                    expression=None if expression is None else one_line(expression),
+                    back=(source, position) in back,
+                    main=(source, position) in main,
+                )
+            )
+    if inside or any(arrow.target == END_MARK for arrow in arrows):
+        boxes.append(Box(prefix + END_MARK, inside, "end", ""))
+    return Picture(one_line(graph.name), tuple(boxes), tuple(clusters), tuple(arrows))
+
+
+def _target(prefix: str, name: str) -> str:
+    return prefix + (END_MARK if name == END else key_of([name]))
+
+
+def _used(graph: Graph) -> dict[str, Node]:
+    """The nodes of a graph; for a graph with problems also the names it uses without declaring them."""
+    names = [graph.start, *graph.edges, *(edge.target for edges in graph.edges.values() for edge in edges)]
+    return {**graph.nodes, **{name: Node(name, name) for name in names if name not in graph.nodes and name != END}}
+
+
+def _box(node: Node, key: str, inside: str, declared: bool, main: bool) -> Box:
+    lines = (kind_line(node), *parameter_lines(node)) if declared else ("not declared",)
+    return Box(
+        key=key,
+        inside=inside,
+        family=family(node.use) if node.body is None else "nested",
+        title=one_line(node.name, TITLE_LENGTH),
+        lines=tuple(line for line in lines if line),
+        tooltip=tooltip(node),
+        main=main,
+    )

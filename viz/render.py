@@ -1,0 +1,81 @@
+"""A graph to a picture in a file, or to an SVG for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.viz.dot import to_dot
+from graphtrain.viz.layout import draw
+from graphtrain.viz.mermaid import to_mermaid
+from graphtrain.viz.picture import Picture, picture
+from graphtrain.viz.theme import adaptive
+
+FORMATS = ("svg", "png", "pdf", "dot", "mmd")
+
+
+def render(
+    graph: Graph,
+    path: str | Path,
+    counts: Mapping[str, int] | None = None,
+    position: str | None = None,
+) -> Path:
+    """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
+
+    Arguments:
+        graph: what to draw; it may have problems.
+        path: ends in ``.svg`` (follows the reader's light or dark scheme), ``.png``, ``.pdf``, ``.dot`` or ``.mmd``
+            (Mermaid).
+        counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
+        position: path of the node that runs next, to be marked. Default: none.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UsageError: an unknown suffix, or a file that cannot be written.
+        RenderError: the picture cannot be laid out here; ``.dot`` and ``.mmd`` always can.
+
+    >>> render(Graph.load("fit"), "fit.jpeg")
+    Traceback (most recent call last):
+        ...
+    graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
+      hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
+    """
+    path = Path(path)
+    format = path.suffix.lower().removeprefix(".")
+    if format not in FORMATS:
+        raise UsageError(
+            f"{path}: unknown format of a picture `{path.suffix}`",
+            f"use a file name that ends in {', '.join(f'.{one}' for one in FORMATS)}",
+        )
+    content = _content(picture(graph, counts, position), format)
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{path}: the picture cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def svg(graph: Graph, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
+    """The picture of a graph as an SVG element for a notebook or a page; arguments as in `render`.
+
+    It has a background of its own, for a notebook may be light where the system is dark.
+
+    >>> svg(Graph.load("evaluate")).startswith("<svg")
+    True
+    """
+    text = draw(to_dot(picture(graph, counts, position)), "svg").decode()
+    return adaptive(text[text.index("<svg") :], panel=True)
+
+
+def _content(drawn: Picture, format: str) -> bytes:
+    if format == "mmd":
+        return to_mermaid(drawn).encode()
+    if format == "dot":
+        return to_dot(drawn).encode()
+    if format == "svg":
+        return adaptive(draw(to_dot(drawn), "svg").decode()).encode()
+    return draw(to_dot(drawn), "png" if format == "png" else "pdf")

@@ -1,0 +1,155 @@
+"""How a picture looks: one colour and one shape per family of kinds, in light and in dark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Family:
+    """A group of kinds that look alike: told apart by colour, and by shape for those who see no colour.
+
+    Arguments:
+        colour: the hue, from the palette of Okabe and Ito (2008), safe for every common colour blindness.
+        shape: the shape in DOT.
+        brackets: what opens and closes the shape in Mermaid.
+    """
+
+    colour: str
+    shape: str
+    brackets: tuple[str, str]
+
+
+FAMILIES: dict[str, Family] = {
+    "data": Family("#56b4e9", "cylinder", ("[(", ")]")),
+    "compute": Family("#0072b2", "box", ("[", "]")),
+    "gradient": Family("#e69f00", "hexagon", ("{{", "}}")),
+    "update": Family("#d55e00", "ellipse", ("([", "])")),
+    "choice": Family("#f0e442", "diamond", ("{", "}")),
+    "bookkeeping": Family("#999999", "note", ("[/", "/]")),
+    "saving": Family("#009e73", "folder", ("[[", "]]")),
+    "nested": Family("#cc79a7", "box", ("[", "]")),
+    "other": Family("#7f7f7f", "octagon", ("(", ")")),
+}
+
+_FAMILY_OF_KIND: dict[str, str] = {
+    "next_batch": "data",
+    "train_batch": "compute",
+    "eval_batch": "compute",
+    "accumulate": "gradient",
+    "clip": "gradient",
+    "zero_grad": "gradient",
+    "discard": "gradient",
+    "step": "update",
+    "schedule": "update",
+    "choice": "choice",
+    "begin_epoch": "bookkeeping",
+    "end_epoch": "bookkeeping",
+    "begin_evaluation": "bookkeeping",
+    "end_evaluation": "bookkeeping",
+    "log": "bookkeeping",
+    "finish": "bookkeeping",
+    "checkpoint": "saving",
+    "nested": "nested",
+}
+
+
+def family(use: str) -> str:
+    """The family of a kind, by its name alone: drawing a graph imports no kind.
+
+    >>> family("step"), family("my_own_kind")
+    ('update', 'other')
+    """
+    return _FAMILY_OF_KIND.get(use, "other")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The colours of one background: light (in the picture itself) or dark (by a style in the SVG)."""
+
+    paper: str
+    ink: str
+    faint: str
+    line: str
+    current: str
+    heat: str
+    tint: float
+    edge: float
+
+    def fill(self, family: str) -> str:
+        tint = self.tint / 2 if family == "nested" else self.tint  # the ground that the boxes of a body stand on
+        return mix(self.paper, FAMILIES[family].colour, tint)
+
+    def outline(self, family: str) -> str:
+        return mix(FAMILIES[family].colour, self.ink, self.edge)
+
+    def heated(self, heat: float) -> str:
+        """The fill of a node that runs rarely (0: that of the paper) or most often (1)."""
+        return mix(self.paper, self.heat, heat)
+
+
+LIGHT = Scheme("#ffffff", "#1f2328", "#57606a", "#57606a", "#d1006c", "#f5a04a", tint=0.24, edge=0.25)
+DARK = Scheme("#0d1117", "#e6edf3", "#a3b0bd", "#9aa7b4", "#ff6bb5", "#96500f", tint=0.30, edge=0.10)
+
+HEAT_LEVELS = 10  # steps of colour in a heat picture
+
+
+def mix(first: str, second: str, share: float) -> str:
+    """The colour between two: `share` of the second one.
+
+    >>> mix("#000000", "#ffffff", 0.5)
+    '#808080'
+    """
+    pairs = zip(_channels(first), _channels(second), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def adaptive(svg: str, panel: bool = False) -> str:
+    """A drawn SVG that follows the reader's light or dark scheme.
+
+    The light colours stay in the drawing, for viewers without styles; the dark ones are added as a style that stands
+    right after the opening ``<svg ...>`` tag and speaks of nothing outside this drawing.
+
+    Arguments:
+        svg: what Graphviz wrote for `to_dot`.
+        panel: give the drawing a background of its own, for a page whose colours may not follow the system's (a
+            notebook). Default: transparent.
+
+    >>> adaptive('<svg width="8pt">\\n<g/></svg>').startswith('<svg class="graphtrain" width="8pt">\\n<style>')
+    True
+    """
+    head, opening, rest = svg.partition("<svg")
+    tag, closing, body = rest.partition(">")
+    assert opening and closing, "not an SVG"
+    return f'{head}<svg class="graphtrain"{tag}>\n<style>\n{_style(panel)}</style>{body}'
+
+
+def _style(panel: bool) -> str:
+    """CSS; it wins over the attributes of the drawing, whose elements carry the classes that `to_dot` gave them."""
+    rules = [(".graph > polygon", "fill: none"), (".edge:hover path", "stroke-width: 2.5")]
+    if panel:
+        rules.append(("", f"background: {LIGHT.paper}"))
+    dark = [(".graph text", f"fill: {DARK.ink}"), (".edge text", f"fill: {DARK.faint}")]
+    dark += [(".edge path", f"stroke: {DARK.line}"), (".edge polygon", f"fill: {DARK.line}; stroke: {DARK.line}")]
+    if panel:
+        dark.append(("", f"background: {DARK.paper}"))
+    shapes = ("path", "polygon", "polyline", "ellipse")
+    # Only what is filled is painted: the second strokes of a cylinder or a folded corner are lines with no fill.
+    for name in FAMILIES:
+        dark += [(f".{name} {shape}", f"stroke: {DARK.outline(name)}") for shape in shapes]
+        dark += [(f'.{name} {shape}:not([fill="none"])', f"fill: {DARK.fill(name)}") for shape in shapes]
+    for level in range(HEAT_LEVELS + 1):
+        colour = DARK.heated(level / HEAT_LEVELS)
+        dark += [(f'.heat{level} {shape}:not([fill="none"])', f"fill: {colour}") for shape in shapes]
+    dark += [(f".current {shape}", f"stroke: {DARK.current}") for shape in shapes]
+    dark += [(".mark ellipse", f"stroke: {DARK.line}"), ('.mark ellipse:not([fill="none"])', f"fill: {DARK.line}")]
+    text = "".join(f"{_scoped(*rule)}\n" for rule in rules)
+    return text + "@media (prefers-color-scheme: dark) {\n" + "".join(f"  {_scoped(*rule)}\n" for rule in dark) + "}\n"
+
+
+def _scoped(selector: str, declarations: str) -> str:
+    return f"svg.graphtrain {selector} {{ {declarations} }}".replace("  ", " ")

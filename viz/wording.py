@@ -1,0 +1,80 @@
+"""The words in a picture: names and values as one short line, whatever stands in the graph."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator
+from typing import Any
+
+from graphtrain.elements import Node
+from graphtrain.trigger import Trigger
+
+LINE_LENGTH = 32  # characters; about the width of the longest guard of `fit`
+TOOLTIP_LENGTH = 400
+PARAMETER_LINES = 3
+
+
+def one_line(text: str, length: int = TOOLTIP_LENGTH) -> str:
+    """`text` without line breaks and control characters, cut to a length.
+
+    Graphs come from strangers: a control character makes an SVG unreadable, a mark of writing direction makes it lie.
+
+    >>> one_line("two\\nlines"), one_line("much too long", 9)
+    ('two lines', 'much too…')
+    """
+    plain = "".join(character if character.isprintable() else " " for character in text[: 4 * TOOLTIP_LENGTH])
+    line = " ".join(plain.split())
+    return line if len(line) <= length else line[: length - 1].rstrip() + "…"
+
+
+def value_text(value: Any) -> str:
+    """The value of a parameter as a reader says it: a trigger needs no quotes.
+
+    >>> value_text(["1 epochs", "10 minutes"]), value_text(True), value_text(1e-3)
+    ('1 epochs or 10 minutes', 'true', '0.001')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
+        return " or ".join(value)
+    return str(value) if isinstance(value, Trigger) else reprlib.repr(value)
+
+
+def kind_line(node: Node) -> str:
+    """The kind of a node or the name of its body; empty where the node's own name says it already."""
+    kind = node.use if node.body is None else node.body.name
+    return "" if kind == node.name else one_line(kind, LINE_LENGTH)
+
+
+def parameter_lines(node: Node) -> Iterator[str]:
+    """The parameters set in the graph, the first few of them."""
+    parameters = list(node.parameters.items())
+    for name, value in parameters[:PARAMETER_LINES]:
+        yield one_line(f"{name} = {value_text(value)}", LINE_LENGTH)
+    if len(parameters) > PARAMETER_LINES:
+        yield f"and {len(parameters) - PARAMETER_LINES} more"
+
+
+def tooltip(node: Node) -> str:
+    """Everything the graph says about a node.
+
+    >>> tooltip(Node("train_batch", "train_batch", reads={"window": "accumulate.every"}))
+    'train_batch; window is accumulate.every'
+    """
+    kind = kind_line(node)
+    parts = [f"{node.name} ({kind})" if kind else node.name]
+    parts += [f"{name} = {value_text(value)}" for name, value in node.parameters.items()]
+    parts += [f"{slot} is {value_text(other)}" for slot, other in (*node.reads.items(), *node.writes.items())]
+    return one_line("; ".join(parts))
+
+
+def runs_line(runs: int | None) -> Iterator[str]:
+    """How often a node ran; nothing where that is not known.
+
+    >>> list(runs_line(1)), list(runs_line(46000)), list(runs_line(None))
+    (['1 run'], ['46,000 runs'], [])
+    """
+    if runs is not None:
+        yield "1 run" if runs == 1 else f"{runs:,} runs"
