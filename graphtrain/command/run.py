@@ -7,10 +7,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.settings import setup_arguments, split_settings, with_parameters
-from graphtrain.engine.trainer import Trainer, checked_graph
+from graphtrain.engine.trainer import Trainer
 from graphtrain.errors import UsageError
 from graphtrain.metrics.lines import ProgressLines
 from graphtrain.outcome import Outcome

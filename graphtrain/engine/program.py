@@ -14,6 +14,8 @@ from graphtrain.elements import END, Node
 from graphtrain.graph import Graph
 from graphtrain.guards.syntax import Expression, FieldOf, Name, expand, parse, walk
 from graphtrain.kind import Kind, Read
+from graphtrain.names import suggestion
+from graphtrain.problem import Problem
 from graphtrain.registry import kind_of_node
 from graphtrain.trigger import MULTIPLES, Term, Trigger
 
@@ -104,9 +106,11 @@ class BoundGraph:
                 yield bound.body
                 yield from bound.body.inner()
 
-    def contains(self, bound: Bound) -> bool:
-        """True if the node is in this graph or in one inside it."""
-        return bound.scope is self or any(bound.scope is graph for graph in self.inner())
+    def around(self) -> Iterator[BoundGraph]:
+        """The graphs around this one, the outermost first, and itself."""
+        if self.outer is not None:
+            yield from self.outer.scope.around()
+        yield self
 
 
 @dataclass
@@ -115,7 +119,6 @@ class Missing:
 
     slot: str
     reader: str
-    resource: bool
 
 
 class Program:
@@ -240,7 +243,7 @@ class Program:
             return ConstantPlace(self.resources[name])
         if not read.required:
             return ConstantPlace(read.default)
-        self.missing.append(Missing(name, reader.path, resource=True))
+        self.missing.append(Missing(name, reader.path))
         return ConstantPlace(None)
 
     def place_asked_for(self, bound: Bound, read: Read) -> Place:
@@ -312,10 +315,32 @@ class Program:
                     found.add((scope.prefix + owner, field_name))
         return found
 
+    def transient_slots(self) -> set[int]:
+        """The slots that a kind declares it cannot have saved."""
+        return {
+            index
+            for bound in self.nodes
+            if bound.body is None
+            for slot, index in zip(bound.kind.writes, bound.writes, strict=False)
+            if slot in bound.kind.transient
+        }
+
     def unread_resources(self) -> list[str]:
         """Resources that no node of the graph reads."""
         known = self.asked | set(PROVIDED) | reads_of(self.graph) | {"model", "optimizer", "scheduler"}
         return [name for name in self.resources if name not in known]
+
+    def missing_problems(self, supplied: Mapping[str, Any]) -> list[Problem]:
+        """A problem for every slot that is read, and neither written nor supplied."""
+        problems = []
+        for slot in sorted({one.slot for one in self.missing}):
+            readers = sorted({one.reader for one in self.missing if one.slot == slot})
+            hint = suggestion(slot, [name for name in supplied if name not in self.asked])
+            if "did you mean" not in hint:
+                hint = f"supply it: Trainer(..., {slot}=...), or let `setup` return it"
+            message = f"`{slot}` is read by {', '.join(f'`{one}`' for one in readers)}, and nothing supplies it"
+            problems.append(Problem("G301", "error", f"{self.graph.name}: nodes.{readers[0]}", message, hint))
+        return problems
 
     def targets(self, bound: Bound) -> list[Bound | None]:
         """Where the edges of a node lead, in order; None is the end of its graph."""

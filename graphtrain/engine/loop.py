@@ -1,0 +1,67 @@
+"""The loop: positions, visits, and what makes it stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, final
+
+from graphtrain.outcome import Outcome
+
+Visit = Callable[[], int]
+
+# save: a checkpoint is wanted. stop: a signal came. pause: one transition was asked for. reached: the amount given as
+# `until` is reached. ended: an edge led to the end of the outermost graph.
+Request = Literal["save", "stop", "pause", "reached", "ended"]
+
+
+@final
+class Loop:
+    """One transition after the other.
+
+    Attributes:
+        pending: requests that came up during a transition; looked at once after each, as a whole.
+        position: the node that runs next; kept up to date whenever the loop is not inside a visit that it will survive.
+        inside: True while a node runs.
+        ended: True if the last transition took an edge to the end; `position` is then the node that it left.
+    """
+
+    def __init__(self, position: int, pending: list[Request]) -> None:
+        self.position = position
+        self.pending = pending
+        self.inside = False
+        self.ended = False
+
+    def drive(self, visits: Sequence[Visit], serve: Callable[[], Outcome | None]) -> Outcome:
+        """Run until `serve`, asked about the pending requests at each new position, answers an outcome."""
+        pending = self.pending
+        position = self.position
+        self.inside = True
+        try:
+            while True:
+                position = visits[position]()
+                if pending:
+                    self.position = position
+                    if (outcome := serve()) is not None:
+                        return outcome
+        finally:
+            self.position = position
+            self.inside = False
+
+    def choose_again(self, exits: Sequence[Visit]) -> None:
+        """Choose the exit edge of the node at `position` anew, without running it; it may not lead to the end now."""
+        self.position = exits[self.position]()
+        self.ended = "ended" in self.pending
+        self.pending.clear()
+
+
+class CheckpointRequests:
+    """What the kind `checkpoint` speaks to: it asks, and the engine saves once the exit edge is chosen."""
+
+    def __init__(self, pending: list[Request]) -> None:
+        self._pending = pending
+        self.keep = 2
+
+    def request(self) -> None:
+        """Ask for a checkpoint at the next save point."""
+        if "save" not in self._pending:
+            self._pending.append("save")

@@ -1,0 +1,49 @@
+"""Running until an amount is reached, as a gate before one node; the loop itself does not know of it."""
+
+from __future__ import annotations
+
+from graphtrain.engine.loop import Request, Visit
+from graphtrain.engine.program import Program
+from graphtrain.engine.triggers import after
+from graphtrain.engine.visits import Compiler
+from graphtrain.errors import UsageError
+from graphtrain.names import suggestion
+from graphtrain.trigger import MULTIPLES, Trigger
+
+
+def gated_visits(program: Program, compiler: Compiler, until: str, pending: list[Request]) -> list[Visit]:
+    """The visits, with one that asks to stop instead of fetching a further batch once the amount is reached.
+
+    So everything that the amount made due, such as a validation, is done before the run stops. A graph that counts no
+    batches stops before the node that counts the unit.
+
+    Raises:
+        UsageError: the text is no amount, or its unit is not on the clock.
+    """
+    try:
+        trigger = Trigger(until)
+    except ValueError as error:
+        raise UsageError(f"until: {error}") from None
+    units = program.graph.units
+    for term in trigger.terms:
+        if term.base.unit not in units:
+            known = [*units, *(unit for unit, (base, _) in MULTIPLES.items() if base in units)]
+            raise UsageError(f"until: unknown unit `{term.unit}`", suggestion(term.unit, known))
+    visits = list(compiler.table.visits)
+    if not trigger.terms:
+        return visits
+    main = program.main
+    counted = program.terms(next(iter(main.nodes.values())), trigger)
+    due = after([(compiler.clock(owner, field), term) for owner, field, term in counted])
+    unit = "batches" if "batches" in units else trigger.terms[0].base.unit
+    gate = main.nodes[units[unit].partition(".")[0]].index
+    visit = visits[gate]
+
+    def gated() -> int:
+        if due():
+            pending.append("reached")
+            return gate
+        return visit()
+
+    visits[gate] = gated
+    return visits
