@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from graphtrain.command.failure import exit_on_failure
 from graphtrain.version import __version__
 
 app = typer.Typer(
@@ -29,6 +32,22 @@ def _example(*lines: str) -> str:
     return "\n\n".join(["[dim]Examples:[/dim]", *[f"  [bold]{line}[/bold]" for line in lines]])
 
 
+def _command(name: str, *examples: str) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
+    """A command that exits with what its function returns, and whose failures are one readable message."""
+
+    def declare(function: Callable[..., int | None]) -> Callable[..., None]:
+        # Inside typer, not around it: it would answer an interruption and a user's broken pipe without a word.
+        @functools.wraps(function)
+        def guarded(*arguments: object, **options: object) -> None:
+            with exit_on_failure():
+                code = function(*arguments, **options)
+            raise typer.Exit(code or 0)
+
+        return app.command(name, epilog=_example(*examples))(guarded)
+
+    return declare
+
+
 def _version(value: bool) -> None:
     if value:
         typer.echo(f"graphtrain {__version__}")
@@ -44,12 +63,10 @@ def root(
     """The options before any command."""
 
 
-@app.command(
+@_command(
     "run",
-    epilog=_example(
-        "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
-        "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
-    ),
+    "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
+    "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
 )
 def run(
     script: Annotated[
@@ -61,8 +78,9 @@ def run(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME=VALUE | NODE.PARAM=VALUE]...",
-            help="An argument of FUNCTION, or a parameter of a node. Values are TOML, else strings.",
+            metavar="NAME=VALUE",
+            help="NAME=VALUE is an argument of FUNCTION, NODE.PARAM=VALUE a parameter of a node. "
+            "Values are TOML, else strings.",
         ),
     ] = None,
     graph: Annotated[str, typer.Option("--graph", help="A shipped graph or the path of a TOML file.")] = "fit",
@@ -73,7 +91,9 @@ def run(
     resume: Annotated[
         str,
         typer.Option(
-            "--resume", help="auto: go on if there is a checkpoint; never: refuse; or a checkpoint's name or path."
+            "--resume",
+            help="auto: go on from the newest checkpoint, or begin; never: refuse a directory that holds a run; "
+            "or the name or path of a checkpoint.",
         ),
     ] = "auto",
     until: Annotated[str | None, typer.Option("--until", help="Stop before the end, as in '500 steps'.")] = None,
@@ -83,7 +103,7 @@ def run(
         bool, typer.Option("--deterministic", help="Ask torch for deterministic kernels.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
-) -> None:
+) -> int:
     """Train: call SCRIPT's setup, bind what it returns to a graph, and run; with an existing run directory, go on.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
@@ -91,30 +111,27 @@ def run(
     from graphtrain.command.run import RunOptions, run_script
 
     options = RunOptions(graph, run_dir, resume, until, seed, device, deterministic, quiet)
-    raise typer.Exit(run_script(script, settings or [], options))
+    return run_script(script, settings or [], options)
 
 
-@app.command("check", epilog=_example("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json"))
+@_command("check", "graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
 def check(
     graph: GraphArgument,
     script: Annotated[str | None, typer.Option("--script", help="A Python file that declares further kinds.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
-) -> None:
+) -> int:
     """Prove a graph sane before it runs: all problems at once, each with a code, a place and a hint.
 
     Exit codes: 0 sound, 2 errors.
     """
     from graphtrain.command.check import check_command
 
-    raise typer.Exit(check_command(graph, script, as_json=json, strict=strict))
+    return check_command(graph, script, as_json=json, strict=strict)
 
 
-@app.command(
-    "render",
-    epilog=_example(
-        "graphtrain render fit -o fit.svg", "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first"
-    ),
+@_command(
+    "render", "graphtrain render fit -o fit.svg", "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first"
 )
 def render(
     graph: GraphArgument,
@@ -131,7 +148,7 @@ def render(
     render_command(graph, output, run_dir)
 
 
-@app.command("show", epilog=_example("graphtrain show fit"))
+@_command("show", "graphtrain show fit")
 def show(graph: GraphArgument) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock."""
     from graphtrain.command.show import show_command
@@ -139,7 +156,7 @@ def show(graph: GraphArgument) -> None:
     show_command(graph)
 
 
-@app.command("copy", epilog=_example("graphtrain copy fit my_fit.toml"))
+@_command("copy", "graphtrain copy fit my_fit.toml")
 def copy(
     graph: GraphArgument,
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write; it must not exist.")],
@@ -150,7 +167,7 @@ def copy(
     copy_command(graph, path)
 
 
-@app.command("graphs", epilog=_example("graphtrain graphs"))
+@_command("graphs", "graphtrain graphs")
 def graphs() -> None:
     """List the graphs that can be named."""
     from graphtrain.command.listing import graphs_command
@@ -158,7 +175,7 @@ def graphs() -> None:
     graphs_command()
 
 
-@app.command("nodes", epilog=_example("graphtrain nodes", "graphtrain nodes clip"))
+@_command("nodes", "graphtrain nodes", "graphtrain nodes clip")
 def nodes(
     kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Describe this one in full.")] = None,
 ) -> None:
@@ -168,7 +185,7 @@ def nodes(
     nodes_command(kind)
 
 
-@app.command("status", epilog=_example("graphtrain status runs/digits-001", "graphtrain status runs/digits-001 --json"))
+@_command("status", "graphtrain status runs/digits-001", "graphtrain status runs/digits-001 --json")
 def status(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")],
     json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,

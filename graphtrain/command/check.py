@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from graphtrain.checks import check_graph
+from graphtrain.command.printable import printable
 from graphtrain.command.script import import_script
 from graphtrain.text.read import read_graph
 
@@ -25,8 +26,12 @@ def check_command(source: str, script: str | None, *, as_json: bool, strict: boo
         typer.echo(json.dumps([problem.as_plain() for problem in problems], indent=2))
     else:
         for problem in problems:
-            typer.echo(str(problem))
-        nodes = sum(1 for _ in draft.graph.nodes)
-        found = f"{errors} errors, {warnings} warnings" if problems else "no problems"
-        typer.echo(f"{draft.graph.name}: {found} ({nodes} nodes)")
+            typer.echo(printable(str(problem)))
+        nodes = len(draft.graph.nodes)
+        found = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if problems else "no problems"
+        typer.echo(printable(f"{draft.graph.name}: {found} ({nodes} nodes)"))
     return 2 if errors or (strict and problems) else 0
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

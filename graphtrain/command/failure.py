@@ -10,13 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from graphtrain.command.printable import printable
 from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, UsageError
 
 FAILED = 1
 BAD_USAGE = 2
 STOPPED = 75  # EX_TEMPFAIL: "try again", which job queues know
+INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
 
 _PACKAGE = Path(__file__).parent.parent
+# By the name of the module, not by its file: a user's own folder may well be called `click`.
+_MACHINERY = frozenset({"typer", "click", "rich", "importlib", "contextlib", "runpy"})
 
 
 @contextmanager
@@ -29,42 +33,41 @@ def exit_on_failure() -> Iterator[None]:
         sys.exit(BAD_USAGE if isinstance(error, GraphError | UsageError | EditError | DataError) else FAILED)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(FAILED)
+        sys.exit(INTERRUPTED)
+    except SyntaxError as error:
+        # A script that cannot be compiled has no frame of its own; its file and line are in the message.
+        error.__traceback__ = users_frames(error.__traceback__)
+        _exit_with_traceback(error)
     except Exception as error:
-        _exit_with_users_traceback(error)
+        frames = users_frames(error.__traceback__)
+        if frames is None and isinstance(error, BrokenPipeError):
+            raise  # whoever read our output has left: typer ends quietly
+        error.__traceback__ = frames or error.__traceback__
+        _exit_with_traceback(error)
 
 
 def say_error(error: GraphtrainError) -> None:
     """Print an error of ours, with what was noted on its way."""
-    print(f"error: {error}", file=sys.stderr)  # noqa: T201
+    print(printable(f"error: {error}"), file=sys.stderr)  # noqa: T201
     for note in getattr(error, "__notes__", ()):
-        print(f"  {note}", file=sys.stderr)  # noqa: T201
+        print(printable(f"  {note}"), file=sys.stderr)  # noqa: T201
 
 
-def _exit_with_users_traceback(error: Exception) -> NoReturn:
-    error.__traceback__ = users_frames(error.__traceback__) or error.__traceback__
-    error.__suppress_context__ = True
+def _exit_with_traceback(error: Exception) -> NoReturn:
     traceback.print_exception(error)
     sys.exit(FAILED)
 
 
 def users_frames(frames: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame after graphtrain's own and its libraries'; None if there is none."""
-    inside = False
     while frames is not None:
-        ours = Path(frames.tb_frame.f_code.co_filename).is_relative_to(_PACKAGE)
-        if inside and not ours and not _is_machinery(frames):
+        if not _is_ours(frames):
             return frames
-        inside = inside or ours
         frames = frames.tb_next
     return None
 
 
-def _is_machinery(frames: TracebackType) -> bool:
-    file = frames.tb_frame.f_code.co_filename
-    return file.startswith("<frozen") or any(
-        part in file for part in ("/typer/", "/click/", "/importlib/", "/contextlib.py")
-    )
+def _is_ours(frames: TracebackType) -> bool:
+    frame = frames.tb_frame
+    module = str(frame.f_globals.get("__name__", ""))
+    return Path(frame.f_code.co_filename).is_relative_to(_PACKAGE) or module.partition(".")[0] in _MACHINERY

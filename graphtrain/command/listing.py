@@ -20,12 +20,11 @@ from graphtrain.trigger import Trigger
 def graphs_command() -> None:
     """Print every graph that can be named."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("graph", "nodes", "what it does"):
+    for column in ("graph", "nodes", "their names"):
         table.add_column(column, overflow="fold")
     for name in known_graphs():
         graph = Graph.load(name)
-        order = [node for node in graph.nodes if node not in ("decide",)]
-        table.add_row(name, str(len(graph.nodes)), escape(", ".join(order)))
+        table.add_row(name, str(len(graph.nodes)), escape(", ".join(graph.nodes)))
     Console(highlight=False).print(table)
 
 
@@ -72,14 +71,12 @@ def _parameter(name: str, type_name: str, default: object) -> str:
 
 def copy_command(source: str, path: Path) -> None:
     """Copy the text of a graph to a new file."""
-    shipped = find_graph(source)
-    if shipped is not None:
-        text = shipped.read_text(encoding="utf-8")
-    else:
-        Graph.load(source)
-        text = Path(source).read_text(encoding="utf-8")
+    if path.suffix != ".toml":
+        raise UsageError(f"`{path}`: the file of a graph ends in .toml", "as in my_fit.toml")
+    Graph.load(source)
+    text = (find_graph(source) or Path(source)).read_bytes()
     try:
-        with path.open("x", encoding="utf-8") as file:
+        with path.open("xb") as file:
             file.write(text)
     except FileExistsError:
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None

@@ -19,19 +19,29 @@ def import_script(path: Path) -> ModuleType:
     Raises:
         UsageError: there is no such file, or it cannot be imported under its name.
     """
+    if path.is_dir():
+        raise UsageError(f"`{path}` is a folder", "SCRIPT is the path of a Python file")
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
         close = nearest(path.name, [one.name for one in folder.glob("*.py")])
         hint = f"did you mean {folder / close}?" if close else "SCRIPT is the path of a Python file"
         raise UsageError(f"there is no script `{path}`", hint)
     if path.suffix != ".py" or not path.stem.isidentifier():
-        raise UsageError(f"`{path}` cannot be imported: its name must be an identifier and end in .py")
-    folder_name = str(path.resolve().parent)
+        raise UsageError(
+            f"`{path}` cannot be imported: its name must be letters, digits and underscores, and end in .py",
+            "rename the script",
+        )
+    if path.stem in sys.stdlib_module_names:
+        raise UsageError(f"`{path}` has the name of a module of Python's own, `{path.stem}`", "rename the script")
+    # A link is imported under its own name and from its own folder, as `python link.py` would find it.
+    folder_name = str(path.parent.absolute())
     if folder_name not in sys.path:
         sys.path.insert(0, folder_name)
+    importlib.invalidate_caches()  # the script may be younger than the last look into its folder
     module = importlib.import_module(path.stem)
-    if Path(module.__file__ or "").resolve() != path.resolve():
-        raise UsageError(f"`{path}` has the name of another module, `{path.stem}`", "rename the script")
+    if module.__file__ is None or not path.samefile(module.__file__):
+        found = module.__file__ or "a package without a file"
+        raise UsageError(f"`{path}` has the name of another module, `{path.stem}` ({found})", "rename the script")
     return module
 
 
@@ -48,11 +58,12 @@ def setup_function(script: str) -> tuple[Path, str, Callable[..., Any]]:
     module = import_script(path)
     function = getattr(module, function_name, None)
     if not callable(function):
-        close = nearest(function_name, [name for name, value in vars(module).items() if callable(value)])
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        close = nearest(function_name, own)
         hint = (
             f"did you mean {path}:{close}?"
             if close
-            else "write a function setup() that returns the resources as a mapping"
+            else f"write a function {function_name}() that returns the resources as a mapping"
         )
         raise UsageError(f"`{path}` has no function `{function_name}`", hint)
     return path, function_name, function
@@ -65,9 +76,13 @@ def resources_of(setup: Callable[..., Any], arguments: Mapping[str, Any], name: 
         UsageError: it is no mapping from names to resources.
     """
     resources = setup(**arguments)
-    if not isinstance(resources, Mapping) or not all(isinstance(key, str) for key in resources):
-        raise UsageError(
-            f"`{name}` must return a mapping of resources, it returned a {type(resources).__name__}",
-            'as in `return {"model": model, "optimizer": optimizer, "train_data": train_data}`',
-        )
+    example = 'as in `return {"model": model, "optimizer": optimizer, "train_data": train_data}`'
+    if not isinstance(resources, Mapping):
+        returned = "nothing" if resources is None else f"a value of type {type(resources).__name__}"
+        raise UsageError(f"{name} must return a mapping of resources, it returned {returned}", example)
+    for key in resources:
+        if not isinstance(key, str):
+            raise UsageError(
+                f"{name} must return a mapping from names to resources, it returned the key {key!r}", example
+            )
     return dict(resources)

@@ -6,9 +6,10 @@ import inspect
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from graphtrain.errors import UsageError
+from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import suggestion
 from graphtrain.parameter import Parameter
@@ -30,7 +31,8 @@ def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, A
         name = name.strip()
         if not equals or not name:
             raise UsageError(
-                f"expected NAME=VALUE or NODE.PARAM=VALUE, got `{setting}`", "options come with two dashes"
+                f"expected NAME=VALUE or NODE.PARAM=VALUE, got `{setting}`",
+                "no spaces around =; an option begins with --",
             )
         target = parameters if "." in name else arguments
         if name in target:
@@ -53,10 +55,19 @@ def toml_value(text: str) -> Any:
 
 
 def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
-    """The graph with parameters set by ``"node.parameter"``."""
+    """The graph with parameters set by ``"node.parameter"``.
+
+    Raises:
+        UsageError: there is no such node, or the value cannot be one of a parameter.
+    """
     for name, value in parameters.items():
         node, _, parameter = name.rpartition(".")
-        graph = graph.set(node, **{parameter: value})
+        if not node or not parameter:
+            raise UsageError(f"`{name}=` names no parameter", "a parameter of a node is set as NODE.PARAM=VALUE")
+        try:
+            graph = graph.set(node, **{parameter: value})
+        except EditError as error:
+            raise UsageError(f"`{name}=`: {error.message.removeprefix('set: ')}", error.hint) from None
     return graph
 
 
@@ -79,15 +90,26 @@ def setup_arguments(setup: Callable[..., Any], given: Mapping[str, Any], name: s
             if takes_any:
                 checked[key] = value
                 continue
-            hint = suggestion(key, named) or f"{name} takes no arguments"
+            hint = suggestion(key, named) or ("it takes others" if named else "it takes none")
             raise UsageError(
-                f"`{key}` is no argument of {name}", f"{hint}; a parameter of a node is set as NODE.{key}=..."
+                f"`{key}` is no argument of {name}",
+                f"{hint.removesuffix('?')}; or, for a parameter of a node, write NODE.{key}=VALUE",
             )
-        try:
-            checked[key] = Parameter(key, hints.get(key, Any)).coerce(value)
-        except ValueError as error:
-            raise UsageError(f"{name}: {key}: {error}") from None
+        checked[key] = _argument(Parameter(key, hints.get(key, Any)), value, name)
     for key, one in named.items():
         if one.default is one.empty and key not in checked:
             raise UsageError(f"{name} needs the argument `{key}`", f"give it as {key}=VALUE")
     return checked
+
+
+def _argument(declared: Parameter, value: Any, name: str) -> Any:
+    wanted = typing.get_args(declared.annotation) or (declared.annotation,)
+    if isinstance(value, str) and Path in wanted and str not in wanted:
+        return Path(value)
+    try:
+        return declared.coerce(value)
+    except ValueError as error:
+        hint = ""
+        if str in wanted:  # `tag=001` is text, `tag=3` a number
+            hint = f"quote text that looks like another value, also from the shell: {declared.name}='\"...\"'"
+        raise UsageError(f"{name}: {declared.name}: {error}", hint) from None

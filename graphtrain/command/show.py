@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from graphtrain.command.printable import printable
 from graphtrain.graph import Graph
 from graphtrain.parameter import show_value
 
@@ -18,7 +19,7 @@ def show_command(source: str) -> None:
 
 
 def _show(graph: Graph, title: str, console: Console) -> None:
-    console.print(f"[bold]{escape(title)}[/bold]  start: {escape(graph.start)}", soft_wrap=True)
+    console.print(f"[bold]{_plain(title)}[/bold]  start: {_plain(graph.start)}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("node", "kind", "parameters", "what comes next"):
         table.add_column(column, overflow="fold")
@@ -34,7 +35,7 @@ def _show(graph: Graph, title: str, console: Console) -> None:
         if len(edges) == 1:
             edges = [str(graph.edges[name][0])]
         table.add_row(
-            *(escape(text) for text in (name, kind if kind != name else "", "\n".join(parameters), "\n".join(edges)))
+            *(_plain(text) for text in (name, kind if kind != name else "", "\n".join(parameters), "\n".join(edges)))
         )
     console.print(table)
     for heading, mapping in (("guards", graph.guards), ("clock", graph.units)):
@@ -43,7 +44,7 @@ def _show(graph: Graph, title: str, console: Console) -> None:
             inner.add_column(heading)
             inner.add_column("", overflow="fold")
             for key, text in mapping.items():
-                inner.add_row(escape(key), escape(text))
+                inner.add_row(_plain(key), _plain(text))
             console.print()
             console.print(inner)
     for name, node in graph.nodes.items():
@@ -54,3 +55,7 @@ def _show(graph: Graph, title: str, console: Console) -> None:
 
 def _names(target: str | tuple[str, ...]) -> str:
     return target if isinstance(target, str) else ", ".join(target)
+
+
+def _plain(text: str) -> str:
+    return escape(printable(text))

@@ -21,12 +21,13 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(status, indent=2))
         return
-    typer.echo(f"{run_dir}: {status.get('state')}, graph {status.get('graph')}, before node {status.get('position')}")
+    typer.echo(f"{run_dir}: {status.get('state')}, graph {status.get('graph')}{_place(status)}")
     typer.echo(
         f"  step {status.get('step')}, epoch {_rounded(status.get('epoch'))}, "
         f"newest checkpoint {status.get('checkpoint')}"
     )
-    metrics = {key: value for key, value in status.get("metrics", {}).items() if key not in ("step", "epoch")}
+    row = status.get("metrics")
+    metrics = {key: value for key, value in (row or {}).items() if key not in ("step", "epoch")}
     if metrics:
         typer.echo("  " + "  ".join(f"{key} {_rounded(value)}" for key, value in metrics.items()))
     if status.get("digest"):
@@ -36,12 +37,22 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
         typer.echo(f"  written {max(0, time.time() - written):.0f} seconds ago by process {status.get('process')}")
 
 
+def _place(status: dict[str, Any]) -> str:
+    match status.get("state"):
+        case "finished":
+            return ""
+        case "failed":
+            return f", in node {status.get('position')}"
+        case _:
+            return f", next node {status.get('position')}"
+
+
 def _alive(process: Any) -> bool:
     if not isinstance(process, int) or process <= 0:
         return False
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

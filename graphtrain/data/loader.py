@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
@@ -78,6 +78,8 @@ class Loader:
             raise DataError("Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
         if batch_size is None and drop_last:
             raise DataError("Loader: without a batch_size there is no short batch for drop_last")
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise DataError(f"Loader: batch_size must be a whole number > 0, or None; got {batch_size!r}")
         if not in_order:
             raise DataError("Loader: in_order=False gives batches in the order workers finish, which is never the same")
         self.dataset = dataset
@@ -101,12 +103,6 @@ class Loader:
         }
         self._epochs = itertools.count()
 
-    def with_seed(self, seed: int) -> Self:
-        """Take the run's seed, unless one was given."""
-        if self.seed is None:
-            self.seed = seed
-        return self
-
     def __len__(self) -> int:
         if self.batch_sampler is not None:
             return _length(self.batch_sampler, "batch_sampler")
@@ -119,10 +115,10 @@ class Loader:
         """The batches of the next epoch: the first call gives epoch 0, the second epoch 1, and so on."""
         return self.batches(next(self._epochs))
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The batches of an epoch, from number `start` on."""
-        seed = self.seed or 0
-        with HostRandomAside():
+    def batches(self, epoch: int, start: int = 0, seed: int = 0) -> Iterator[Any]:
+        """The batches of an epoch, from number `start` on; `seed` is the run's, for a loader without one."""
+        seed = seed if self.seed is None else self.seed
+        with HostRandomAside(), _SeededGenerators(generators_of(self), derived_seed(seed, epoch)):
             indices = list(itertools.islice(enumerate(self._order(seed, epoch)), start, None))
         self._numbered.jobs = [(seed, epoch, number, batch) for number, batch in indices]
         if self._inner is None:
@@ -152,6 +148,22 @@ class Loader:
         if self.batch_size is None:
             return order
         return BatchSampler(order, self.batch_size, self.drop_last)
+
+
+class _SeededGenerators:
+    """A span of code in which a sampler's own generators start from a seed; they are put back after it."""
+
+    def __init__(self, generators: list[torch.Generator], seed: int) -> None:
+        self._generators, self._seed = generators, seed
+
+    def __enter__(self) -> None:
+        self._states = [one.get_state() for one in self._generators]
+        for one in self._generators:
+            one.manual_seed(self._seed)
+
+    def __exit__(self, *_: object) -> None:
+        for one, state in zip(self._generators, self._states, strict=True):
+            one.set_state(state)
 
 
 class _NumberedBatches:
@@ -207,3 +219,17 @@ def derived_seed(*numbers: int) -> int:
     """
     text = ",".join(str(number) for number in numbers).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def generators_of(data: Any) -> list[torch.Generator]:
+    """The generators of its own that a DataLoader draws from: its own, its samplers', its data set's."""
+    owners = [
+        data,
+        getattr(data, "batch_sampler", None),
+        getattr(data, "sampler", None),
+        getattr(data, "dataset", None),
+    ]
+    owners.append(getattr(owners[1], "sampler", None))
+    found = [getattr(owner, "generator", None) for owner in owners if owner is not None]
+    unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
+    return list(unique.values())

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, final
 
-import torch
 from torch.utils.data import DataLoader
 
 from graphtrain.data.loader import Loader
+from graphtrain.data.loader import generators_of as generators_of
 from graphtrain.errors import DataError
 from graphtrain.state.random import capture_random, restore_random
 
@@ -49,16 +49,16 @@ def source_of(data: Any, *, seed: int | None, saving: bool, say: Callable[[str],
         DataError: the data cannot be iterated, or only once.
     """
     if isinstance(data, Loader):
-        return Ordered(data.with_seed(seed or 0))
+        return Ordered(data, seed or 0)
     if isinstance(data, list | tuple):
         return Indexed(data)
-    try:
-        once = not isinstance(data, DataLoader) and iter(data) is data
-    except TypeError:
+    if not isinstance(data, Iterable) and not hasattr(type(data), "__getitem__"):
         raise DataError(
             f"the data is a {type(data).__name__}, which cannot be iterated over",
             "give a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
-        ) from None
+        )
+    # Asked of iterators only: other data may count its epochs, or open a file, at every `iter()`.
+    once = isinstance(data, Iterator) and iter(data) is data
     if once and saving:
         raise DataError(
             f"the data is a {type(data).__name__} that can be iterated over only once, so no resume could be exact",
@@ -99,17 +99,17 @@ class Indexed(Source):
 class Ordered(Source):
     """A `Loader`: any batch of any epoch can be fetched as it was."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    def __init__(self, loader: Loader, seed: int) -> None:
+        self._loader, self._seed = loader, seed
 
     def length(self) -> int | None:
         return len(self._loader)
 
     def open(self, epoch: int) -> tuple[Iterator[Any], dict[str, Any]]:
-        return self._loader.batches(epoch), {}
+        return self._loader.batches(epoch, seed=self._seed), {}
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        return self._loader.batches(epoch, start=drawn)
+        return self._loader.batches(epoch, start=drawn, seed=self._seed)
 
 
 @final
@@ -138,17 +138,3 @@ class Replayed(Source):
             if next(iterator, self) is self:
                 raise DataError(f"the data ended after {number} batches; it gave {drawn} before: it has changed")
         return iterator
-
-
-def generators_of(data: Any) -> list[torch.Generator]:
-    """The generators of its own that a DataLoader draws from: its own, its samplers', its data set's."""
-    owners = [
-        data,
-        getattr(data, "batch_sampler", None),
-        getattr(data, "sampler", None),
-        getattr(data, "dataset", None),
-    ]
-    owners.append(getattr(owners[1], "sampler", None))
-    found = [getattr(owner, "generator", None) for owner in owners if owner is not None]
-    unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
-    return list(unique.values())

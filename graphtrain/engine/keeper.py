@@ -88,7 +88,7 @@ class Keeper:
         )
 
     def close(self) -> None:
-        """Bring the metrics to the disk and let go of the file; a later row opens it again."""
+        """Let go of the metrics file; a later row opens it again."""
         self._metrics.close()
 
 

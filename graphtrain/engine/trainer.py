@@ -96,6 +96,7 @@ class Trainer:
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
         self._deterministic = deterministic
+        self._resources = dict(resources)
         self._device = resolve_device(device)
         self._life = LifeCycle()
         self._recorder = Recorder(lambda: self._whereabouts.step_and_epoch())
@@ -160,6 +161,11 @@ class Trainer:
                 for bound in self._program.nodes
             }
         )
+
+    @property
+    def resources(self) -> Mapping[str, Any]:
+        """What was supplied, by name: the same objects."""
+        return MappingProxyType(self._resources)
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -300,6 +306,8 @@ class Trainer:
         finally:
             if self._life.is_running:
                 (self._life.finish if self._loop.ended else self._life.stop)()
+            if self._keeper is not None:
+                self._keeper.close()
         self._write_status()
 
     def _request_stop(self, signal_name: str) -> None:

@@ -19,6 +19,8 @@ from graphtrain.trigger import Term, next_multiple
 
 Due = Callable[[], bool]
 
+_ONLY_WHOLE_FLOATS = 2**53
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -59,8 +61,8 @@ class Every:
     def start(self) -> None:
         """Begin, or go on after a resume: units that never counted here count from now."""
         fired = self._record.fired
-        for clock, term in self._terms:
-            fired.setdefault(term.unit, _firing(clock))
+        # A unit that is not asked for now is forgotten: if it comes back, it counts from then.
+        self._record.fired = {term.unit: fired.get(term.unit) or _firing(clock) for clock, term in self._terms}
         self._compile()
 
     def fire(self) -> None:
@@ -120,22 +122,30 @@ def _threshold(clock: Clock, target: Callable[[], Fraction]) -> Due:
     return _plain_threshold(clock, target)
 
 
+def _least_number(amount: Fraction) -> int | float:
+    """The least number that a counter, whole or float, can hold once it has reached the amount.
+
+    The float nearest to 3/10 is less than that: a clock that stood there would fire, and be due again at once.
+    """
+    if amount.denominator == 1 or amount > _ONLY_WHOLE_FLOATS:
+        return math.ceil(amount)
+    nearest = float(amount)
+    return nearest if nearest >= amount else math.nextafter(nearest, math.inf)
+
+
 def _plain_threshold(clock: Clock, target: Callable[[], Fraction]) -> Due:
-    owner, field = clock.owner, clock.field
-    amount = target()
-    # A whole counter reaches a fraction where it reaches the next whole number.
-    threshold: int | float = math.ceil(amount) if isinstance(getattr(owner, field), int) else float(amount)
+    owner, field, threshold = clock.owner, clock.field, _least_number(target())
     return lambda: getattr(owner, field) >= threshold
 
 
 def _restarting_threshold(clock: Clock, restarts: str, target: Callable[[], Fraction]) -> Due:
     owner, field = clock.owner, clock.field
-    count, threshold = getattr(owner, restarts), math.ceil(target())
+    count, threshold = getattr(owner, restarts), _least_number(target())
 
     def due() -> bool:
         nonlocal count, threshold
         if getattr(owner, restarts) != count:
-            count, threshold = getattr(owner, restarts), math.ceil(target())
+            count, threshold = getattr(owner, restarts), _least_number(target())
         return bool(getattr(owner, field) >= threshold)
 
     return due

@@ -176,6 +176,7 @@ def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> 
     allow = _strings(data, "allow", reader)
     if "extends" in data:
         return _overlay(data, name, allow, reader)
+    data = _without_stray_edges(data, reader)
     misplaced = [key for key in _table(data, "nodes", reader, quiet=True) if key in _SECTIONS and key not in data]
     for key in ("start", "nodes", "edges"):
         if key not in data and key not in misplaced:
@@ -205,6 +206,20 @@ def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> 
             **{f"edges.{key}": reader.place("edges", key) for key in _table(data, "edges", reader, quiet=True)},
         },
     )
+
+
+def _without_stray_edges(data: Mapping[str, Any], reader: _Reader) -> Mapping[str, Any]:
+    """The data with one problem for a forgotten header [edges], not one for each edge that stands under another one."""
+    if "edges" in data:
+        return data
+    for section in ("nodes", "guards", "clock"):
+        table = _table(data, section, reader, quiet=True)
+        if stray := [key for key, value in table.items() if isinstance(value, list) and key not in _SECTIONS]:
+            message = f"[edges] is missing: `{stray[0]}` stands inside [{section}]"
+            reader.problem("G003", (section, stray[0]), message, "put the header [edges] before it")
+            kept = {key: value for key, value in table.items() if key not in stray}
+            return {**data, section: kept, "edges": {key: table[key] for key in stray}}
+    return data
 
 
 def _top_level(key: str) -> str:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import hostile
-from viz_reading import declared_lines, dot_lines, read_dot
+from tests.viz.conftest import hostile
+from tests.viz.viz_reading import declared_lines, dot_lines, read_dot
 
 from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph

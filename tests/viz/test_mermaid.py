@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from viz_reading import Line, declared_lines, mermaid_lines, mermaid_name
+from tests.viz.viz_reading import Line, declared_lines, mermaid_lines, mermaid_name
 
 from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph

@@ -1,0 +1,67 @@
+"""The command as a user runs it: in this process (fast), or in a real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TINY = '''\
+"""A model of three weights and a list of batches."""
+
+import torch
+
+def training_step(model, batch):
+    return model(batch).square().mean()
+
+def setup(lr: float = 0.1, batches: int = 4, name: str = "tiny"):
+    model = torch.nn.Linear(2, 1)
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=lr),
+        "train_data": [torch.randn(2, 2) for _ in range(batches)],
+        "training_step": training_step,
+    }
+'''
+
+# Every step takes some milliseconds, so that a signal arrives while the run is under way.
+SLOW = TINY.replace("import torch\n", "import time\nimport torch\n").replace(
+    "    return model(batch)", "    time.sleep(0.02)\n    return model(batch)"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one call of the command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def arguments(*words: str) -> list[str]:
+    """A command line of a real process; every warning is an error in it."""
+    return [sys.executable, "-W", "error", "-m", "graphtrain", *words]
+
+
+def in_a_process(*words: str, cwd: Path, timeout_seconds: float = 60) -> Result:
+    """Run the command in a real process."""
+    done = subprocess.run(
+        arguments(*words), cwd=cwd, capture_output=True, text=True, timeout=timeout_seconds, env=environment()
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def start(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
+    """Start the command in a real process, and leave it running."""
+    return subprocess.Popen(
+        arguments(*words), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+
+
+def environment() -> dict[str, str]:
+    """The environment of a real process: one thread, wide tables, no colours."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}

@@ -1,0 +1,377 @@
+"""Bad input of every sort: exit code 2, one message that names the place and a way out, and nothing written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from graphtrain.registry import find_graph
+from tests.command.conftest import Command
+from tests.command.running import TINY, Result, in_a_process
+
+_shipped = find_graph("fit")
+assert _shipped is not None
+FIT = _shipped.read_text(encoding="utf-8")
+
+
+def files(folder: Path) -> set[Path]:
+    """Everything there is, folders too."""
+    return set(folder.rglob("*"))
+
+
+def assert_refused(result: Result, *expected: str) -> None:
+    """One message on standard error, with every expected text, and no traceback."""
+    assert result.code == 2, result
+    assert result.out == ""
+    assert result.err.startswith("error: "), result.err
+    assert sum(line.startswith("error: ") for line in result.err.splitlines()) == 1, result.err
+    assert "Traceback" not in result.err
+    assert len(result.err) < 1200, "nobody reads that much"
+    for text in expected:
+        assert text in result.err, result.err
+
+
+# --- Graphs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A slip in the text of `fit`: `old` became `new`; the line of `new` and every text of `said` must be named."""
+
+    old: str
+    new: str
+    said: tuple[str, ...]
+    line_of: str = ""
+
+
+def _guard(expression: str, *said: str) -> Slip:
+    return Slip('"next_batch.last or finish.due" ', f'"{expression}" ', said, "window_cut   ")
+
+
+SLIPS = {
+    "unknown start": Slip('"decide"', '"decid"', ("unknown node `decid`", "did you mean `decide`?")),
+    "a command to the terminal": Slip('"decide"', r'"\u001b[31mdecide"', (r"`\x1b[31mdecide`",)),
+    "unknown node": Slip('["accumulate"]', '["acumulate"]', ("unknown node `acumulate`", "did you mean `accumulate`?")),
+    "edges of an unknown node": Slip("clip        = [", "clap        = [", ("unknown node `clap`",)),
+    "unknown kind": Slip('use = "choice"', 'use = "chioce"', ("unknown kind `chioce`", "did you mean `choice`?")),
+    "unknown guard": Slip("validate    if val_check_batch", "validate if val_chek_batch", ("`val_chek_batch`", "did")),
+    "expression as a guard": Slip("if log_due", "if log.due", ("log.due", "guard")),
+    "unknown parameter": Slip("{ max_norm", "{ maxnorm", ("`clip.maxnorm`", "did you mean `max_norm`?")),
+    "foreign parameter": Slip("{ max_norm", "{ gradient_clip_val", ("`clip.max_norm = X`",)),
+    "unknown unit": Slip('"50 steps"', '"50 setps"', ("unknown unit `setps`", "did you mean `steps`?")),
+    "singular unit": Slip('after = "10 epochs"', 'after = "10 epoch"', ("`epoch`", "did you mean `epochs`?")),
+    "no trigger": Slip('"50 steps"', '"often"', ("log.every", "often", '"<number> <unit>"')),
+    "trigger of zero": Slip('"50 steps"', '"0 steps"', ("log.every", "0 steps", "greater than 0")),
+    "wrong type": Slip("max_norm = inf", 'max_norm = "fast"', ('clip.max_norm: expected a number, got "fast"',)),
+    "true for a number": Slip(
+        "{ every = 1 }", "{ every = true }", ("accumulate.every: expected an integer, got true",)
+    ),
+    "guard with a call": _guard("print(1)", "window_cut", "print(1)"),
+    "guard with an import": _guard("__import__('os').system('touch owned')", "window_cut", "__import__"),
+    "guard with an attribute of an attribute": _guard("next_batch.last.real", "next_batch.last.real"),
+    "guard with a dunder": _guard("next_batch.__class__", "__class__"),
+    "guard with 10,000 parentheses": _guard("(" * 10_000 + "1" + ")" * 10_000, "window_cut"),
+    "guard with a tower of powers": _guard("9**9**9", "window_cut", "**"),
+    "guard with an endless sum": _guard("+".join(["1"] * 50_000), "window_cut"),
+    "guard with an unknown field": _guard("next_batch.lst", "`next_batch` has no field `lst`", "did you mean `last`?"),
+    "guard with an unknown name": _guard("finsih.due", "finsih", "did you mean `finish`?"),
+    "guard that is no expression": _guard("next_batch.last or", "window_cut"),
+    "guard that is constant": _guard("1 < 2", "window_cut"),
+    "edge that stands twice": Slip(
+        'step        = ["zero_grad"]', 'step = ["zero_grad", "zero_grad"]', ('the edge "zero_grad" stands twice',)
+    ),
+    "edges that are missing": Slip(
+        'step        = ["zero_grad"]', "", ("`step` has no edge", 'add step = ["..."] to [edges]'), "step        = {}"
+    ),
+    "last edge guarded": Slip(
+        '"end if finished", "decide"', '"end if finished"', ('"end if finished"', "add a last edge without a guard")
+    ),
+    "edge after the last": Slip(
+        '"accumulate if data_exhausted", "train_batch"',
+        '"train_batch", "accumulate if data_exhausted"',
+        ("never taken", "move it to the end"),
+    ),
+    "unknown field in the clock": Slip('"step.steps"', '"step.stesp"', ("`step` has no field `stesp`", "`steps`?")),
+    "unknown key": Slip(
+        "format = 1", "format = 1\nstrat = 1", ("unknown key `strat`", "did you mean `start`?"), "strat"
+    ),
+    "another format": Slip("format = 1", "format = 2", ("`format = 1` is expected", "got 2")),
+    "edges inside [nodes] too": Slip("[nodes] ", "[nodes]\nedges = {} #", ("`edges`", "[edges]"), "edges = {}"),
+    "TOML syntax": Slip("clip        = {", "clip        = [", ("TOML",), "clip "),
+    "a key that stands twice": Slip("step        = {}", "step = {}\nstep = {}", ("TOML",)),
+    "Python's true": Slip("{ max_norm = inf }", "{ max_norm = True }", ("TOML", "true and false are written small")),
+    "YAML": Slip("step        = {}", "step: {}", ("TOML, not YAML",)),
+    "unknown nested graph": Slip('graph = "evaluate"', 'graph = "evalute"', ("evalute", "did you mean `evaluate`?")),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS.values(), ids=SLIPS)
+@pytest.mark.parametrize("verb", ["run", "check"])
+def test_a_slip_in_a_graph(verb: str, slip: Slip, tiny: Path, command: Command) -> None:
+    assert slip.old in FIT
+    text = FIT.replace(slip.old, slip.new, 1)
+    (tiny / "my.toml").write_text(text)
+    before = files(tiny)
+    wanted = slip.line_of or slip.new.split("\n")[-1]
+    lines = [number for number, line in enumerate(text.splitlines(), start=1) if wanted in line]
+    if verb == "run":
+        result = command("run", "tiny.py", "--graph", "my.toml")
+        assert_refused(result, *slip.said)
+        said = result.err
+    else:
+        result = command("check", "my.toml")
+        assert (result.code, result.err) == (2, "")
+        said = result.out
+        assert all(text in said for text in slip.said), said
+    assert any(re.search(rf"^my\.toml:{line}( \S+)?: error G\d\d\d: ", said, re.M) for line in lines), (lines, said)
+    assert files(tiny) == before
+
+
+def test_every_problem_is_said_at_once(tiny: Path, command: Command) -> None:
+    text = FIT.replace('use = "choice"', 'use = "chioce"').replace("{ max_norm", "{ maxnorm").replace("50 st", "50 sx")
+    (tiny / "my.toml").write_text(text)
+    assert_refused(command("run", "tiny.py", "--graph", "my.toml"), "has 3 problems", "chioce", "maxnorm", "sxeps")
+
+
+def _big(folder: Path) -> None:
+    (folder / "my.toml").write_text(FIT + "#" * (1 << 20))
+
+
+def _loop(folder: Path) -> None:
+    (folder / "my.toml").write_text('format = 1\nextends = "other.toml"\n')
+    (folder / "other.toml").write_text('format = 1\nextends = "my.toml"\n')
+
+
+def _edges_inside(folder: Path) -> None:
+    text = 'format = 1\nstart = "a"\n[nodes]\na = { use = "choice" }\nedges = { a = ["end"] }\n'
+    (folder / "my.toml").write_text(text)
+
+
+def _extends(path: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "my.toml").write_text(f'format = 1\nextends = "{path}"\n') and None
+
+
+FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "missing": (lambda folder: None, ("`my.toml`", "missing")),
+    "a folder": (lambda folder: (folder / "my.toml").mkdir(), ("`my.toml`", "a folder")),
+    "empty": (lambda folder: (folder / "my.toml").touch(), ("my.toml", "`nodes` is missing")),
+    "not text": (lambda folder: (folder / "my.toml").write_bytes(b"\x89PNG\r\n\x1a\n\xff"), ("not UTF-8", "byte 0")),
+    "zeros": (lambda folder: (folder / "my.toml").write_bytes(bytes(100)), ("my.toml:1", "TOML", r"\x00")),
+    "over 1 MiB": (_big, ("`my.toml`", "larger than 1 MiB")),
+    "edges inside [nodes]": (_edges_inside, ("my.toml:5", "`edges` stands inside [nodes]", "its header [edges]")),
+    "extends in a loop": (_loop, ("other.toml:2", "in a circle", "my.toml -> ")),
+    "extends itself": (_extends("my.toml"), ("my.toml:2", "in a circle")),
+    "extends what is not there": (_extends("nowhere/base.toml"), ("my.toml:2", "nowhere/base.toml", "missing")),
+    "extends an unknown name": (_extends("ift"), ("my.toml:2", "`ift`", "did you mean `fit`?")),
+    "extends an absolute path": (_extends("/etc/passwd"), ("my.toml:2", "/etc/passwd", "relative path")),
+    "extends what is no graph": (_extends("tiny.py"), ("tiny.py:1", "TOML")),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), FILES.values(), ids=FILES)
+def test_a_file_that_is_no_graph(
+    make: Callable[[Path], object], said: tuple[str, ...], tiny: Path, command: Command
+) -> None:
+    make(tiny)
+    before = files(tiny)
+    assert_refused(command("run", "tiny.py", "--graph", "my.toml"), *said)
+    assert_refused(command("show", "my.toml"), *said)
+    assert files(tiny) == before
+
+
+@pytest.mark.parametrize("verb", [["run", "tiny.py", "--graph"], ["show"], ["check"], ["render", "-o", "x.dot"]])
+def test_an_unknown_graph(verb: list[str], tiny: Path, command: Command) -> None:
+    before = files(tiny)
+    assert_refused(command(*verb, "ift"), "no graph `ift`", "did you mean `fit`?")
+    assert files(tiny) == before
+
+
+# --- Scripts ---------------------------------------------------------------------------------------------------------
+
+SCRIPTS = {
+    "a resource is missing": (
+        TINY.replace('        "optimizer"', '        "optimiser"'),
+        ("`optimizer`", "`step`", "did you mean `optimiser`?"),
+    ),
+    "nothing is returned": (TINY.replace("return {", "_ = {"), ("mine.py:setup", "returned nothing")),
+    "a list is returned": (TINY.replace("return {", "return list({").replace("    }\n", "    })\n"), ("type list",)),
+    "a key is no name": (TINY.replace('"model":', "7:"), ("mine.py:setup", "the key 7")),
+    "setup is missing": (TINY.replace("def setup", "def set_up"), ("`mine.py`", "`setup`", "mine.py:set_up?")),
+    "nothing is defined": ("", ("`mine.py`", "`setup`", "write a function setup()")),
+    "setup is no function": ("setup = {}", ("`mine.py`", "`setup`")),
+    "training_step takes too little": (
+        TINY.replace("(model, batch):", "(model):"),
+        ("training_step", "(model, batch)"),
+    ),
+    "training_step is no function": (TINY.replace(": training_step,", ": 3,"), ("training_step", "function")),
+    "a name of the engine's": (TINY.replace('"model":', '"seed": 1, "model":'), ("mine.py:setup", "`seed`", "--seed")),
+    "a parameter of the engine's": (TINY.replace('"model":', '"about": 1, "model":'), ("mine.py:setup", "`about`")),
+    "a slot of the engine's": (TINY.replace('"model":', '"recorder": 1, "model":'), ("`recorder`", "another name")),
+    "a required argument is missing": (TINY.replace("lr: float = 0.1", "lr: float"), ("`lr`", "lr=VALUE")),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), SCRIPTS.values(), ids=SCRIPTS)
+def test_a_script_that_does_not_fit(text: str, said: tuple[str, ...], folder: Path, command: Command) -> None:
+    (folder / "mine.py").write_text(text)
+    assert_refused(command("run", "mine.py"), *said)
+    assert files(folder) == {folder / "mine.py"}
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("tny.py", ("no script `tny.py`", "did you mean tiny.py?")),
+        ("elsewhere/tiny.py", ("no script `elsewhere/tiny.py`",)),
+        ("folder.py", ("`folder.py` is a folder",)),
+        ("notes.txt", ("`notes.txt`", "end in .py")),
+        ("my-train.py", ("`my-train.py`", "rename")),
+        ("wave.py", ("`wave.py`", "module of Python's own", "rename")),
+        ("random.py", ("`random.py`", "module of Python's own", "rename")),
+        ("numpy.py", ("`numpy.py`", "another module, `numpy`", "rename")),
+        ("tiny.py:stup", ("no function `stup`", "did you mean tiny.py:setup?")),
+        ("tiny.py:torch", ("no function `torch`",)),
+    ],
+)
+def test_a_script_that_cannot_be_imported(script: str, said: tuple[str, ...], tiny: Path, command: Command) -> None:
+    (tiny / "folder.py").mkdir()
+    for name in ("notes.txt", "my-train.py", "wave.py", "random.py", "numpy.py"):
+        (tiny / name).write_text(TINY)
+    before = files(tiny)
+    assert_refused(command("run", script), *said)
+    assert files(tiny) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def setup(:\n", 'mine.py", line 1'),
+        ("x = 1\nimport no_such_module\n", 'mine.py", line 2'),
+        ("def setup():\n    return undefined\n", 'mine.py", line 2'),
+    ],
+    ids=["syntax", "import", "setup"],
+)
+def test_a_mistake_in_the_users_code_is_the_users_traceback(
+    text: str, said: str, folder: Path, command: Command
+) -> None:
+    (folder / "mine.py").write_text(text)
+    result = command("run", "mine.py")
+    assert (result.code, result.out) == (1, "")
+    assert said in result.err
+    assert "/graphtrain/" not in result.err and "importlib" not in result.err, "only the user's frames"
+    assert files(folder) == {folder / "mine.py"}
+
+
+# --- The command line ------------------------------------------------------------------------------------------------
+
+WORDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "unknown argument": (["batchs=3"], ("`batchs`", "tiny.py:setup", "did you mean `batches`")),
+    "wrong type of an argument": (["lr=fast"], ("tiny.py:setup: lr: expected a number", '"fast"')),
+    "fraction for an integer": (["batches=1.5"], ("batches: expected an integer, got 1.5",)),
+    "number for a text": (["name=3"], ("name: expected a string, got 3", "quote", "name='\"...\"'")),
+    "argument set twice": (["lr=1", "lr=2"], ("`lr` is set twice",)),
+    "unknown node": (["acumulate.every=2"], ("acumulate", "did you mean `accumulate`?")),
+    "unknown node inside": (["validate/nextbatch.limit=2"], ("`nextbatch`", "did you mean `next_batch`?")),
+    "nothing inside": (["step/clip.max_norm=2"], ("`step` has no graph inside",)),
+    "unknown parameter": (["accumulate.evry=2"], ("`accumulate.evry`", "did you mean `every`?")),
+    "wrong type of a parameter": (["accumulate.every=fast"], ("accumulate.every: expected an integer", '"fast"')),
+    "unknown unit of a parameter": (["finish.after=3 stpes"], ("`stpes`", "did you mean `steps`?")),
+    "parameter without a node": ([".every=2"], ("`.every=`", "NODE.PARAM=VALUE")),
+    "parameter without a name": (["clip.=2"], ("`clip.=`", "NODE.PARAM=VALUE")),
+    "setting without =": (["lr"], ("`lr`", "NAME=VALUE")),
+    "setting without a name": (["=3"], ("`=3`", "NAME=VALUE")),
+    "unknown device": (["--device", "gpu"], ('no device "gpu"',)),
+    "a device that is not here": (["--device", "cuda:99"], ('no device "cuda:99"',)),
+    "until nonsense": (["--until", "nonsense"], ("--until", "nonsense", "500 steps")),
+    "until an unknown unit": (["--until", "5 stpes"], ("--until", "`stpes`", "did you mean `steps`?")),
+    "resume what is not there": (["--resume", "nowhere"], ("--resume", "`nowhere`")),
+    "seed too large": (["--seed", str(2**64)], ("--seed", str(2**64))),
+    "seed below zero": (["--seed", "-1"], ("--seed", "-1")),
+    "a run directory below a file": (["--run-dir", "tiny.py/run"], ("`tiny.py/run`", "Not a directory")),
+    "a run directory that is a file": (["--run-dir", "tiny.py"], ("`tiny.py`",)),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), WORDS.values(), ids=WORDS)
+def test_a_slip_on_the_command_line(words: list[str], said: tuple[str, ...], tiny: Path, command: Command) -> None:
+    before = files(tiny)
+    assert_refused(command("run", "tiny.py", *words), *said)
+    assert files(tiny) == before
+
+
+def test_runs_cannot_be_made(tiny: Path, command: Command) -> None:
+    (tiny / "runs").touch()
+    assert_refused(command("run", "tiny.py"), "`runs/tiny-001`", "--run-dir")
+
+
+@pytest.mark.parametrize("words", [["--sede", "1"], ["--seed", "x"], ["--until"]])
+def test_options_are_checked(words: list[str], tiny: Path, command: Command) -> None:
+    before = files(tiny)
+    result = command("run", "tiny.py", *words)
+    assert (result.code, result.out) == (2, "")
+    assert words[0] in result.err and "Traceback" not in result.err
+    assert files(tiny) == before
+
+
+@pytest.fixture
+def kept(tiny: Path, command: Command) -> Path:
+    """A finished run in the folder `kept`."""
+    assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "kept").code == 0
+    return tiny / "kept"
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    return {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("resume", "said"),
+    [
+        ("never", ("`kept` holds a run already", "another run directory")),
+        ("nowhere", ("no checkpoint `nowhere`", "there are: 00000")),
+        ("000001-step-40", ("no checkpoint `000001-step-40`", "did you mean 000001-step-4?")),
+    ],
+)
+def test_a_run_that_is_not_to_be_touched(resume: str, said: tuple[str, ...], kept: Path, command: Command) -> None:
+    before = _contents(kept)
+    assert_refused(command("run", "tiny.py", "--run-dir", "kept", "--resume", resume), *said)
+    assert _contents(kept) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "nowhere"], ("no run in `nowhere`",)),
+        (["status", "tiny.py"], ("`tiny.py`",)),
+        (["nodes", "clp"], ("no kind `clp`", "did you mean `clip`?")),
+        (["copy", "fit", "tiny.toml/x.toml"], ("`tiny.toml/x.toml`",)),
+        (["copy", "fit", "my_fit"], ("`my_fit`", ".toml")),
+        (["copy", "ift", "x.toml"], ("`ift`", "did you mean `fit`?")),
+        (["render", "fit", "-o", "x.jpeg"], ("x.jpeg", ".svg")),
+        (["render", "fit", "-o", "nowhere/x.dot"], ("nowhere/x.dot",)),
+        (["render", "fit", "-o", "x.dot", "--run-dir", "nowhere"], ("no checkpoint in `nowhere`",)),
+        (["check", "fit", "--script", "nowhere.py"], ("no script `nowhere.py`",)),
+    ],
+    ids=" ".join,
+)
+def test_the_other_commands(words: list[str], said: tuple[str, ...], tiny: Path, command: Command) -> None:
+    before = files(tiny)
+    assert_refused(command(*words), *said)
+    assert files(tiny) == before
+
+
+# --- Through a real process ------------------------------------------------------------------------------------------
+
+
+def test_a_real_process_refuses_alike(tiny: Path) -> None:
+    (tiny / "my.toml").write_text(FIT.replace("{ max_norm", "{ maxnorm"))
+    before = files(tiny)
+    assert_refused(
+        in_a_process("run", "tiny.py", "--graph", "my.toml", cwd=tiny), "my.toml:", "did you mean `max_norm`?"
+    )
+    assert_refused(in_a_process("show", "nothing", cwd=tiny), "no graph `nothing`", "known: evaluate, fit")
+    assert {one for one in files(tiny) if "__pycache__" not in one.parts} == before

@@ -1,0 +1,296 @@
+"""`graphtrain run`, stopped and gone on with, and `graphtrain status` from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command.conftest import Command
+from tests.command.running import SLOW, TINY, in_a_process, start
+
+WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
+
+
+def status_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "status.json").read_text())
+
+
+def rows_of(run_dir: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def printed_command(err: str) -> list[str]:
+    """The words after the last "go on with:"."""
+    words = shlex.split(err.rpartition("go on with: ")[2].splitlines()[0])
+    assert words[:2] == ["graphtrain", "run"]
+    return words[1:]
+
+
+# --- From beginning to end -------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_kept_in_a_fresh_directory(tiny: Path, command: Command) -> None:
+    for number in (1, 2):
+        result = command("run", "tiny.py", "finish.after=2 epochs")
+        assert (result.code, result.out) == (0, "")
+        assert f"run directory: runs/tiny-00{number};" in result.err
+        assert f"the run is finished: runs/tiny-00{number}" in result.err
+    first, second = (status_of(tiny / "runs" / f"tiny-00{number}") for number in (1, 2))
+    assert (first["state"], first["step"], first["epoch"]) == ("finished", 8, 2)
+    assert first["digest"] == second["digest"], "one seed, one result"
+
+
+def test_a_directory_that_is_taken_is_passed_over(tiny: Path, command: Command) -> None:
+    (tiny / "runs" / "tiny-001").mkdir(parents=True)  # as by a run started beside, a moment ago
+    (tiny / "runs" / "tiny-002").touch()
+    assert "run directory: runs/tiny-003;" in command("run", "tiny.py", "finish.after=1 steps").err
+    assert list((tiny / "runs" / "tiny-001").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "rows"),
+    [
+        (["batches=6"], 6, 1),
+        (["accumulate.every=2"], 2, 1),
+        (["finish.after=3 steps"], 3, 0),
+        (["log.every=1 steps"], 4, 5),
+        (["next_batch.limit=2"], 2, 1),
+        (["validate/next_batch.limit=1"], 4, 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_settings_reach_setup_and_nodes(
+    words: list[str], steps: int, rows: int, folder: Path, command: Command
+) -> None:
+    (folder / "tiny.py").write_text(WITH_VALIDATION if "validate" in words[0] else TINY)
+    if not words[0].startswith("finish"):
+        words = [*words, "finish.after=1 epochs"]
+    assert command("run", "tiny.py", *words, "--run-dir", "r").code == 0
+    assert status_of(folder / "r")["step"] == steps
+    file = folder / "r" / "metrics.jsonl"
+    assert (len(rows_of(folder / "r")) if file.exists() else 0) == rows
+
+
+def test_arguments_keep_their_types(folder: Path, command: Command) -> None:
+    head = "from pathlib import Path\nfrom typing import Any, Literal\n"
+    signature = "def setup(lr: float, path: Path, sizes: list[int], mode: Literal['a', 'b'] = 'b', **rest: Any):\n"
+    line = "    print(repr((lr, path, sizes, mode, rest)))\n    batches = 1\n"
+    text = head + TINY.split("def setup")[0] + signature + line + TINY.split("):\n", 2)[2]
+    (folder / "mine.py").write_text(text)
+    words = ["lr=1", "path=data/x", "sizes=[1, 2]", "mode=a", "more=bf16-mixed", "finish.after=1 steps"]
+    result = command("run", "mine.py", *words)
+    assert result.code == 0, result
+    assert result.out == f"{(1.0, Path('data/x'), [1, 2], 'a', {'more': 'bf16-mixed'})!r}\n"
+
+
+def test_another_function_another_graph_another_seed(tiny: Path, command: Command) -> None:
+    (tiny / "tiny.py").write_text(TINY + "\ndef other():\n    return setup(batches=2)\n")
+    (tiny / "my.toml").write_text(
+        'format = 1\nextends = "fit"\n[[edit]]\nset = "finish"\nafter = "3 epochs"\n'.replace("finish", "finish")
+    )
+    digests = set()
+    for seed in ("0", "1"):
+        assert command("run", "tiny.py:other", "--graph", "my.toml", "--seed", seed, "--run-dir", seed).code == 0
+        assert status_of(tiny / seed)["step"] == 6
+        digests.add(status_of(tiny / seed)["digest"])
+    assert len(digests) == 2
+
+
+def test_a_script_by_a_link_and_from_elsewhere(tiny: Path, command: Command) -> None:
+    (tiny / "links").mkdir()
+    (tiny / "links" / "linked.py").symlink_to(tiny / "tiny.py")
+    assert command("run", "links/linked.py", "finish.after=1 steps").code == 0
+    assert (tiny / "runs" / "linked-001").is_dir()
+
+
+def test_a_finished_run_says_so(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r"]
+    assert command(*words).code == 0
+    before = status_of(tiny / "r")
+    again = command(*words)
+    assert again.code == 0
+    assert "the run was finished before; raise its ending to go on" in again.err
+    assert (status_of(tiny / "r")["digest"], status_of(tiny / "r")["step"]) == (before["digest"], 4)
+    raised = command(*words[:2], "finish.after=2 epochs", *words[3:])
+    assert raised.code == 0 and "the run is finished: r" in raised.err
+    assert status_of(tiny / "r")["step"] == 8
+
+
+def test_quiet_prints_errors_only(tiny: Path, command: Command) -> None:
+    assert (lambda r: (r.code, r.out, r.err))(command("run", "tiny.py", "finish.after=1 epochs", "--quiet")) == (
+        0,
+        "",
+        "",
+    )
+    assert command("run", "tiny.py", "lr=fast", "--quiet").err.startswith("error: ")
+
+
+# --- Until, and the command that goes on -----------------------------------------------------------------------------
+
+
+def test_until_and_the_printed_command(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "lr=0.05", "finish.after=3 epochs", "--run-dir", "whole", "--seed", "3").code == 0
+    words = ["run", "tiny.py", "lr=0.05", "finish.after=3 epochs", "--seed", "3", "--resume", "never"]
+    first = command(*words, "--until", "5 steps")
+    assert first.code == 0
+    run_dir = tiny / "runs" / "tiny-001"
+    assert (status_of(run_dir)["state"], status_of(run_dir)["step"]) == ("stopped", 5)
+    second = command(*printed_command(first.err))
+    assert second.code == 0, second
+    assert "resumed" in second.err and "exact" in second.err
+    assert status_of(run_dir)["digest"] == status_of(tiny / "whole")["digest"]
+    assert (run_dir / "metrics.jsonl").read_text() == (tiny / "whole" / "metrics.jsonl").read_text()
+    third = command(*printed_command(first.err))
+    assert third.code == 0 and "finished before" in third.err
+
+
+def test_until_an_amount_already_reached_changes_nothing(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "--run-dir", "r", "--until", "5 steps"]
+    assert command(*words).code == 0
+    digest = status_of(tiny / "r")["digest"]
+    assert command(*words).code == 0
+    assert (status_of(tiny / "r")["step"], status_of(tiny / "r")["digest"]) == (5, digest)
+
+
+def test_resume_from_a_named_checkpoint(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "checkpoint.keep=9", "--run-dir", "r"]
+    assert command(*words, "finish.after=3 epochs").code == 0
+    digest = status_of(tiny / "r")["digest"]
+    names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
+    again = command(*words, "finish.after=3 epochs", "--resume", names[0])
+    assert again.code == 0 and f"resumed {names[0]}" in again.err
+    assert status_of(tiny / "r")["digest"] == digest
+
+
+# --- Failures of the user's code -------------------------------------------------------------------------------------
+
+FAILING = TINY.replace(
+    "    return model(batch)",
+    "    if step == 2:\n        helper()\n    return model(batch)",
+).replace("(model, batch):", "(model, batch, step):")
+FAILING = FAILING.replace(
+    "def training_step",
+    "def helper():\n    try:\n        {}['label']\n    except KeyError:\n        raise ValueError('no label')\n\ndef training_step",
+)
+
+
+@pytest.mark.parametrize("name", ["project", "click"])
+def test_an_exception_in_training_step_is_the_users(name: str, folder: Path, command: Command) -> None:
+    (folder / name).mkdir()
+    (folder / name / "mine.py").write_text(FAILING)
+    result = command("run", f"{name}/mine.py", "--run-dir", "r")
+    assert (result.code, result.out) == (1, "")
+    last = result.err.rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    assert last[0].endswith(", in training_step"), "the user's frame comes first"
+    assert sum(line.startswith("  File ") for line in last) == 2
+    assert all(f"/{name}/mine.py" in line for line in last if line.startswith("  File "))
+    assert "ValueError: no label" in last
+    assert any("`train_batch`" in line and "step 2" in line for line in last), "the note names node and step"
+    assert "KeyError: 'label'" in result.err, "what the user's exception came from is kept"
+    assert "graphtrain/engine" not in result.err
+    status = status_of(folder / "r")
+    assert (status["state"], status["position"]) == ("failed", "train_batch")
+    shown = command("status", "r").out
+    assert "r: failed" in shown and "train_batch" in shown
+
+
+def test_a_broken_pipe_of_the_users_is_no_secret(folder: Path, command: Command) -> None:
+    (folder / "mine.py").write_text(FAILING.replace("        helper()", "        raise BrokenPipeError('the socket')"))
+    result = command("run", "mine.py")
+    assert result.code == 1
+    assert "BrokenPipeError: the socket" in result.err
+
+
+def test_a_failed_run_goes_on_from_its_last_checkpoint(folder: Path, command: Command) -> None:
+    words = ["run", "mine.py", "checkpoint.every=1 steps", "finish.after=1 epochs", "--run-dir"]
+    (folder / "mine.py").write_text(FAILING)
+    assert command(*words, "r").code == 1
+    (folder / "mine.py").write_text(FAILING.replace("step == 2", "False"))
+    again = in_a_process(*words, "r", cwd=folder)
+    assert again.code == 0, again
+    assert "resumed" in again.err and "step 2" in again.err
+    assert status_of(folder / "r")["state"] == "finished"
+
+
+# --- Signals, in real processes --------------------------------------------------------------------------------------
+
+
+def wait_until_it_runs(process: subprocess.Popen[str], run_dir: Path, *, rows: int = 1) -> None:
+    """Return when the run has recorded some rows."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        file = run_dir / "status.json"
+        if file.exists() and status_of(run_dir)["step"] >= rows:
+            return
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError("it did not begin")
+
+
+@pytest.fixture
+def slow(folder: Path) -> list[str]:
+    (folder / "slow.py").write_text(SLOW)
+    return ["run", "slow.py", "batches=50", "finish.after=1 epochs", "checkpoint.every=1 steps", "--run-dir"]
+
+
+def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_been(slow: list[str], folder: Path, command: Command) -> None:
+    process = start([*slow, "r"], folder)
+    wait_until_it_runs(process, folder / "r")
+    shown = command("status", "r")
+    assert shown.code == 0 and shown.out.startswith("r: running, graph fit, next node ")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (75, ""), err
+    assert "stopped on request" in err
+    stopped = status_of(folder / "r")
+    assert stopped["state"] == "stopped" and 0 < stopped["step"] < 50
+    shown = command("status", "r", "--json")
+    assert json.loads(shown.out)["state"] == "stopped"
+    again = in_a_process(*printed_command(err), cwd=folder)
+    assert again.code == 0, again
+    assert "unchanged: exact" in again.err
+    assert command(*slow, "whole").code == 0
+    assert status_of(folder / "r")["digest"] == status_of(folder / "whole")["digest"]
+    assert (folder / "r" / "metrics.jsonl").read_text() == (folder / "whole" / "metrics.jsonl").read_text()
+    assert command("status", "r").out.startswith("r: finished, graph fit\n")
+
+
+def test_a_killed_run_is_interrupted_and_a_second_interrupt_is_at_once(
+    slow: list[str], folder: Path, command: Command
+) -> None:
+    killed = start([*slow, "killed"], folder)
+    (folder / "stuck.py").write_text(
+        TINY.replace("    return model(batch)", "    while True: pass\n    return model(batch)")
+    )
+    stuck = start(["run", "stuck.py", "--run-dir", "stuck"], folder)
+    try:
+        wait_until_it_runs(killed, folder / "killed")
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.communicate(timeout=30)
+        assert status_of(folder / "killed")["state"] == "running", "nobody could write otherwise"
+        assert command("status", "killed").out.startswith("killed: interrupted, graph fit, next node ")
+        assert json.loads(command("status", "killed", "--json").out)["state"] == "interrupted"
+
+        wait_until_it_runs(stuck, folder / "stuck", rows=0)
+        time.sleep(0.3)  # from the status to the handlers, and into the endless step
+        stuck.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            stuck.wait(0.5)
+        stuck.send_signal(signal.SIGINT)
+        _, err = stuck.communicate(timeout=10)
+        assert stuck.returncode == 130
+        assert "interrupted" in err and "Traceback" not in err
+        assert command("status", "stuck").out.startswith("stuck: interrupted, ")
+    finally:
+        for process in (killed, stuck):
+            process.kill()
+            process.communicate()
