@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 
 
@@ -19,6 +20,10 @@ class Accumulate:
     every: int = 1
 
     count: int = progress(0, counts="backward")
+
+    def setup(self) -> None:
+        if self.every < 1:  # 0 would divide the loss by nothing, -1 climb it
+            raise UsageError(f"accumulate.every: expected a whole number > 0, got {self.every}")
 
     def __call__(self) -> None:
         """Nothing: the engine keeps the count from the declared effects of the other nodes."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.nodes.optimizers import parameters_of
 
@@ -32,6 +33,8 @@ class Clip:
         return self.max_norm == math.inf
 
     def setup(self, optimizer: Any) -> None:
+        if not self.max_norm > 0:  # a negative one would turn the gradients around
+            raise UsageError(f"clip.max_norm: expected a number > 0, got {self.max_norm}", "inf is no clipping")
         self._parameters = parameters_of(optimizer)
 
     def __call__(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from graphtrain.data.batch import batch_mover, sample_counter
 from graphtrain.data.source import Source, source_of
+from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock, node, progress
 
 _NEVER = 2**62
@@ -71,6 +72,11 @@ class NextBatch:
         say: Callable[[str], None],
         batch_size: Callable[[Any], int] | None = None,
     ) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(
+                f"next_batch.limit: expected a whole number > 0, got {self.limit}",
+                'leave it out for all batches; a validation that is not wanted has every = "never"',
+            )
         self._source = source_of(train_data, seed=seed, saving=saving, say=say)
         self._count = batch_size or sample_counter()
         self._move = batch_mover(device)

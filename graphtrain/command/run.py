@@ -81,7 +81,11 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
     again = replace(options, run_dir=run_dir, resume="auto")
     if options.run_dir is None:
         say(f"run directory: {run_dir}; stop it when you like, and go on with: {command_line(script, settings, again)}")
-    outcome = running.run(resume=options.resume, until=options.until)
+    try:
+        outcome = running.run(resume=options.resume, until=options.until)
+    except KeyboardInterrupt:
+        say(f"go on with: {command_line(script, settings, again)}")
+        raise
     lines.flush()
     say(f"{outcome}: {run_dir}  digest {running.digest()[:16]}")
     if outcome.resumable:

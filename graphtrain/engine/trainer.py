@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,9 @@ from graphtrain.text.canonical import structural_hash
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
 
+# The status is written anew when a row of metrics comes and it is older than this.
+_STATUS_SECONDS = 5.0
+
 
 @final
 class Trainer:
@@ -49,7 +53,8 @@ class Trainer:
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
-        seed: seeds Python, NumPy and torch here, and data and evaluation. None leaves the generators as they are.
+        seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. None leaves the generators
+            as they are.
         device: where the model is and batches go. Default: CUDA where there is one, else the CPU.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
         loggers: called with every row of metrics: ``logger(metrics, step)``.
@@ -97,6 +102,7 @@ class Trainer:
             torch.backends.cudnn.benchmark = False
         self._deterministic = deterministic
         self._resources = dict(resources)
+        self._seed = seed
         self._device = resolve_device(device)
         self._life = LifeCycle()
         self._recorder = Recorder(lambda: self._whereabouts.step_and_epoch())
@@ -124,17 +130,16 @@ class Trainer:
         self._loop = Loop(self._program.main.nodes[self.graph.start].index, pending)
         self._begun = False
         self._attempts = 0
+        self._status_written = 0.0
         self._keeper = Keeper(run_dir, self._say, about or {}) if run_dir is not None else None
         if self._keeper is not None:
-            self._recorder.loggers.append(self._keeper.row)
+            self._recorder.loggers += [self._keeper.row, self._refresh_status]
         self._recorder.loggers += loggers
         for line in self._program.absent:
             self._say_once(line)
         for name in self._program.unread_resources():
             hint = suggestion(name, self._program.asked)
             self._say_once(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you" in hint else ""))
-        if seed is not None:
-            seed_everything(seed)
 
     # ---- what can be looked at
 
@@ -323,6 +328,8 @@ class Trainer:
         else:
             checkpoint = named_checkpoint(resume) if resume not in ("auto", "never") else None
         if checkpoint is None:
+            if self._seed is not None:
+                seed_everything(self._seed)
             self._compiler.enter(self._program.main, reset=True)
         else:
             self._restore(checkpoint)
@@ -348,17 +355,22 @@ class Trainer:
         for scope in bound.scope.around():
             self._compiler.enter(scope, reset=False)
         self._state.restore_generators(tree)
-        if not changed_graph and (found := self.digest()) != manifest["digest"]:
-            raise CheckpointError(
-                f"{checkpoint.path}: the state loaded is not the state saved "
-                f"(digest {found[:12]} instead of {manifest['digest'][:12]})",
-                "a resource has state that its state_dict does not load back exactly",
-            )
+        if not changed_graph:
+            self._expect_digest(checkpoint)
         changes = environment_changes(manifest["environment"], environment(self._deterministic))
         if changed_graph:
             changes.append("the graph")
         exact = "unchanged: exact" if not changes else "changed: " + ", ".join(changes)
         self._say(f"resumed {checkpoint.path.name}: {self._whereabouts.describe()}; {exact}")
+
+    def _expect_digest(self, checkpoint: Checkpoint) -> None:
+        """What was loaded must be what was saved, to the last bit."""
+        found, saved = self.digest(), checkpoint.manifest["digest"]
+        if found != saved:
+            raise CheckpointError(
+                f"{checkpoint.path}: the state loaded is not the state saved (digest {found[:12]}, not {saved[:12]})",
+                "a resource has state that its state_dict does not load back exactly",
+            )
 
     # ---- saving
 
@@ -409,9 +421,15 @@ class Trainer:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {names}", reason)
         return False
 
+    def _refresh_status(self, metrics: Mapping[str, float], step: int) -> None:
+        """A logger: keeps the status from growing old between checkpoints."""
+        if time.monotonic() - self._status_written >= _STATUS_SECONDS:
+            self._write_status()
+
     def _write_status(self) -> None:
         if self._keeper is None:
             return
+        self._status_written = time.monotonic()
         step, epoch = self._whereabouts.step_and_epoch()
         status = {
             "state": self._life.state,
@@ -419,6 +437,7 @@ class Trainer:
             "position": self.position,
             "step": step,
             "epoch": epoch,
+            "place": self._whereabouts.describe(),
             "metrics": self._recorder.rows[-1] if self._recorder.rows else {},
         }
         self._keeper.write_status(status)

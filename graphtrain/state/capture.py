@@ -1,7 +1,7 @@
 """Everything a continuation depends on, as one tree: captured for a checkpoint or a digest, and put back.
 
-Sections: `resources` (each one's `state_dict`), `modules` (what that leaves out), `gradients`, `loose` (parameters of
-optimizers outside any module), `random`, `progress` (by node path), `slots` (those alive), `metrics` (running means).
+Sections: `resources` (each one's `state_dict`), `modules` and `optimizers` (what that leaves out), `gradients`,
+`random`, `progress` (by node path), `slots` (those alive), `metrics` (running means).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.state.modules import (
     capture_gradients,
     capture_module,
+    capture_optimizer,
     load_optimizer,
-    loose_parameters,
     restore_gradients,
     restore_module,
+    restore_optimizer,
 )
 from graphtrain.state.random import capture_random, restore_random
 
@@ -57,7 +58,7 @@ class State:
             "resources": {name: one.state_dict() for name, one in self._stateful.items()},
             "modules": {name: capture_module(one) for name, one in self._modules.items()},
             "gradients": {name: capture_gradients(one) for name, one in self._modules.items()},
-            "loose": {name: self._loose(one) for name, one in self._optimizers.items()},
+            "optimizers": {name: capture_optimizer(one, self._owned()) for name, one in self._optimizers.items()},
             "progress": {bound.path: _progress(bound) for bound in self._program.nodes if not bound.bypassed},
             "slots": {self._program.slot_names[index]: self._program.slots[index] for index in sorted(alive)},
             "metrics": self._recorder.state_dict(),
@@ -67,9 +68,9 @@ class State:
             },
         }
 
-    def _loose(self, optimizer: Any) -> dict[str, Any]:
-        found = loose_parameters(optimizer, list(self._modules.values()))
-        return {name: {"value": one.detach(), "grad": one.grad} for name, one in found}
+    def _owned(self) -> set[int]:
+        """The identities of all parameters that some module owns."""
+        return {id(parameter) for module in self._modules.values() for parameter in module.parameters()}
 
     def essential(self, tree: Tree) -> Tree:
         """What the continuation depends on: no clocks, no observers, no `runs` that nothing reads."""
@@ -127,13 +128,7 @@ class State:
             restore_module(module, tree["modules"][name])
             restore_gradients(module, tree["gradients"][name])
         for name, optimizer in self._optimizers.items():
-            self._restore_loose(optimizer, tree["loose"].get(name, {}))
-
-    def _restore_loose(self, optimizer: Any, saved: Mapping[str, Any]) -> None:
-        with torch.no_grad():
-            for key, parameter in loose_parameters(optimizer, list(self._modules.values())):
-                parameter.copy_(saved[key]["value"])
-                parameter.grad = saved[key]["grad"]
+            restore_optimizer(optimizer, tree["optimizers"][name], self._owned())
 
     def restore_progress(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
         """Put the progress of nodes, the slots and the means back; what the graph has no place for is left out."""

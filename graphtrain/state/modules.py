@@ -46,9 +46,31 @@ def restore_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Ten
         parameter.grad = None if saved is None else saved.to(parameter.device)
 
 
-def loose_parameters(optimizer: Any, modules: list[torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
+    """What an optimizer's `state_dict` leaves out: the parameters that belong to no module, and whether it has stepped.
+
+    Arguments:
+        owned: the identities of the parameters that modules own.
+    """
+    return {
+        # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
+        "stepped": bool(getattr(optimizer, "_opt_called", False)),
+        "loose": {key: {"value": one.detach(), "grad": one.grad} for key, one in _loose_parameters(optimizer, owned)},
+    }
+
+
+def restore_optimizer(optimizer: Any, state: Mapping[str, Any], owned: set[int]) -> None:
+    """Put back what `capture_optimizer` took."""
+    if state["stepped"]:
+        optimizer._opt_called = True
+    with torch.no_grad():
+        for key, parameter in _loose_parameters(optimizer, owned):
+            parameter.copy_(state["loose"][key]["value"])
+            parameter.grad = state["loose"][key]["grad"]
+
+
+def _loose_parameters(optimizer: Any, owned: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors an optimizer updates that belong to no module, by their place in its groups."""
-    owned = {id(parameter) for module in modules for parameter in module.parameters()}
     for index, group in enumerate(optimizer.param_groups):
         for number, parameter in enumerate(group["params"]):
             if id(parameter) not in owned:

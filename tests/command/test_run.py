@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.running import SLOW, TINY, in_a_process, start
+from tests.command.running import SLOW, TINY, Result, in_a_process, start
 
 WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
 
@@ -93,9 +93,8 @@ def test_arguments_keep_their_types(folder: Path, command: Command) -> None:
 
 def test_another_function_another_graph_another_seed(tiny: Path, command: Command) -> None:
     (tiny / "tiny.py").write_text(TINY + "\ndef other():\n    return setup(batches=2)\n")
-    (tiny / "my.toml").write_text(
-        'format = 1\nextends = "fit"\n[[edit]]\nset = "finish"\nafter = "3 epochs"\n'.replace("finish", "finish")
-    )
+    overlay = 'format = 1\nextends = "fit"\n[[edit]]\nset = "finish"\nafter = "3 epochs"\n'
+    (tiny / "my.toml").write_text(overlay)
     digests = set()
     for seed in ("0", "1"):
         assert command("run", "tiny.py:other", "--graph", "my.toml", "--seed", seed, "--run-dir", seed).code == 0
@@ -125,11 +124,7 @@ def test_a_finished_run_says_so(tiny: Path, command: Command) -> None:
 
 
 def test_quiet_prints_errors_only(tiny: Path, command: Command) -> None:
-    assert (lambda r: (r.code, r.out, r.err))(command("run", "tiny.py", "finish.after=1 epochs", "--quiet")) == (
-        0,
-        "",
-        "",
-    )
+    assert command("run", "tiny.py", "finish.after=1 epochs", "--quiet") == Result(0, "", "")
     assert command("run", "tiny.py", "lr=fast", "--quiet").err.startswith("error: ")
 
 
@@ -173,12 +168,20 @@ def test_resume_from_a_named_checkpoint(tiny: Path, command: Command) -> None:
 # --- Failures of the user's code -------------------------------------------------------------------------------------
 
 FAILING = TINY.replace(
-    "    return model(batch)",
-    "    if step == 2:\n        helper()\n    return model(batch)",
-).replace("(model, batch):", "(model, batch, step):")
-FAILING = FAILING.replace(
-    "def training_step",
-    "def helper():\n    try:\n        {}['label']\n    except KeyError:\n        raise ValueError('no label')\n\ndef training_step",
+    """\
+def training_step(model, batch):
+""",
+    """\
+def helper():
+    try:
+        {}["label"]
+    except KeyError:
+        raise ValueError("no label")
+
+def training_step(model, batch, step):
+    if step == 2:
+        helper()
+""",
 )
 
 
@@ -288,7 +291,8 @@ def test_a_killed_run_is_interrupted_and_a_second_interrupt_is_at_once(
         stuck.send_signal(signal.SIGINT)
         _, err = stuck.communicate(timeout=10)
         assert stuck.returncode == 130
-        assert "interrupted" in err and "Traceback" not in err
+        assert "Traceback" not in err and err.endswith("interrupted\n")
+        assert printed_command(err) == ["run", "stuck.py", "--run-dir", "stuck"]
         assert command("status", "stuck").out.startswith("stuck: interrupted, ")
     finally:
         for process in (killed, stuck):

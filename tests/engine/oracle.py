@@ -235,7 +235,8 @@ def trainer_of(setting: Setting, events: list[Event], **more: Any) -> Trainer:
         events.append(("val", int(batch[0])))
         return model.loss(batch)
 
-    resources = {
+    arguments = {
+        "graph": graph_of(setting),
         "model": model,
         "optimizer": optimizer,
         "train_data": data(setting.lengths, setting.claim),
@@ -246,7 +247,7 @@ def trainer_of(setting: Setting, events: list[Event], **more: Any) -> Trainer:
         "say": lambda line: None,
         **more,
     }
-    return Trainer(graph_of(setting), **resources)
+    return Trainer(**arguments)
 
 
 def observed(setting: Setting) -> list[Event]:

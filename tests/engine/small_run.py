@@ -47,11 +47,11 @@ def make_loader(kind: str, data: Dataset[Any], workers: int = 0) -> Any:
     if kind == "DataLoader":
         return DataLoader(data, BATCH_SIZE, shuffle=True, num_workers=workers)
     if kind == "own generator":
-        return DataLoader(data, BATCH_SIZE, shuffle=True, generator=torch.Generator().manual_seed(5))
+        return DataLoader(
+            data, BATCH_SIZE, shuffle=True, generator=torch.Generator().manual_seed(5), num_workers=workers
+        )
     if kind == "list":
-        return [
-            [data[index] for index in range(n, min(n + BATCH_SIZE, SAMPLES))] for n in range(0, SAMPLES, BATCH_SIZE)
-        ]
+        return list(DataLoader(data, BATCH_SIZE))
     if kind == "unsized":
         return Unsized(data)
     if kind == "unsized, drawn at once":

@@ -1,0 +1,251 @@
+"""The commands that train nothing: check, render, show, copy, graphs, nodes; help and version."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphtrain
+from graphtrain import Graph
+from graphtrain.registry import find_graph, known_graphs, known_kinds
+from tests.command.conftest import Command
+from tests.command.running import arguments, environment, in_a_process
+
+COMMANDS = ["run", "check", "render", "show", "copy", "graphs", "nodes", "status"]
+
+OWN_KIND = """\
+from graphtrain import node
+
+@node(writes="noise")
+def jitter(*, scale: float = 1.0):
+    return scale
+"""
+
+WITH_OWN_KIND = """\
+format = 1
+extends = "fit"
+[[edit]]
+insert = "jitter"
+scale = 2.0
+after = "zero_grad"
+"""
+
+WITH_A_WARNING = """\
+format = 1
+extends = "fit"
+[[edit]]
+guard = "idle"
+expression = "step.steps > 3"
+"""
+
+
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("graph", known_graphs())
+def test_shipped_graphs_are_sound(graph: str, command: Command) -> None:
+    result = command("check", graph, "--strict")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == f"{graph}: no problems ({len(Graph.load(graph).nodes)} nodes)\n"
+    assert command("check", graph, "--json").out == "[]\n"
+
+
+def test_check_as_json(folder: Path, command: Command) -> None:
+    (folder / "my.toml").write_text('format = 1\nextends = "fit"\n[[edit]]\nset = "clip"\nmax_norm = "fast"\n')
+    result = command("check", "my.toml", "--json")
+    assert result.code == 2
+    (problem,) = json.loads(result.out)
+    assert (problem["code"], problem["severity"], problem["path"]) == ("G104", "error", [])
+    assert problem["where"].startswith("my.toml:3 ") and 'got "fast"' in problem["message"]
+
+
+@pytest.mark.parametrize(("strict", "code"), [([], 0), (["--strict"], 2)])
+def test_a_warning_counts_when_strict(strict: list[str], code: int, folder: Path, command: Command) -> None:
+    (folder / "my.toml").write_text(WITH_A_WARNING)
+    result = command("check", "my.toml", *strict)
+    assert result.code == code
+    assert "warning G209" in result.out and result.out.endswith(": 0 errors, 1 warning (14 nodes)\n")
+    (folder / "meant.toml").write_text('allow = ["G209"]\n' + WITH_A_WARNING)
+    assert command("check", "meant.toml", *strict).code == 0
+
+
+def test_a_script_declares_kinds(folder: Path, command: Command) -> None:
+    (folder / "kinds.py").write_text(OWN_KIND)
+    (folder / "my.toml").write_text(WITH_OWN_KIND)
+    without = command("check", "my.toml")
+    assert without.code == 2 and "unknown kind `jitter`" in without.out
+    assert command("check", "my.toml", "--script", "kinds.py").code == 0
+    (folder / "my.toml").write_text(WITH_OWN_KIND.replace("2.0", '"big"'))
+    wrong = command("check", "my.toml", "--script", "kinds.py:setup")
+    assert wrong.code == 2 and "jitter.scale: expected a number" in wrong.out
+
+
+def test_a_run_uses_kinds_of_its_script(tiny: Path, command: Command) -> None:
+    (tiny / "tiny.py").write_text(OWN_KIND + (tiny / "tiny.py").read_text())
+    (tiny / "my.toml").write_text(WITH_OWN_KIND)
+    result = command("run", "tiny.py", "--graph", "my.toml", "jitter.scale=3", "finish.after=1 steps")
+    assert result.code == 0, result
+
+
+# --- render, show, copy, graphs, nodes -------------------------------------------------------------------------------
+
+BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "dot": b"digraph", "mmd": b"flowchart"}
+
+
+@pytest.mark.parametrize("suffix", BEGINNINGS)
+def test_render(suffix: str, folder: Path, command: Command) -> None:
+    result = command("render", "fit", "-o", f"fit.{suffix}")
+    assert (result.code, result.out, result.err) == (0, f"wrote fit.{suffix}\n", "")
+    content = (folder / f"fit.{suffix}").read_bytes()
+    assert BEGINNINGS[suffix] in content[:300]
+    if suffix in ("svg", "dot", "mmd"):
+        assert all(name.encode() in content for name in Graph.load("fit").nodes)
+
+
+def test_render_shows_where_a_run_is(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "--run-dir", "r", "--until", "6 steps").code == 0
+    assert command("render", "fit", "-o", "plain.dot").code == 0
+    assert command("render", "fit", "-o", "hot.dot", "--run-dir", "r").code == 0
+    assert "6 runs" in (tiny / "hot.dot").read_text()
+    assert "6 runs" not in (tiny / "plain.dot").read_text()
+
+
+def test_show(command: Command) -> None:
+    result = command("show", "fit")
+    assert (result.code, result.err) == (0, "")
+    fit = Graph.load("fit")
+    for text in (*fit.nodes, *fit.guards, *fit.guards.values(), *fit.units.values()):
+        assert text in result.out
+    for edges in fit.edges.values():
+        assert all(str(edge) in result.out for edge in edges)
+    assert "fit/validate  start: begin_evaluation" in result.out
+
+
+def test_show_prints_text_of_others_as_it_stands(folder: Path, command: Command) -> None:
+    text = 'format = 1\nstart = "a"\n[nodes]\na = { use = "choice", x = "[red]\\u001b[2J" }\n[edges]\na = ["end"]\n'
+    (folder / "my.toml").write_text(text)
+    out = command("show", "my.toml").out
+    assert "[red]" in out and "\x1b" not in out
+
+
+def test_graphs(command: Command) -> None:
+    result = command("graphs")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == known_graphs()
+    assert all("next_batch" in line for line in lines)
+
+
+def test_nodes_lists_every_kind(command: Command) -> None:
+    result = command("nodes")
+    assert (result.code, result.err) == (0, "")
+    listed = [line.split() for line in result.out.splitlines()[1:] if not line.startswith(" ")]
+    assert [words[0] for words in listed] == known_kinds()
+    assert all(len(words) > 3 for words in listed), "each with what it does"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("clip", ["max_norm: a number, default inf", "set up with", "optimizer", "`max_norm`"]),
+        ("train_batch", ["model, batch, training_step", "window (optional)", "writes", "loss", "backward"]),
+        ("finish", ["after: a trigger", "due"]),
+        ("schedule", ["bypassed without", "scheduler"]),
+    ],
+)
+def test_nodes_describes_one(kind: str, said: list[str], command: Command) -> None:
+    result = command("nodes", kind)
+    assert (result.code, result.err) == (0, "")
+    assert all(text in result.out for text in said), result.out
+
+
+def test_copy_keeps_every_character_and_overwrites_nothing(folder: Path, command: Command) -> None:
+    shipped = find_graph("fit")
+    assert shipped is not None
+    result = command("copy", "fit", "my_fit.toml")
+    assert (result.code, result.err) == (0, "")
+    assert (folder / "my_fit.toml").read_bytes() == shipped.read_bytes()
+    assert "--graph my_fit.toml" in result.out
+    (folder / "my_fit.toml").write_bytes(b"# mine\r\n" + shipped.read_bytes())
+    again = command("copy", "fit", "my_fit.toml")
+    assert again.code == 2 and "`my_fit.toml` exists" in again.err
+    assert (folder / "my_fit.toml").read_bytes().startswith(b"# mine\r\n")
+    assert command("copy", "my_fit.toml", "third.toml").code == 0
+    assert (folder / "third.toml").read_bytes() == (folder / "my_fit.toml").read_bytes()
+
+
+# --- Help ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_every_command_has_help_with_an_example(name: str, option: str, command: Command) -> None:
+    result = command(name, option)
+    assert (result.code, result.err) == (0, "")
+    after = result.out.rpartition("Examples:")[2]
+    assert f"graphtrain {name}" in after
+
+
+def test_help_names_every_command(command: Command) -> None:
+    result = command("--help")
+    assert (result.code, result.err) == (0, "")
+    listed = [
+        line.strip("│ ").split()[0] for line in result.out.partition("Commands")[2].splitlines()[1:] if "│" in line
+    ]
+    assert listed == COMMANDS
+
+
+def test_version(command: Command) -> None:
+    assert command("--version").out == f"graphtrain {graphtrain.__version__}\n"
+
+
+def test_an_unknown_command(command: Command) -> None:
+    result = command("trian")
+    assert (result.code, result.out) == (2, "")
+    assert "trian" in result.err and "Traceback" not in result.err
+
+
+# --- In real processes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "light"),
+    [
+        (["--help"], True),
+        (["run", "--help"], True),
+        (["show", "fit"], True),
+        (["graphs"], True),
+        (["render", "fit", "-o", "fit.svg"], True),
+        (["copy", "fit", "my.toml"], True),
+        (["check", "fit"], False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_needs_no_torch_imports_none(words: list[str], light: bool, tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", *arguments(*words)[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "graphtrain.command.app" in imported
+    heavy = {name for name in imported if name in ("torch", "numpy") or name.startswith("graphtrain.nodes")}
+    assert (not heavy) == light, sorted(heavy)
+
+
+def test_a_reader_that_leaves(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        arguments("show", "fit"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    with process.stderr as file:
+        assert file.read() == b""
+    assert process.wait(30) in (0, 1)
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    result = in_a_process("--version", cwd=tmp_path)
+    assert (result.code, result.out, result.err) == (0, f"graphtrain {graphtrain.__version__}\n", "")
