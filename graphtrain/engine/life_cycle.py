@@ -28,6 +28,13 @@ _REFUSALS = {
 }
 
 
+class _Model:
+    """What the machine moves; it adds the method `trigger`."""
+
+    state: str
+    trigger: Any
+
+
 class LifeCycle:
     """ready -> running -> stopping -> stopped, finished or failed.
 
@@ -39,12 +46,16 @@ class LifeCycle:
     graphtrain.errors.LifeCycleError: the run is running: `run` and `advance` cannot be called from inside it
     """
 
-    state: str
-
     def __init__(self) -> None:
+        self._model = _Model()
         self._machine = Machine(
-            self, states=_STATES, transitions=_TRANSITIONS, initial="ready", auto_transitions=False, model_override=True
+            self._model, states=_STATES, transitions=_TRANSITIONS, initial="ready", auto_transitions=False
         )
+
+    @property
+    def state(self) -> str:
+        """ready, running, stopping, stopped, finished or failed."""
+        return self._model.state
 
     def start(self) -> None:
         """Begin, or go on."""
@@ -72,10 +83,7 @@ class LifeCycle:
 
     def _go(self, trigger: str) -> None:
         try:
-            self._trigger(trigger)
+            self._model.trigger(trigger)
         except MachineError:
             message = _REFUSALS.get((trigger, self.state), f"`{trigger}` is not possible while the run is {self.state}")
             raise LifeCycleError(message) from None
-
-    def _trigger(self, name: str) -> Any:
-        return self._machine.events[name].trigger(self)

@@ -22,6 +22,9 @@ from graphtrain.trigger import MULTIPLES, Term, Trigger
 # What the engine itself supplies under the names of slots.
 PROVIDED = ("checkpoints", "device", "recorder", "saving", "say", "seed")
 
+# What people supply to every graph, whether it is read or not.
+USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "val_data")
+
 # What a user's step function may ask for beside slots: the unit whose node knows it, and the field there.
 ASKED = {
     "step": ("steps", None),
@@ -326,9 +329,14 @@ class Program:
         }
 
     def unread_resources(self) -> list[str]:
-        """Resources that no node of the graph reads."""
-        known = self.asked | set(PROVIDED) | reads_of(self.graph) | {"model", "optimizer", "scheduler"}
-        return [name for name in self.resources if name not in known]
+        """What to say of each resource that no node of the graph reads."""
+        known = self.asked | reads_of(self.graph)
+        lines = []
+        for name in self.resources:
+            if name not in known and name not in PROVIDED and name not in USUAL:
+                hint = suggestion(name, known - set(PROVIDED))
+                lines.append(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you mean" in hint else ""))
+        return lines
 
     def missing_problems(self, supplied: Mapping[str, Any]) -> list[Problem]:
         """A problem for every slot that is read, and neither written nor supplied."""

@@ -66,11 +66,11 @@ def _step_call(function: Any, name: str, *, takes_model: bool) -> StepCall:
         raise UsageError(f"`{name}` must be a function; got a {type(function).__name__}")
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
+    except (TypeError, ValueError):  # a function of C has no signature to go by
+        return StepCall(function, function if takes_model else lambda model, batch: function(batch), ())
     leading = 2 if takes_model else 1
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if parameters and len(positional) < leading and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    if len(positional) < leading and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
         expected = "(model, batch)" if takes_model else "(self, batch)"
         raise UsageError(f"`{name}` must take {expected}; it takes {inspect.signature(function)}")
     further = [

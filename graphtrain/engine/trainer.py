@@ -135,11 +135,8 @@ class Trainer:
         if self._keeper is not None:
             self._recorder.loggers += [self._keeper.row, self._refresh_status]
         self._recorder.loggers += loggers
-        for line in self._program.absent:
+        for line in [*self._program.absent, *self._program.unread_resources()]:
             self._say_once(line)
-        for name in self._program.unread_resources():
-            hint = suggestion(name, self._program.asked)
-            self._say_once(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you" in hint else ""))
 
     # ---- what can be looked at
 

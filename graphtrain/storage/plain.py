@@ -107,7 +107,7 @@ def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
 
     try:
         return read(data)
-    except (msgpack.UnpackException, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
+    except (msgpack.UnpackException, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"not a plain form: {error!r}") from error
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Loader, Outcome, Trainer
 from graphtrain.registry import known_graphs
+from graphtrain.state.random import seed_everything
 from graphtrain.viz import render, svg
 
 FOLDER = Path(__file__).resolve().parents[2] / "graphs"
@@ -159,13 +160,21 @@ DATA: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
-def test_an_evaluation_leaves_modes_weights_and_generators_as_they_were(made: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("seed", [None, 5])
+def test_an_evaluation_leaves_modes_weights_and_generators_as_they_were(
+    made: Callable[[], Any], seed: int | None
+) -> None:
+    """Without a seed the generators are where they were before the run, with one where it put them at its beginning."""
     model = Net()
     model.head.eval()
-    trainer = evaluating(model, made(), validation_step=drawing_step)
-    torch.rand(3), random.random(), numpy.random.rand()  # somewhere in the middle of a training
+    trainer = evaluating(model, made(), validation_step=drawing_step, seed=seed)
     modes = {name: module.training for name, module in model.named_modules()}
+    seed_everything(5)
+    if seed is None:
+        torch.rand(3), random.random(), numpy.random.rand()  # somewhere in the middle of a training
     before = generators(), weights(model)
+    if seed is not None:
+        torch.rand(3), random.random(), numpy.random.rand()
     trainer.run()
     assert (generators(), weights(model)) == before
     assert {name: module.training for name, module in model.named_modules()} == modes
@@ -208,14 +217,21 @@ def test_without_a_validation_step_the_training_step_is_asked_without_gradients(
 
 
 def test_every_evaluation_of_a_run_sees_the_same_random_numbers() -> None:
-    found = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        trainer = evaluating(Net(), DataLoader(Drawing(), batch_size=2, shuffle=True), validation_step=drawing_step)
-        torch.rand(len(found))
-        trainer.run()
-        found.append(trainer.metrics[0]["val/loss"])
-    assert found[0] == found[1]
+    model = Net()
+    trainer = Trainer(
+        Graph.load("fit").set("finish", after="2 epochs").set("validate", every="1 batches"),
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        train_data=batches(3, 0),
+        val_data=DataLoader(Drawing(), batch_size=2, shuffle=True),
+        validation_step=lambda model, batch: {"noise": batch.sum() + torch.rand(()) + random.random()},
+        device="cpu",
+        say=lambda line: None,
+    )
+    trainer.run()
+    noise = [row["val/noise"] for row in trainer.metrics if "val/noise" in row]
+    assert len(noise) == 6
+    assert len(set(noise)) == 1
 
 
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)

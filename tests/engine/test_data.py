@@ -208,7 +208,7 @@ def test_workers_may_persist() -> None:
         ({"batch_size": 6, "collate_fn": sum, "num_workers": 2}, [15, 40]),
         ({"batch_size": None, "collate_fn": None, "num_workers": 2, "prefetch_factor": 1}, list(range(11))),
     ],
-    ids=str,
+    ids=range(14),
 )
 def test_batches_and_their_number(options: dict[str, Any], expected: list[Any]) -> None:
     loader = Loader(range(11), **options)
@@ -399,7 +399,7 @@ def test_a_one_shot_iterator_is_refused_only_where_positions_are_saved(made: Cal
         fetching(made(), saving=True)
 
 
-@pytest.mark.parametrize("data", [None, 3, object(), len, Unsized, generated], ids=str)
+@pytest.mark.parametrize("data", [None, 3, object(), len, Unsized, generated], ids=range(6))
 def test_what_cannot_be_iterated_over_is_refused(data: Any) -> None:
     with pytest.raises(DataError, match="which cannot be iterated over"):
         fetching(data)

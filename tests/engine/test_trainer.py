@@ -1,0 +1,407 @@
+"""The trainer: what it refuses, what can be looked at, how it is stopped, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import (
+    CheckpointError,
+    Graph,
+    GraphError,
+    GuardError,
+    LifeCycleError,
+    Outcome,
+    Trainer,
+    UsageError,
+    node,
+)
+from graphtrain.storage.run_directory import read_status
+from tests.engine.small_run import small_graph, small_trainer
+
+
+def tiny(
+    graph: Graph | None = None, said: list[str] | None = None, run_dir: Path | None = None, **more: Any
+) -> Trainer:
+    """One weight, five batches of two samples."""
+    model = more.pop("model", None) or torch.nn.Linear(1, 1)
+    resources = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "train_data": [torch.ones(2, 1)] * 5,
+        "training_step": lambda model, batch: model(batch).mean(),
+        **more,
+    }
+    say = said.append if said is not None else lambda line: None
+    graph = graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs")
+    return Trainer(graph, run_dir, say=say, **{key: value for key, value in resources.items() if value is not None})
+
+
+def test_everything_missing_is_reported_together() -> None:
+    with pytest.raises(GraphError) as caught:
+        Trainer("fit", say=lambda line: None, training_data=[1])
+    messages = [str(problem) for problem in caught.value.problems]
+    assert [problem.code for problem in caught.value.problems] == ["G301"] * 4
+    assert "`train_data` is read by `next_batch`" in "".join(messages)
+    assert "did you mean `training_data`?" in "".join(messages)
+
+
+def test_absent_options_are_bypassed_and_said_once() -> None:
+    said: list[str] = []
+    trainer = tiny(said=said)
+    trainer.run()
+    assert said[:2] == [
+        "`validate` is bypassed: there is no `val_data`",
+        "`schedule` is bypassed: there is no `scheduler`",
+    ]
+    assert "there is no run directory, so no checkpoint is written" in said[2:]
+    assert len(said) == len(set(said))
+    assert trainer.progress["validate"]["runs"] == 0
+
+
+def test_a_resource_that_nothing_reads_is_said() -> None:
+    said: list[str] = []
+    tiny(said=said, val_dat=[1])
+    assert any("nothing in the graph reads `val_dat`; did you mean `val_data`?" in line for line in said)
+
+
+def test_a_name_that_the_engine_supplies_is_refused() -> None:
+    with pytest.raises(UsageError, match="`recorder` is supplied by the engine"):
+        tiny(recorder=1)
+
+
+def test_an_empty_loader_finishes_at_once_and_says_so() -> None:
+    said: list[str] = []
+    trainer = tiny(said=said, train_data=[])
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.progress["step"]["steps"] == 0
+    assert any("no batch" in line for line in said)
+
+
+def test_step_functions_ask_by_name() -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def training_step(model: Any, batch: Any, step: int, batch_index: int, *, epoch: int, flavour: str = "none") -> Any:
+        assert flavour == "none"
+        asked.append((step, epoch, batch_index))
+        return model(batch).mean()
+
+    tiny(
+        Graph.load("fit").set("accumulate", every=2).set("finish", after="2 epochs"), training_step=training_step
+    ).run()
+    assert asked == [
+        (0, 0, 0),
+        (0, 0, 1),
+        (1, 0, 2),
+        (1, 0, 3),
+        (2, 0, 4),
+        (3, 1, 0),
+        (3, 1, 1),
+        (4, 1, 2),
+        (4, 1, 3),
+        (5, 1, 4),
+    ]
+
+
+def test_the_models_own_methods_are_used() -> None:
+    class Model(torch.nn.Linear):
+        calls: list[str] = []  # noqa: RUF012
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.calls.append(f"train {batch_idx}")
+            return {"loss": self(batch).mean(), "size": len(batch)}
+
+        def validation_step(self, batch: Any) -> Any:
+            self.calls.append("validate")
+            assert not self.training
+            assert not torch.is_grad_enabled()
+            return {"answer": 42}
+
+    trainer = tiny(model=Model(1, 1), training_step=None, val_data=[torch.ones(3, 1)])
+    trainer.run()
+    assert Model.calls[:7] == ["train 0", "train 1", "train 2", "train 3", "train 4", "validate", "train 0"]
+    assert trainer.metrics[-1]["val/answer"] == 42
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "it returned nothing"),
+        ({"accuracy": 1}, "a mapping without `loss`"),
+        (torch.ones(2), r"a tensor of shape \(2,\)"),
+        (3.5, "it returned a float"),
+    ],
+)
+def test_a_step_function_that_returns_no_loss(returned: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tiny(training_step=lambda model, batch: returned).run()
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda batch: None, 7])
+def test_a_step_function_that_cannot_be_called_is_refused_at_once(function: Any) -> None:
+    with pytest.raises(UsageError, match="training_step"):
+        tiny(training_step=function)
+
+
+def test_a_users_exception_names_the_node_and_keeps_the_users_frames(tmp_path: Path) -> None:
+    def failing(model: Any, batch: Any) -> Any:
+        raise KeyError("mine")
+
+    trainer = tiny(training_step=failing, run_dir=tmp_path)
+    with pytest.raises(KeyError, match="mine") as caught:
+        trainer.run()
+    assert caught.value.__notes__ == ["raised in node `train_batch` (step 0, epoch 0.20, batch 1)"]
+    assert caught.traceback[-1].name == "failing"
+    assert trainer.state == "failed"
+    assert trainer.position == "train_batch"
+    assert read_status(tmp_path)["state"] == "failed"
+    assert not list((tmp_path / "checkpoints").iterdir()), "a failure is no save point"
+    with pytest.raises(LifeCycleError, match="failed"):
+        trainer.run()
+
+
+def test_running_inside_a_run_is_refused() -> None:
+    trainers: list[Trainer] = []
+
+    def training_step(model: Any, batch: Any) -> Any:
+        trainers[0].run()
+
+    trainers.append(tiny(training_step=training_step))
+    with pytest.raises(LifeCycleError, match="cannot be called from inside"):
+        trainers[0].run()
+
+
+def test_a_finished_run_cannot_be_advanced_and_says_so_when_run() -> None:
+    trainer = tiny()
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.position == "end"
+    assert trainer.run() is Outcome.ALREADY_FINISHED
+    with pytest.raises(LifeCycleError, match="the run is finished"):
+        trainer.advance()
+
+
+def test_a_guard_that_raises_is_named() -> None:
+    graph = Graph.load("fit").guard("log_due", "step.steps / next_batch.epoch_batches > 9")
+    with pytest.raises(
+        GuardError, match="guard `log_due` on an edge leaving `decide` raised ZeroDivisionError"
+    ) as caught:
+        tiny(graph).run()
+    assert "step.steps / next_batch.epoch_batches" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_stops_at_the_next_save_point(number: int, tmp_path: Path) -> None:
+    before = signal.getsignal(number)
+    seen = 0
+
+    def training_step(model: Any, batch: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == 3:
+            os.kill(os.getpid(), number)
+        return model(batch).mean()
+
+    trainer = tiny(training_step=training_step, run_dir=tmp_path)
+    assert trainer.run() is Outcome.STOPPED
+    assert (seen, trainer.position, trainer.state) == (3, "accumulate", "stopped")
+    assert read_status(tmp_path)["state"] == "stopped"
+    assert signal.getsignal(number) == before
+    assert trainer.run() is Outcome.FINISHED
+    assert seen == 10
+
+
+def test_a_second_interrupt_stops_at_once() -> None:
+    def training_step(model: Any, batch: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the second one interrupts")
+
+    trainer = tiny(training_step=training_step)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert trainer.state == "stopped"
+
+
+@pytest.mark.parametrize("until", ["often", "3 dozens", "0 steps"])
+def test_until_is_checked(until: str) -> None:
+    with pytest.raises(UsageError, match="until"):
+        tiny().run(until=until)
+
+
+def test_until_does_everything_that_is_due_first() -> None:
+    trainer = tiny(val_data=[torch.ones(3, 1)])
+    assert trainer.run(until="1 epochs") is Outcome.REACHED
+    assert trainer.progress["validate"]["runs"] == 1
+    assert trainer.position == "next_batch"
+    assert trainer.progress["step"]["steps"] == 5
+
+
+def test_loggers_get_every_row_and_losses_are_means_over_samples() -> None:
+    rows: list[tuple[Mapping[str, float], int]] = []
+    graph = Graph.load("fit").set("log", every="2 steps").set("finish", after="1 epochs")
+    batches = [torch.full((count, 1), float(count)) for count in (1, 2, 3)]
+    model = torch.nn.Linear(1, 1)
+    trainer = Trainer(
+        graph,
+        say=lambda line: None,
+        loggers=[lambda row, step: rows.append((row, step))],
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        train_data=batches,
+        training_step=lambda model, batch: {"loss": model(batch).mean(), "size": batch.mean()},
+    )
+    trainer.run()
+    assert [step for _, step in rows] == [2, 3]
+    assert rows[0][0]["size"] == pytest.approx((1 * 1 + 2 * 2) / 3)
+    assert rows[1][0]["epoch/size"] == pytest.approx((1 + 4 + 9) / 6)
+    assert trainer.metrics == [dict(row) for row, _ in rows]
+
+
+def test_without_a_run_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = tiny()
+    trainer.run()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="nowhere to save"):
+        trainer.save()
+
+
+def test_never_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:
+    tiny(run_dir=tmp_path).run(resume="never")
+    with pytest.raises(UsageError, match="holds a run already"):
+        tiny(run_dir=tmp_path).run(resume="never")
+
+
+def test_a_named_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    trainer.advance(9)
+    path = trainer.save()
+    assert path is not None
+    trainer.run()
+    for name in (path.name, str(path)):
+        again = small_trainer(tmp_path)
+        again.advance(resume=name)
+        assert again.progress["next_batch"]["batches"] <= 3
+    with pytest.raises(UsageError, match="there is no checkpoint `nothing`"):
+        small_trainer(tmp_path).run(resume="nothing")
+
+
+def test_saving_from_inside_a_node_is_a_request(tmp_path: Path) -> None:
+    trainers: list[Trainer] = []
+    answers: list[Any] = []
+
+    def training_step(model: Any, batch: Any) -> Any:
+        if not answers:
+            answers.append(trainers[0].save())
+        return model(batch).mean()
+
+    trainers.append(
+        tiny(Graph.load("fit").set("checkpoint", every="never"), training_step=training_step, run_dir=tmp_path)
+    )
+    trainers[0].run(until="1 batches")
+    assert answers == [None]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # the one asked for, and the one of the stop
+
+
+@node(writes="handle", transient="handle")
+def open_handle() -> Iterator[int]:
+    """Write a slot that is declared transient."""
+    return iter([1, 2])
+
+
+@node(writes="thing")
+def make_thing() -> object:
+    """Write a slot that turns out not to be saveable."""
+    return object()
+
+
+@node
+def use_handle(handle: Any) -> None:
+    """Read it."""
+
+
+@node
+def use_thing(thing: Any) -> None:
+    """Read it."""
+
+
+@pytest.mark.parametrize(("maker", "user"), [(open_handle, use_handle), (make_thing, use_thing)])
+def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any, tmp_path: Path) -> None:
+    graph = Graph.load("fit").insert("using", user, after="train_batch").insert("making", maker, before="using")
+    trainer = tiny(graph, run_dir=tmp_path)
+    while trainer.advance() != "using":
+        pass
+    said: list[str] = []
+    trainer._say = said.append
+    path = trainer.save()
+    assert path is not None
+    assert trainer.position == "accumulate"
+    assert said == ["`using` is no save point; going on to the next one"]
+    if maker is open_handle:
+        assert "using" not in trainer.save_points()
+        assert "accumulate" in trainer.save_points()
+
+
+def test_state_that_does_not_load_back_is_refused(tmp_path: Path) -> None:
+    class Forgetful(torch.nn.Linear):
+        def load_state_dict(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
+            return None
+
+    tiny(model=Forgetful(1, 1), run_dir=tmp_path).run(until="3 batches")
+    with pytest.raises(CheckpointError, match="the state loaded is not the state saved"):
+        tiny(model=Forgetful(1, 1), run_dir=tmp_path).run()
+
+
+def test_a_model_of_another_shape_is_refused_in_words(tmp_path: Path) -> None:
+    tiny(run_dir=tmp_path).run(until="3 batches")
+    with pytest.raises(CheckpointError, match=r"(?s)the state of `model` does not fit any more: .*size mismatch"):
+        tiny(model=torch.nn.Linear(1, 2), run_dir=tmp_path).run()
+
+
+def test_frozen_parameters_modes_and_loose_buffers_come_back(tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+            self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            if self.seen == 2:
+                self.body.requires_grad_(False)
+                self.body.eval()
+            return self.head(self.body(batch))
+
+    whole = tiny(model=Model(), run_dir=tmp_path / "whole")
+    torch.manual_seed(0)
+    first, second = Model(), Model()
+    first_run = tiny(model=first, run_dir=tmp_path / "cut")
+    first_run.run(until="4 batches")
+    tiny(model=second, run_dir=tmp_path / "cut").advance()
+    assert (second.body.weight.requires_grad, second.body.training, second.head.training) == (False, False, True)
+    assert second.seen == 4
+    assert whole.state == "ready"
+
+
+def test_two_optimizers_have_windows_of_their_own() -> None:
+    graph = (
+        Graph.load("fit")
+        .set("finish", after="6 batches")
+        .insert("other_batch", "train_batch", after="zero_grad", reads={"optimizer": "other"})
+        .insert("other_window", "accumulate", after="other_batch", reads={"optimizer": "other"})
+    )
+    other = torch.nn.Linear(1, 1)
+    trainer = tiny(graph, other=torch.optim.SGD(other.parameters(), lr=0.1))
+    trainer.run()
+    assert trainer.progress["other_window"]["count"] == 6
+    assert trainer.progress["accumulate"]["count"] == 0
+
+
+def test_small_graph_is_sound() -> None:
+    assert small_graph().check() == []
