@@ -56,7 +56,13 @@ class Graph(Editable):
             object.__setattr__(self, name, frozen(getattr(self, name)))
 
     def __hash__(self) -> int:
-        return hash(self.structural_hash)
+        return hash((self.name, self.start, frozenset(self.nodes)))
+
+    def __deepcopy__(self, memory: object) -> Graph:
+        return self  # nothing in it ever changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Graph.from_json, (self.to_json(),)
 
     # The operations below live in modules of their own, which know only this value; they are imported when they are
     # called, so that reading and drawing a graph costs no import of the rest.

@@ -190,7 +190,10 @@ def show_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     try:
-        text = f'"{value}"' if isinstance(value, str) else repr(value)
+        if isinstance(value, list | tuple):
+            text = "[" + ", ".join(show_value(one) for one in value) + "]"
+        else:
+            text = f'"{value}"' if isinstance(value, str) else repr(value)
     except ValueError:  # Python writes out no integer of more than 4300 digits
         text = "an integer of thousands of digits"
     return text if len(text) <= 80 else text[:77] + "..."

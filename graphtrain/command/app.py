@@ -96,6 +96,14 @@ def run(
             "or the name or path of a checkpoint.",
         ),
     ] = "auto",
+    fork: Annotated[
+        Path | None,
+        typer.Option(
+            "--fork",
+            metavar="RUN_DIR",
+            help="Begin from the newest checkpoint of another run, in a directory of its own.",
+        ),
+    ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Stop before the end, as in '500 steps'.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seeds Python, NumPy and torch before FUNCTION is called.")] = 0,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
@@ -108,9 +116,10 @@ def run(
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
     """
-    from graphtrain.command.run import RunOptions, run_script
+    from graphtrain.command.options import RunOptions
+    from graphtrain.command.run import run_script
 
-    options = RunOptions(graph, run_dir, resume, until, seed, device, deterministic, quiet)
+    options = RunOptions(graph, run_dir, resume, fork, until, seed, device, deterministic, quiet)
     return run_script(script, settings or [], options)
 
 

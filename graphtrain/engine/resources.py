@@ -55,10 +55,13 @@ def resolve_device(name: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(f'device: there is no device "{name}" here ({str(error).splitlines()[0]})') from None
-    return device
+        if device.type != "meta":  # which holds no values
+            torch.empty(0, device=device)
+            return device
+    except (RuntimeError, AssertionError):
+        pass
+    here = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    raise UsageError(f'device: there is no device "{name}" here', f"there are: auto, {', '.join(here)}")
 
 
 def _step_call(function: Any, name: str, *, takes_model: bool) -> StepCall:

@@ -123,7 +123,7 @@ class Trainer:
         self._table = self._compiler.table
         self._whereabouts = Whereabouts(self._program)
         if problems := self._program.missing_problems(resources):
-            raise GraphError(problems)
+            raise GraphError(problems, f"graph `{self.graph.name}`")
         self._live_before, self._live_after = live_slots(self._program, self._table.asked)
         self._transient = self._program.transient_slots()
         self._state = State(self._program, resources, self._recorder)

@@ -7,8 +7,27 @@ from graphtrain.engine.program import Program
 from graphtrain.engine.triggers import after
 from graphtrain.engine.visits import Compiler
 from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
 from graphtrain.names import suggestion
 from graphtrain.trigger import MULTIPLES, Trigger
+
+
+def until_trigger(until: str, graph: Graph) -> Trigger:
+    """The amount that a run goes on to.
+
+    Raises:
+        UsageError: the text is no amount, or its unit is not on the clock of the graph.
+    """
+    try:
+        trigger = Trigger(until)
+    except ValueError as error:
+        raise UsageError(f"until: {error}", "as in '500 steps'") from None
+    units = graph.units
+    known = [*units, *(unit for unit, (base, _) in MULTIPLES.items() if base in units)]
+    for term in trigger.terms:
+        if term.unit not in known:
+            raise UsageError(f'until: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known))
+    return trigger
 
 
 def gated_visits(program: Program, compiler: Compiler, until: str, pending: list[Request]) -> list[Visit]:
@@ -20,15 +39,8 @@ def gated_visits(program: Program, compiler: Compiler, until: str, pending: list
     Raises:
         UsageError: the text is no amount, or its unit is not on the clock.
     """
-    try:
-        trigger = Trigger(until)
-    except ValueError as error:
-        raise UsageError(f"until: {error}") from None
+    trigger = until_trigger(until, program.graph)
     units = program.graph.units
-    for term in trigger.terms:
-        if term.base.unit not in units:
-            known = [*units, *(unit for unit, (base, _) in MULTIPLES.items() if base in units)]
-            raise UsageError(f"until: unknown unit `{term.unit}`", suggestion(term.unit, known))
     visits = list(compiler.table.visits)
     if not trigger.terms:
         return visits

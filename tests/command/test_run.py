@@ -298,3 +298,35 @@ def test_a_killed_run_is_interrupted_and_a_second_interrupt_is_at_once(
         for process in (killed, stuck):
             process.kill()
             process.communicate()
+
+
+# --- Forked from another run ------------------------------------------------------------------------------------------
+
+
+def test_a_fork_begins_from_another_run_and_goes_on_by_itself(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "finish.after=2 epochs", "--run-dir", "whole").code == 0
+    assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "old").code == 0
+    old = (tiny / "old" / "metrics.jsonl").read_bytes()
+    forked = command("run", "tiny.py", "finish.after=2 epochs", "--fork", "old", "--run-dir", "new")
+    assert forked.code == 0
+    assert "resumed" in forked.err
+    assert status_of(tiny / "new")["digest"] == status_of(tiny / "whole")["digest"]
+    assert (tiny / "old" / "metrics.jsonl").read_bytes() == old
+    assert rows_of(tiny / "new") == rows_of(tiny / "whole")[len(old.splitlines()) :]
+    again = command("run", "tiny.py", "finish.after=2 epochs", "--fork", "old", "--run-dir", "new")
+    assert (again.code, "was finished before" in again.err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--fork", "nowhere", "--run-dir", "new"], "there is no checkpoint in `nowhere`"),
+        (["--fork", "old", "--run-dir", "old"], "the run directory is the one to fork from"),
+        (["--fork", "old", "--run-dir", "new", "--resume", "never"], "exclude each other"),
+    ],
+)
+def test_a_fork_that_cannot_be_leaves_nothing(words: list[str], message: str, tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "old").code == 0
+    result = command("run", "tiny.py", *words)
+    assert (result.code, message in result.err) == (2, True)
+    assert not (tiny / "new").exists()

@@ -260,7 +260,7 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
     ("name =", "nam =", 2, "G002", "unknown key `nam`", "did you mean `name`?"),
     ("name =", "edit = []\nname =", 2, "G002", "unknown key `edit`", "extends"),
     ('name = "tiny"', "name = 3", 2, "G003", "name: expected a string, got 3", ""),
-    ('start = "a"', 'start = ["a"]', 3, "G003", "start: expected a string, got ['a']", ""),
+    ('start = "a"', 'start = ["a"]', 3, "G003", "start: expected a string, got [\"a\"]", ""),
     ('start = "a"', 'start = "aa"', 3, "G101", "unknown node `aa`", "did you mean `a`?"),
     ("name =", "allow = 3\nname =", 2, "G003", "allow: expected a list of strings, got 3", ""),
     ("name =", 'outputs = "metrics"\nname =', 2, "G003", 'outputs: expected a list of strings, got "metrics"', ""),
