@@ -235,7 +235,7 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.insert("x", before="stp"), "insert: before: there is no node `stp`", "did you mean `step`?"),
     (lambda g: g.insert("x", between=("stp", "clip")), "insert: between: there is no node `stp`", "`step`"),
     (lambda g: g.insert("x", between=("step", "clip")), "there is no edge from `step` to `clip`", '"zero_grad"'),
-    (lambda g: g.insert("x", between=("step",)), 'takes a source and a target, got ["step"]', ""),  # type: ignore[arg-type]
+    (lambda g: g.insert("x", between=("step",)), "takes a source and a target, got ['step']", ""),  # type: ignore[arg-type]
     (lambda g: g.insert("x", after="step", before="clip"), "give one of `after`, `before` and `between`", ""),
     (lambda g: g.insert("x", "clip", graph="evaluate"), "`x` has both `use` and `graph`", "or has a graph"),
     (lambda g: g.insert("x", graph="evalute"), "there is no graph `evalute`", "did you mean `evaluate`?"),
@@ -278,7 +278,7 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.rename("step", "end"), "rename: there is a node `end` already", ""),
     (lambda g: g.guard("x", 3), "guard: `x` is an expression in quotes, got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.clock("x", 3), "clock: `x` counts a field", ""),  # type: ignore[arg-type]
-    (lambda g: g.remove(["step"]), "remove: expected the name of a node, got ['step']", ""),  # type: ignore[arg-type]
+    (lambda g: g.remove(["step"]), 'remove: expected the name of a node, got ["step"]', ""),  # type: ignore[arg-type]
 ]
 
 
