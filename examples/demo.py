@@ -8,6 +8,7 @@ a window of four batches, and on from there in a new process. Then compares the 
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import signal
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+say = functools.partial(print, flush=True)  # in step with what the runs print
 EXAMPLES = Path(__file__).parent
 FOLDER = Path("demo")
 SETTINGS = ["accumulate.every=4", "finish.after=40 epochs", "checkpoint.every=4 epochs", "log.every=25 steps"]
@@ -45,7 +47,7 @@ def stop_inside_a_window(run_dir: Path) -> None:
         place = status(run_dir).get("place", "")
         if process.returncode != STOPPED:
             sys.exit(f"demo: expected a stopped run (exit code {STOPPED}), got exit code {process.returncode}")
-        print(f"-- stopped by SIGTERM, exit code {process.returncode}: {place}")
+        say(f"-- stopped by SIGTERM, exit code {process.returncode}: {place}")
         if "window" in place:
             return
     sys.exit("demo: twenty stops, and none of them inside a window")
@@ -54,25 +56,25 @@ def stop_inside_a_window(run_dir: Path) -> None:
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
-    print("-- 1. at a stretch", flush=True)
+    say("-- 1. at a stretch")
     subprocess.run(command(FOLDER / "whole"), check=True)
-    print("\n-- 2. stopped in the middle of a window of 4 batches", flush=True)
+    say("\n-- 2. stopped in the middle of a window of 4 batches")
     stop_inside_a_window(FOLDER / "cut")
-    print("\n-- 3. the same command again, in a new process", flush=True)
+    say("\n-- 3. the same command again, in a new process")
     subprocess.run(command(FOLDER / "cut"), check=True)
 
     digests = {name: status(FOLDER / name)["digest"] for name in ("whole", "cut")}
-    print("\n-- 4. compared: weights, optimizer, random numbers, position in the data, progress")
-    print(f"   never stopped   {digests['whole']}")
-    print(f"   stopped         {digests['cut']}")
+    say("\n-- 4. compared: weights, optimizer, random numbers, position in the data, progress")
+    say(f"   never stopped   {digests['whole']}")
+    say(f"   stopped         {digests['cut']}")
     same_metrics = (FOLDER / "whole/metrics.jsonl").read_bytes() == (FOLDER / "cut/metrics.jsonl").read_bytes()
     if digests["whole"] != digests["cut"] or not same_metrics:
         sys.exit("demo: the two runs differ")
-    print("   bitwise equal, and so are their metrics files")
+    say("   bitwise equal, and so are their metrics files")
 
     subprocess.run([sys.executable, "-m", "graphtrain", "render", "fit", "-o", str(FOLDER / "fit.svg")], check=True)
     accuracy = status(FOLDER / "cut")["metrics"]["val/accuracy"]
-    print(f"""
+    say(f"""
 Validation accuracy {accuracy:.1%}; the loop that did it is drawn in {FOLDER / "fit.svg"}. To try next:
   source .venv/bin/activate
   graphtrain show fit                                  the whole procedure, as text

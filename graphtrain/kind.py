@@ -423,7 +423,7 @@ def _signature(
 def _hints(target: Any) -> dict[str, Any]:
     """The resolved annotations; one that names what cannot be imported here counts as Any."""
     try:
-        return typing.get_type_hints(target)
+        return typing.get_type_hints(target, include_extras=True)
     except (NameError, AttributeError, TypeError):
         raw = inspect.get_annotations(target)
         return {name: Any if isinstance(one, str) else one for name, one in raw.items()}

@@ -12,6 +12,7 @@ from typing import Any
 
 from transitions import Machine
 
+from graphtrain.checks.scope import Scope
 from graphtrain.elements import END
 from graphtrain.graph import Graph
 from graphtrain.guards.evaluate import evaluate
@@ -25,8 +26,8 @@ def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:
     else along its own edges. An edge that ends a body goes on to where the edges of the outer node lead.
 
     Arguments:
-        read: the value of ``"node.field"`` by path (``"validate/next_batch.last"``) or of a slot, now. For a node with
-            a body, ``"node.enters"`` answers whether a visit enters it.
+        read: the value of ``"node.field"`` or of a slot by path (``"validate/next_batch.last"``), now, as
+            `Trainer.read` answers it. A node with a body is entered if its ``due`` holds.
 
     >>> machine = to_machine(Graph.load("fit"), lambda name: name == "next_batch.exhausted")
     >>> machine.set_state("next_batch"); _ = machine.model.advance(); machine.model.state
@@ -35,7 +36,7 @@ def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:
     model = _Model()
     logging.getLogger("transitions").setLevel(logging.CRITICAL)
     machine = Machine(model, states=[END], initial=END, auto_transitions=False)
-    _add(machine, graph, "", read, leave=lambda when: [(when, END)])
+    _add(machine, Scope(graph), read, leave=lambda when: [(when, END)])
     machine.set_state(graph.start, model)
     return machine
 
@@ -51,7 +52,8 @@ Condition = Callable[[], bool]
 Leave = Callable[[Condition | None], list[tuple[Condition | None, str]]]
 
 
-def _add(machine: Machine, graph: Graph, prefix: str, read: Callable[[str], Any], leave: Leave) -> None:
+def _add(machine: Machine, scope: Scope, read: Callable[[str], Any], leave: Leave) -> None:
+    graph, prefix = scope.graph, scope.path
     parsed = {name: parse(text) for name, text in graph.guards.items()}
     guards = {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
 
@@ -59,7 +61,7 @@ def _add(machine: Machine, graph: Graph, prefix: str, read: Callable[[str], Any]
         """The edges of a node, in order, as conditions and states."""
         found: list[tuple[Condition | None, str]] = []
         for edge in graph.edges[source]:
-            when = None if edge.when is None else _condition(guards[edge.when], prefix, read)
+            when = None if edge.when is None else _condition(guards[edge.when], scope, read)
             found += leave(when) if edge.target == END else [(when, prefix + edge.target)]
         return found
 
@@ -68,7 +70,7 @@ def _add(machine: Machine, graph: Graph, prefix: str, read: Callable[[str], Any]
     for name, node in graph.nodes.items():
         path = prefix + name
         if node.body is not None:
-            machine.add_transition("advance", path, f"{path}/{node.body.start}", conditions=[_enters(path, read)])
+            machine.add_transition("advance", path, f"{path}/{node.body.start}", conditions=[_due(path, read)])
         for when, target in exits(name):
             machine.add_transition("advance", path, target, conditions=[] if when is None else [when])
         if node.body is not None:
@@ -76,18 +78,18 @@ def _add(machine: Machine, graph: Graph, prefix: str, read: Callable[[str], Any]
             def outward(when: Condition | None, source: str = name) -> list[tuple[Condition | None, str]]:
                 return [(_both(when, further), target) for further, target in exits(source)]
 
-            _add(machine, node.body, f"{path}/", read, outward)
+            _add(machine, scope.body_of(node), read, outward)
 
 
-def _condition(expression: Expression, prefix: str, read: Callable[[str], Any]) -> Condition:
+def _condition(expression: Expression, scope: Scope, read: Callable[[str], Any]) -> Condition:
     def inside(name: str) -> Any:
-        return read(prefix + name if "." in name else name)
+        return read(scope.path + name if "." in name else scope.slot_path(name))
 
     return lambda: bool(evaluate(expression, inside))
 
 
-def _enters(path: str, read: Callable[[str], Any]) -> Condition:
-    return lambda: bool(read(f"{path}.enters"))
+def _due(path: str, read: Callable[[str], Any]) -> Condition:
+    return lambda: bool(read(f"{path}.due"))
 
 
 def _both(first: Condition | None, second: Condition | None) -> Condition | None:

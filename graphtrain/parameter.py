@@ -7,7 +7,7 @@ import numbers
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from graphtrain.trigger import Trigger
 
@@ -20,6 +20,19 @@ class _Required:
 
 
 REQUIRED: Final = _Required()
+
+
+@dataclass(frozen=True)
+class Above:
+    """A bound in the type of a parameter: ``Annotated[int, Above(0)]`` takes whole numbers > 0.
+
+    >>> Parameter("every", Annotated[int, Above(0)]).coerce(0)
+    Traceback (most recent call last):
+        ...
+    ValueError: expected an integer > 0, got 0
+    """
+
+    bound: float
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,9 @@ def type_name(annotation: Any) -> str:
     ('an integer', 'a number', 'a list of strings', 'a trigger such as "100 steps"')
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        bounds = [f" > {one.bound:g}" for one in arguments[1:] if isinstance(one, Above)]
+        return type_name(arguments[0]) + "".join(bounds)
     if origin is Literal:
         return "one of " + ", ".join(show_value(one) for one in arguments)
     if origin in (Union, types.UnionType):
@@ -94,6 +110,11 @@ def coerce(value: Any, annotation: Any) -> Any:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return value
+    if origin is Annotated:
+        typed = coerce(value, arguments[0])
+        if any(isinstance(one, Above) and not typed > one.bound for one in arguments[1:]):
+            raise _mismatch(value, annotation)
+        return typed
     if annotation is Trigger:
         if isinstance(value, Trigger):
             return value

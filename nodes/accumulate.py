@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from graphtrain.errors import UsageError
+from typing import Annotated
+
 from graphtrain.kind import node, progress
+from graphtrain.parameter import Above
 
 
 @node
@@ -17,13 +19,9 @@ class Accumulate:
         count: backward passes since the gradients were last cleared.
     """
 
-    every: int = 1
+    every: Annotated[int, Above(0)] = 1
 
     count: int = progress(0, counts="backward")
-
-    def setup(self) -> None:
-        if self.every < 1:  # 0 would divide the loss by nothing, -1 climb it
-            raise UsageError(f"accumulate.every: expected a whole number > 0, got {self.every}")
 
     def __call__(self) -> None:
         """Nothing: the engine keeps the count from the declared effects of the other nodes."""

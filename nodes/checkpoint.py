@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from graphtrain.kind import node
+from graphtrain.parameter import Above
 from graphtrain.trigger import Trigger
 
 
@@ -18,7 +19,7 @@ class Checkpoint:
     """
 
     every: Trigger = Trigger("1 epochs")
-    keep: int = 2
+    keep: Annotated[int, Above(0)] = 2
 
     _checkpoints: Any
 

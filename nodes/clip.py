@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.nodes.optimizers import parameters_of
+from graphtrain.parameter import Above
 
 
 @node(effects="clip")
@@ -24,8 +24,8 @@ class Clip:
         norm_type: the order of the norm. Default: 2; inf takes the largest absolute value.
     """
 
-    max_norm: float = math.inf
-    norm_type: float = 2.0
+    max_norm: Annotated[float, Above(0)] = math.inf
+    norm_type: Annotated[float, Above(0)] = 2.0
 
     _parameters: list[torch.Tensor]
 
@@ -33,8 +33,6 @@ class Clip:
         return self.max_norm == math.inf
 
     def setup(self, optimizer: Any) -> None:
-        if not self.max_norm > 0:  # a negative one would turn the gradients around
-            raise UsageError(f"clip.max_norm: expected a number > 0, got {self.max_norm}", "inf is no clipping")
         self._parameters = parameters_of(optimizer)
 
     def __call__(self) -> None:

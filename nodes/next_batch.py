@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 from graphtrain.data.batch import batch_mover, sample_counter
 from graphtrain.data.source import Source, source_of
-from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock, node, progress
+from graphtrain.parameter import Above
 
 _NEVER = 2**62
 _NOTHING = object()
@@ -40,7 +40,7 @@ class NextBatch:
         seconds: time spent training, in seconds, summed over interruptions.
     """
 
-    limit: int | None = None
+    limit: Annotated[int, Above(0)] | None = None
 
     epoch: int = progress(0)
     batches: int = progress(0)
@@ -72,11 +72,6 @@ class NextBatch:
         say: Callable[[str], None],
         batch_size: Callable[[Any], int] | None = None,
     ) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(
-                f"next_batch.limit: expected a whole number > 0, got {self.limit}",
-                'leave it out for all batches; a validation that is not wanted has every = "never"',
-            )
         self._source = source_of(train_data, seed=seed, saving=saving, say=say)
         self._count = batch_size or sample_counter()
         self._move = batch_mover(device)
@@ -140,7 +135,7 @@ class NextBatch:
     def epochs(self) -> Fraction:
         """Epochs fetched so far; the fraction of the current one where its length is known."""
         if self.last or not self.opened:
-            return Fraction(self.epoch + self.last)
+            return Fraction(self.epoch + (self.last and not self.empty))  # an epoch without a batch is none
         length = self._expected_length()
         if not length:
             return Fraction(self.epoch)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
-from graphtrain.elements import Place
+from graphtrain.elements import Node, Place
 from graphtrain.graph import Graph
 from graphtrain.kind import Kind
 from graphtrain.parameter import is_trigger
@@ -22,17 +22,29 @@ ValueType = Literal["number", "boolean", "string", "unknown", "trigger", "other"
 
 @dataclass(frozen=True)
 class Scope:
-    """A graph and the path of the node it is the body of (empty for the outermost)."""
+    """A graph, and where it is.
+
+    Arguments:
+        path: of the node it is the body of, with a slash; empty for the outermost.
+        outer, outer_node: the graph around it, and that node.
+    """
 
     graph: Graph
     path: str = ""
+    outer: Scope | None = None
+    outer_node: Node | None = None
 
     def with_inner(self) -> Iterator[Scope]:
         """This scope, and those of all graphs inside."""
         yield self
-        for name, node in self.graph.nodes.items():
+        for node in self.graph.nodes.values():
             if node.body is not None:
-                yield from Scope(node.body, f"{self.path}{name}/").with_inner()
+                yield from self.body_of(node).with_inner()
+
+    def body_of(self, node: Node) -> Scope:
+        """The scope of the graph inside a node."""
+        assert node.body is not None
+        return Scope(node.body, f"{self.path}{node.name}/", self, node)
 
     @functools.cached_property
     def kinds(self) -> dict[str, Kind | None]:
@@ -51,8 +63,16 @@ class Scope:
 
     @functools.cached_property
     def slots(self) -> set[str]:
-        """The slots that some node writes or reads."""
-        return self.written | reads_of(self.graph)
+        """The slots that some node writes or reads, those around this graph included."""
+        around = self.outer.slots if self.outer is not None else set()
+        return self.written | reads_of(self.graph) | around
+
+    def slot_path(self, name: str) -> str:
+        """Which slot a name means here: one of this graph (``"validate/batch"``), or one around it."""
+        if name in self.written or self.outer is None or self.outer_node is None:
+            return self.path + name
+        renamed = self.outer_node.reads.get(name, name)
+        return self.outer.slot_path(renamed) if isinstance(renamed, str) else name
 
     def field_type(self, node: str, field: str) -> ValueType | None:
         """The type of ``node.field``; None if there is no such field, "unknown" if the kind is not known."""
@@ -105,6 +125,8 @@ def value_type(annotation: Any) -> ValueType:
     if is_trigger(annotation):
         return "trigger"
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is typing.Annotated:
+        return value_type(arguments[0])
     if origin is typing.Literal:
         found = {_PLAIN.get(type(one), "other") for one in arguments}
     elif origin in (typing.Union, types.UnionType):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
 
+from graphtrain.data.samplers import announce_epoch, generators_of
 from graphtrain.errors import DataError
 from graphtrain.state.random import HostRandomAside, seed_host
 
@@ -136,6 +137,7 @@ class Loader:
 
     def _order(self, seed: int, epoch: int) -> Iterable[Any]:
         seed_host(derived_seed(seed, epoch))
+        announce_epoch(self, epoch)
         if self.batch_sampler is not None:
             return iter(self.batch_sampler)
         order: Iterable[int]
@@ -219,17 +221,3 @@ def derived_seed(*numbers: int) -> int:
     """
     text = ",".join(str(number) for number in numbers).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
-
-
-def generators_of(data: Any) -> list[torch.Generator]:
-    """The generators of its own that a DataLoader draws from: its own, its samplers', its data set's."""
-    owners = [
-        data,
-        getattr(data, "batch_sampler", None),
-        getattr(data, "sampler", None),
-        getattr(data, "dataset", None),
-    ]
-    owners.append(getattr(owners[1], "sampler", None))
-    found = [getattr(owner, "generator", None) for owner in owners if owner is not None]
-    unique = {id(one): one for one in found if isinstance(one, torch.Generator)}
-    return list(unique.values())

@@ -16,7 +16,7 @@ from typing import Any, final
 from torch.utils.data import DataLoader
 
 from graphtrain.data.loader import Loader
-from graphtrain.data.loader import generators_of as generators_of
+from graphtrain.data.samplers import announce_epoch, generators_of
 from graphtrain.errors import DataError
 from graphtrain.state.random import capture_random, restore_random
 
@@ -126,10 +126,12 @@ class Replayed(Source):
             return None
 
     def open(self, epoch: int) -> tuple[Iterator[Any], dict[str, Any]]:
+        announce_epoch(self._data, epoch)
         state = {"random": capture_random(), "generators": [one.get_state() for one in generators_of(self._data)]}
         return iter(self._data), state
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+        announce_epoch(self._data, epoch)
         restore_random(state["random"])
         for generator, saved in zip(generators_of(self._data), state["generators"], strict=False):
             generator.set_state(saved)

@@ -274,6 +274,10 @@ class Program:
             self.slot_names.append(path)
         return self._slot_index[path]
 
+    def slot_index(self, path: str) -> int:
+        """The place of a slot that some node writes, by path (``"validate/batch"``); KeyError if there is none."""
+        return self._slot_index[path]
+
     # ---- what guards and clocks name
 
     def guard_place(self, scope: BoundGraph, expression: Name | FieldOf) -> Place:

@@ -182,7 +182,7 @@ class Trainer:
         """
         path, dot, field = name.partition(".")
         if not dot:
-            return self._program.slots[self._program.slot_names.index(name)]
+            return self._program.slots[self._program.slot_index(name)]
         bound = self._program.by_path[path]
         if field in bound.kind.parameters:
             return bound.parameters[field]

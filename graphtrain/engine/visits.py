@@ -153,9 +153,8 @@ class Compiler:
         """The end of a body: its outputs go outward, the outer node has run, and its edges are chosen."""
         outer = scope.outer
         assert outer is not None
-        indices = {name: index for index, name in enumerate(self._program.slot_names)}
         copies = [
-            (indices[scope.prefix + slot], target)
+            (self._program.slot_index(scope.prefix + slot), target)
             for slot, target in zip(scope.graph.outputs, outer.writes, strict=True)
         ]
         slots, record, trigger = self._slots, outer.instance, outer.trigger

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from graphtrain.data.source import generators_of
+from graphtrain.data.samplers import generators_of
 from graphtrain.engine.program import Bound, Program
 from graphtrain.errors import CheckpointError
 from graphtrain.metrics.recorder import Recorder

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from graphtrain.command import main
-from graphtrain.kind import DECLARED
 from tests.command.running import TINY, Result
 
 Command = Callable[..., Result]
@@ -23,10 +22,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
-    kinds, modules = dict(DECLARED), dict(sys.modules)
+    modules = dict(sys.modules)
     yield tmp_path
-    DECLARED.clear()
-    DECLARED.update(kinds)
     for name in set(sys.modules) - set(modules):
         if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]

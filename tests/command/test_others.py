@@ -151,7 +151,7 @@ def test_nodes_lists_every_kind(command: Command) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("clip", ["max_norm: a number, default inf", "set up with", "optimizer", "`max_norm`"]),
+        ("clip", ["max_norm: a number > 0, default inf", "set up with", "optimizer", "`max_norm`"]),
         ("train_batch", ["model, batch, training_step", "window (optional)", "writes", "loss", "backward"]),
         ("finish", ["after: a trigger", "due"]),
         ("schedule", ["bypassed without", "scheduler"]),

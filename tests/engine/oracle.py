@@ -91,8 +91,8 @@ def expected(setting: Setting) -> list[Event]:
                 clock["epoch_batches"] += 1
                 clock["samples"] += samples_in(number)
                 part = Fraction(min(number, claimed - 1), claimed) if claimed else Fraction(0)
-            clock["epochs"] = Fraction(epoch + 1) if last else epoch + part
-            cut = ending() or (last and setting.window != "carry")
+            clock["epochs"] = Fraction(epoch + (length > 0)) if last else epoch + part
+            cut = ending() or (last and setting.window != "carry") or length == 0
             if window and (len(window) == setting.accumulate or (cut and setting.window != "drop")):
                 events.append(("step", float(sum(window))))
                 clock["steps"] += 1

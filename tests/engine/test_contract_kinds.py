@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Trainer, UsageError
+from graphtrain import Graph, GraphError, Trainer
 from graphtrain.kind import DECLARED, EFFECTS, Kind
 from graphtrain.parameter import REQUIRED, plain_value
 from graphtrain.registry import find_kind, known_kinds
@@ -256,10 +256,10 @@ def test_every_field_and_parameter_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("node", "parameters", "message"),
     [
-        ("accumulate", {"every": 0}, r"accumulate.every: expected a whole number > 0, got 0"),
-        ("accumulate", {"every": -1}, r"accumulate.every: expected a whole number > 0, got -1"),
-        ("next_batch", {"limit": 0}, r"next_batch.limit: expected a whole number > 0, got 0"),
-        ("validate/next_batch", {"limit": -3}, r"next_batch.limit: expected a whole number > 0, got -3"),
+        ("accumulate", {"every": 0}, r"accumulate.every: expected an integer > 0, got 0"),
+        ("accumulate", {"every": -1}, r"accumulate.every: expected an integer > 0, got -1"),
+        ("next_batch", {"limit": 0}, r"next_batch.limit: expected an integer > 0, got 0"),
+        ("validate/next_batch", {"limit": -3}, r"next_batch.limit: expected an integer > 0, got -3"),
         ("clip", {"max_norm": 0.0}, r"clip.max_norm: expected a number > 0, got 0.0"),
         ("clip", {"max_norm": -1.0}, r"clip.max_norm: expected a number > 0, got -1.0"),
         ("clip", {"max_norm": math.nan}, r"clip.max_norm: expected a number > 0, got nan"),
@@ -267,7 +267,7 @@ def test_every_field_and_parameter_can_be_read() -> None:
 )
 def test_numbers_that_mean_nothing_are_refused(node: str, parameters: dict[str, Any], message: str) -> None:
     model = Net()
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(GraphError, match=message):
         Trainer(
             Graph.load("fit").set(node, **parameters),
             model=model,
@@ -276,4 +276,4 @@ def test_numbers_that_mean_nothing_are_refused(node: str, parameters: dict[str, 
             val_data=[torch.rand(4, 2)],
             device="cpu",
             say=lambda line: None,
-        ).run()
+        )

@@ -344,7 +344,7 @@ def test_a_limit_ends_the_epoch_in_every_kind_of_data(made: Callable[[int], Any]
 def test_empty_data_of_every_kind(made: Callable[[int], Any], sized: bool) -> None:
     node = fetching(made(0))
     assert node() == (None, 0)
-    assert (node.last, node.exhausted, node.empty, node.batches, node.epochs) == (True, True, True, 0, 1)
+    assert (node.last, node.exhausted, node.empty, node.batches, node.epochs) == (True, True, True, 0, 0)
 
 
 def test_sized_data_is_not_fetched_before_it_is_asked_for() -> None:
@@ -475,3 +475,21 @@ def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples
 def test_samples_are_what_batch_size_says() -> None:
     node = fetching([["a", "bb", "ccc"], ["d"]], batch_size=lambda batch: sum(len(word) for word in batch))
     assert [node()[1], node()[1], node.samples] == [6, 1, 7]
+
+
+def test_samplers_are_told_the_epoch() -> None:
+    class Numbered(torch.utils.data.Sampler[int]):
+        epoch = -1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            return iter([self.epoch] * 2)
+
+        def __len__(self) -> int:
+            return 2
+
+    for loader in (Loader(range(9), 2, sampler=Numbered()), DataLoader(range(9), 2, sampler=Numbered())):
+        node = fetching(loader)
+        assert [node()[0].tolist() for _ in range(3)] == [[0, 0], [1, 1], [2, 2]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -13,16 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtrain import Edge, Graph, Node, Trainer, Trigger, node, progress
-from graphtrain.kind import DECLARED, Kind, kind_of
+from graphtrain.kind import Kind, kind_of
 from tests.engine.oracle import Setting, graph_of, trainer_of
-
-
-@pytest.fixture(autouse=True)
-def declared_kinds() -> Iterator[None]:
-    before = dict(DECLARED)
-    yield
-    DECLARED.clear()
-    DECLARED.update(before)
 
 
 def visits(trainer: Trainer, idle: Collection[str] = (), most: int = 2_000) -> list[str]:
@@ -31,14 +23,7 @@ def visits(trainer: Trainer, idle: Collection[str] = (), most: int = 2_000) -> l
     Arguments:
         idle: nodes that the engine leaves out, since they would do nothing; the machine passes through them.
     """
-    entering = False
-    slots = slots_written(trainer.graph)
-
-    def read(name: str) -> Any:
-        return entering if name.endswith(".enters") else trainer.read(slots.get(name, name))
-
-    machine = trainer.graph.to_machine(read)
-    bodies = paths_with_a_body(trainer.graph)
+    machine = trainer.graph.to_machine(trainer.read)
 
     def settle() -> None:
         while machine.model.state in idle:
@@ -49,7 +34,6 @@ def visits(trainer: Trainer, idle: Collection[str] = (), most: int = 2_000) -> l
     while trainer.position != "end" and len(found) < most:
         position = trainer.position
         assert machine.model.state == position, found[-10:]
-        entering = position in bodies and bool(trainer.read(f"{position}.due"))
         runs = trainer.read(f"{position}.runs")
         trainer.advance()
         assert machine.model.advance()
@@ -57,24 +41,6 @@ def visits(trainer: Trainer, idle: Collection[str] = (), most: int = 2_000) -> l
         assert trainer.read(f"{position}.runs") - runs <= 1
         found.append(position)
     assert machine.model.state == trainer.position
-    return found
-
-
-def paths_with_a_body(graph: Graph, prefix: str = "") -> set[str]:
-    found: set[str] = set()
-    for name, one in graph.nodes.items():
-        if one.body is not None:
-            found |= {prefix + name, *paths_with_a_body(one.body, f"{prefix}{name}/")}
-    return found
-
-
-def slots_written(graph: Graph, prefix: str = "") -> dict[str, str]:
-    """slot -> the path under which a trainer reads it; the names are unique in graphs whose guards read slots."""
-    found: dict[str, str] = {}
-    for name, one in graph.nodes.items():
-        found |= {slot: prefix + slot for slot in one.writes.values()}
-        if one.body is not None:
-            found |= slots_written(one.body, f"{prefix}{name}/")
     return found
 
 
@@ -111,7 +77,7 @@ def test_fit(setting: Setting, busy: bool) -> None:
         assert {"train_batch", "step", "zero_grad"} <= set(found)
     trained = bool(setting.lengths[0])
     assert ("schedule" in found) == ("clip" in found) == ("log" in found) == (busy and trained)
-    validated = busy and setting.validate != ("never",)
+    validated = busy and trained and setting.validate != ("never",)
     assert ("validate" in found) == ("validate/end_evaluation" in found) == validated
     assert ("validate/eval_batch" in found) == (validated and setting.val_length > 0)
 

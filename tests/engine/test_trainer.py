@@ -403,5 +403,41 @@ def test_two_optimizers_have_windows_of_their_own() -> None:
     assert trainer.progress["accumulate"]["count"] == 0
 
 
+def test_a_window_carried_past_the_end_of_all_data_is_stepped_and_the_run_ends() -> None:
+    graph = (
+        Graph.load("fit").guard("window_cut", "finish.due").set("accumulate", every=4).set("finish", after="100 steps")
+    )
+    trainer = tiny(graph, train_data=(torch.ones(2, 1) for _ in range(7)))
+    assert trainer.run() is Outcome.FINISHED
+    assert (trainer.progress["step"]["steps"], trainer.progress["accumulate"]["count"]) == (2, 0)
+
+
+def test_a_guard_inside_a_body_reads_a_slot_written_around_it() -> None:
+    inner = Graph.loads(
+        """
+        format = 1
+        start = "x"
+        [nodes]
+        x = { use = "choice" }
+        [guards]
+        again = "number == 3 and x.runs < 5"
+        [edges]
+        x = ["x if again", "end"]
+        """
+    )
+
+    @node(writes="number")
+    def three() -> int:
+        return 3
+
+    graph = Graph.load("fit").insert("three", three, after="begin_epoch").insert("body", graph=inner, after="three")
+    assert graph.check() == []
+    trainer = tiny(graph.set("finish", after="1 epochs"))
+    trainer.run()
+    assert trainer.progress["body/x"]["runs"] == 5
+    with pytest.raises(KeyError):
+        trainer.read("nothing")
+
+
 def test_small_graph_is_sound() -> None:
     assert small_graph().check() == []

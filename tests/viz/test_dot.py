@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.viz.conftest import hostile
-from tests.viz.viz_reading import declared_lines, dot_lines, read_dot
 
 from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.picture import picture
+from tests.viz.conftest import hostile
+from tests.viz.viz_reading import declared_lines, dot_lines, read_dot
 
 
 def test_every_declared_edge_is_drawn_exactly_once_with_number_guard_and_dashes(shipped: Graph) -> None:

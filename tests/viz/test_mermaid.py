@@ -3,12 +3,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from tests.viz.viz_reading import Line, declared_lines, mermaid_lines, mermaid_name
-
 from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph
 from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.picture import picture
+from tests.viz.viz_reading import Line, declared_lines, mermaid_lines, mermaid_name
 
 # All that `to_mermaid` may write, line by line, with no quote and no bracket inside a text.
 TEXT = r'"[^"<>\\`%\[\]{}]*(?:<br/>[^"<>\\`%\[\]{}]*)*"'
