@@ -35,7 +35,7 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:
-    """A function that moves a batch to the device; None on the CPU, where even an idle `to` costs 1.3 us a tensor."""
+    """A function that moves a batch to the device; None on the CPU, where even an idle `to` costs 0.4 us a tensor."""
     if device.type == "cpu":
         return None
     return lambda batch: move(batch, device)

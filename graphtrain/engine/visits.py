@@ -1,7 +1,7 @@
 """The table of calls: one closure per position, which runs the node, counts the run, and answers the next position.
 
 Everything a visit needs is bound here, once: slots by index, guards as closures, edges as numbers. A visit of a node
-without work costs 0.1 us.
+without work costs 0.15 us.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Compiler:
         return lambda model, batch: call(model, batch, **{name: get() for name, get in getters})
 
     def _call(self, function: Callable[..., Any], places: list[Place]) -> Act:
-        """A call without arguments, specialised by their number: a general one costs 0.2 us more."""
+        """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
         indices = [index for place in places if (index := self._index(place)) is not None]
         if len(indices) < len(places):
             getters = [self._getter(place) for place in places]

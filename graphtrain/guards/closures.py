@@ -1,6 +1,6 @@
 """A guard as a chain of plain calls, bound once to the objects that hold its fields.
 
-A closure tree costs 0.06 us for a field compared with a constant; reading the tree as `guards.evaluate` does, 1.5 us.
+A closure tree costs 0.04 us for a field compared with a constant; reading the tree as `guards.evaluate` does, 1.6 us.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _comparison(symbol: str, left: Expression, right: Expression, scope: Scope) 
 
 
 def _field_against_constant(symbol: str, held: tuple[object, str], value: Any) -> Read:
-    # 0.06 us instead of 0.17 for the general form; these three are what accumulation and its window ask every batch.
+    # 0.04 us instead of 0.07 for the general form; these three are what accumulation and its window ask every batch.
     owner, name = held
     compare = OPERATORS[symbol]
     return lambda: compare(getattr(owner, name), value)

@@ -43,7 +43,7 @@ def restore_random(captured: dict[str, Any]) -> None:
 
 
 def seed_host(seed: int) -> None:
-    """Seed the generators of this process's processor alone; `torch.manual_seed` would cost 90 us, this 1 us."""
+    """Seed the generators of this process's processor alone; `torch.manual_seed` costs 130 us, this 6 us in all."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
