@@ -4,7 +4,7 @@
     ├── GraphError        a graph with problems: all of them, at once     (ValueError)
     ├── EditError         a verb that cannot be applied to a graph        (ValueError)
     ├── UsageError        a wrong argument, resource, script or directory (ValueError)
-    ├── GuardError      a guard raised while the run asked it           (RuntimeError)
+    ├── GuardError        a guard raised while the run asked it           (RuntimeError)
     ├── DataError         data whose position cannot be kept              (ValueError)
     ├── CheckpointError   a checkpoint that cannot be written or trusted  (RuntimeError)
     └── LifeCycleError    a call that the state of the run forbids        (RuntimeError)

@@ -16,7 +16,7 @@ from graphtrain.parameter import Above
 class Clip:
     """Scale the gradients of `optimizer` so that their total norm is at most `max_norm`.
 
-    The list of parameters is looked up once, when the graph is entered (3 us a batch for two layers).
+    The list of parameters is looked up once, when the graph is entered.
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Arguments:

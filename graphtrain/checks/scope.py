@@ -83,6 +83,11 @@ class Scope:
             return value_type(kind.parameters[field].annotation)
         return value_type(kind.fields[field].type) if field in kind.fields else None
 
+    def counts(self, node: str, field: str) -> bool:
+        """True if a clock can count the field: a number that the node changes, and never None."""
+        kind = self.kinds[node]
+        return kind is None or (field in kind.fields and kind.fields[field].type in (int, float, Fraction))
+
     def fields(self, node: str) -> list[str]:
         """The fields of a node that an expression can read."""
         kind = self.kinds[node]

@@ -127,6 +127,11 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
             message = f"`{written}` is no name for a slot"
             yield scope.problem("G115", node.place, f"nodes.{node.name}.writes.{slot}", message)
     for slot, target in node.reads.items():
+        if target == ():
+            message = f"`{node.name}` reads `{slot}` from an empty list"
+            yield scope.problem(
+                "G115", node.place, f"nodes.{node.name}.reads.{slot}", message, "name a slot, or leave it out"
+            )
         for one in (target,) if isinstance(target, str) else target:
             owner, dot, field = one.partition(".")
             if not dot:
@@ -197,7 +202,7 @@ def _clock(scope: Scope) -> Iterator[Problem]:
             continue
         problems = list(_field(scope, None, thing, owner, field))
         yield from problems
-        if not problems and scope.field_type(owner, field) not in ("number", "unknown"):
+        if not problems and not scope.counts(owner, field):
             place = scope.graph.places.get(thing)
             yield scope.problem("G116", place, thing, f"`{text}` is no number, so no unit can count it")
 

@@ -64,14 +64,15 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
             about=about,
             **resources,
         )
-    again = replace(options, run_dir=run_dir, resume="auto", fork=None)
-    if options.run_dir is None:
-        say(f"run directory: {run_dir}; stop it when you like, and go on with: {command_line(script, settings, again)}")
-    try:
-        outcome = running.run(resume=resume, until=options.until)
-    except KeyboardInterrupt:
-        say(f"go on with: {command_line(script, settings, again)}")
-        raise
+        again = replace(options, run_dir=run_dir, resume="auto", fork=None)
+        if options.run_dir is None:
+            where = command_line(script, settings, again)
+            say(f"run directory: {run_dir}; stop it when you like, and go on with: {where}")
+        try:
+            outcome = running.run(resume=resume, until=options.until)
+        except KeyboardInterrupt:
+            say(f"go on with: {command_line(script, settings, again)}")
+            raise
     lines.flush()
     say(f"{outcome}: {run_dir}  digest {running.digest()[:16]}")
     if outcome.resumable:

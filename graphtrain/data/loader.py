@@ -196,6 +196,7 @@ class _SeededFetch(Dataset[Any]):
 
     def _fetch(self, job: tuple[int, int, int, Any]) -> Any:
         seed, epoch, number, indices = job
+        announce_epoch(self._dataset, epoch)  # a worker that persists has a copy of its own
         seed_host(derived_seed(seed, epoch, number))
         if self._collate is None:
             return self._dataset[indices]

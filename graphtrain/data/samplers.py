@@ -22,7 +22,7 @@ def parts_of(data: Any) -> list[Any]:
 
 def generators_of(data: Any) -> list[torch.Generator]:
     """The generators of their own that the parts draw from, each once."""
-    found = [getattr(part, "generator", None) for part in parts_of(data)]
+    found = [part if isinstance(part, torch.Generator) else getattr(part, "generator", None) for part in parts_of(data)]
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
 
 

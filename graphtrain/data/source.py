@@ -114,7 +114,11 @@ class Ordered(Source):
 
 @final
 class Replayed(Source):
-    """Anything that can be iterated over again: the same random state at `iter()` gives the same batches."""
+    """Anything that can be iterated over again: the same random state at `iter()` gives the same batches.
+
+    That holds where the order of an epoch is drawn when it begins, as torch's own samplers do. An order that is drawn
+    bit by bit, from a generator that training draws from too, cannot be replayed; `Loader` can be given such a sampler.
+    """
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -49,19 +49,36 @@ class Keeper:
                 raise UsageError(f"`{where}` holds a run already", "choose another run directory, or go on with it")
             return None
         if resume == "auto":
-            newest = self._store.newest()
+            newest = self._store.newest(self._fits)
             if newest is None and self._directory.holds_a_run():
                 self._say(f"`{self._directory.path}` holds no sound checkpoint: the run begins anew")
             return newest
-        return named_checkpoint(resume, self._directory.checkpoints)
+        named = named_checkpoint(resume, self._directory.checkpoints)
+        if self._directory.holds_a_run() and not self._is_own(named):
+            where = self._directory.path
+            raise UsageError(
+                f"`{where}` holds a run already, and `{resume}` is of another", "fork into a new directory"
+            )
+        return named
+
+    def _is_own(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.path.resolve().is_relative_to(self._directory.path.resolve())
+
+    def _fits(self, manifest: Mapping[str, Any]) -> bool:
+        """False for a checkpoint of a line that was given up: the metrics were cut back to before it was made."""
+        return bool(manifest["metrics_bytes"] <= self._metrics.flush())
+
+    def is_newest(self, checkpoint: Checkpoint) -> bool:
+        """True if a resume would choose this one by itself."""
+        paths = self._folder.paths()
+        return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
 
     def go_on_from(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:
         """Cut the metrics back to where a checkpoint was made, or to nothing; the rows that stay."""
         if checkpoint is None:
             return self._metrics.cut(0)
         self.latest = (checkpoint.path, checkpoint.manifest["digest"])
-        own = checkpoint.path.resolve().is_relative_to(self._directory.path.resolve())
-        return self._metrics.cut(checkpoint.manifest["metrics_bytes"] if own else 0)
+        return self._metrics.cut(checkpoint.manifest["metrics_bytes"] if self._is_own(checkpoint) else 0)
 
     def row(self, metrics: Mapping[str, float], step: int) -> None:
         """A logger: the row goes to the metrics file."""

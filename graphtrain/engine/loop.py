@@ -20,7 +20,7 @@ class Loop:
 
     Attributes:
         pending: requests that came up during a transition; looked at once after each, as a whole.
-        position: the node that runs next; kept up to date whenever the loop is not inside a visit that it will survive.
+        position: the node that runs next, or that is running.
         inside: True while a node runs.
         ended: True if the last transition took an edge to the end; `position` is then the node that it left.
     """
@@ -38,13 +38,10 @@ class Loop:
         self.inside = True
         try:
             while True:
-                position = visits[position]()
-                if pending:
-                    self.position = position
-                    if (outcome := serve()) is not None:
-                        return outcome
+                self.position = position = visits[position]()
+                if pending and (outcome := serve()) is not None:
+                    return outcome
         finally:
-            self.position = position
             self.inside = False
 
     def choose_again(self, exits: Sequence[Visit]) -> None:

@@ -342,6 +342,20 @@ class Program:
                 lines.append(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you mean" in hint else ""))
         return lines
 
+    def timed(self) -> list[str]:
+        """What to say of triggers that the training depends on and that count time."""
+        lines = []
+        for bound in self.nodes:
+            trigger = bound.parameters.get(bound.kind.trigger or "")
+            if bound.bypassed or bound.kind.observer or not isinstance(trigger, Trigger):
+                continue
+            if any(not owner.kind.fields[counted].in_digest for owner, counted, _ in self.terms(bound, trigger)):
+                lines.append(
+                    f"`{bound.path}` fires by the clock ({trigger}): what is trained depends on it, "
+                    "so a resume is exact only between its firings"
+                )
+        return lines
+
     def missing_problems(self, supplied: Mapping[str, Any]) -> list[Problem]:
         """A problem for every slot that is read, and neither written nor supplied."""
         problems = []

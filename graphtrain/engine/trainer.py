@@ -14,6 +14,7 @@ import torch
 
 from graphtrain.checks import checked_graph
 from graphtrain.elements import END
+from graphtrain.engine.capture import State
 from graphtrain.engine.environment import environment, environment_changes
 from graphtrain.engine.keeper import Keeper, named_checkpoint
 from graphtrain.engine.life_cycle import LifeCycle
@@ -30,7 +31,6 @@ from graphtrain.graph import Graph
 from graphtrain.metrics.recorder import Logger, Recorder
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
-from graphtrain.state.capture import State
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.plain import UnsaveableError
@@ -135,7 +135,7 @@ class Trainer:
         if self._keeper is not None:
             self._recorder.loggers += [self._keeper.row, self._refresh_status]
         self._recorder.loggers += loggers
-        for line in [*self._program.absent, *self._program.unread_resources()]:
+        for line in [*self._program.absent, *self._program.unread_resources(), *self._program.timed()]:
             self._say_once(line)
 
     # ---- what can be looked at
@@ -195,6 +195,9 @@ class Trainer:
 
         Model, optimizer, scheduler, gradients, random generators, position in the data, progress. Not clocks, not the
         progress of kinds declared `observer`, not a `runs` that nothing reads.
+
+        Raises:
+            CheckpointError: something alive at this position has no plain form.
         """
         return tree_digest(self._state.essential(self._state.capture(self._alive())))
 
@@ -330,6 +333,8 @@ class Trainer:
             self._compiler.enter(self._program.main, reset=True)
         else:
             self._restore(checkpoint)
+            if self._keeper is not None and not self._keeper.is_newest(checkpoint):
+                self._save_here()  # so that from now on a resume chooses this line of the run
         self._write_status()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -423,13 +428,13 @@ class Trainer:
         if time.monotonic() - self._status_written >= _STATUS_SECONDS:
             self._write_status()
 
-    def _write_status(self) -> None:
+    def _write_status(self, state: str | None = None) -> None:
         if self._keeper is None:
             return
         self._status_written = time.monotonic()
         step, epoch = self._whereabouts.step_and_epoch()
         status = {
-            "state": self._life.state,
+            "state": state or self._life.state,
             "graph": self.graph.name,
             "position": self.position,
             "step": step,
@@ -442,13 +447,11 @@ class Trainer:
     # ---- failing
 
     def _fail(self, error: BaseException) -> NoReturn:
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-        self._life.fail()
+        self._life.fail()  # an interrupt too: the node is half done, so its state is no state to go on from
         error.add_note(f"raised in node `{self._here}` ({self._whereabouts.describe()})")
         try:
-            self._write_status()
-        except OSError as problem:
+            self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        except CheckpointError as problem:
             error.add_note(f"the status could not be written either: {problem}")
         raise error.with_traceback(_users_frames(error))
 

@@ -339,8 +339,24 @@ class Compiler:
         return self._getter(FieldPlace(bound, name))()
 
     def guard_getter(self, scope: BoundGraph, expression: Name | FieldOf) -> Act:
-        """A call that answers what a name in a guard holds."""
-        return self._getter(self._program.guard_place(scope, expression))
+        """A call that answers what a name in a guard holds: a slot must hold a Python number or text.
+
+        Reading a tensor would wait for its device at every visit.
+        """
+        place = self._program.guard_place(scope, expression)
+        get = self._getter(place)
+        if not isinstance(place, SlotPlace):
+            return get
+        name = self._program.slot_names[place.index]
+
+        def read() -> Any:
+            value = get()
+            if not isinstance(value, bool | int | float | str):
+                came = f"a {type(value).__name__}" if value is not None else "nothing yet"
+                raise TypeError(f"the slot `{name}` holds {came}; a guard reads Python numbers and text")
+            return value
+
+        return read
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,13 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, saved in state["state"].get(number, {}).items():
-            now = optimizer.state[parameter].get(key)
-            if isinstance(saved, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != saved.dtype:
-                optimizer.state[parameter][key] = saved.to(now.device)
+            optimizer.state[parameter][key] = _as_saved(saved, optimizer.state[parameter].get(key))
+
+
+def _as_saved(saved: Any, loaded: Any) -> Any:
+    """What was saved, with tensors on the device where loading put them."""
+    if isinstance(saved, torch.Tensor):
+        return saved.to(loaded.device) if isinstance(loaded, torch.Tensor) else saved
+    if isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
+        return [_as_saved(one, other) for one, other in zip(saved, loaded, strict=True)]
+    return saved

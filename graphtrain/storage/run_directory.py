@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from graphtrain.errors import UsageError
+from graphtrain.errors import CheckpointError, UsageError
 
 METRICS_FILE = "metrics.jsonl"
 STATUS_FILE = "status.json"
@@ -46,8 +47,9 @@ class RunDirectory:
         """Replace the status in one step, so that a reader never sees half of it."""
         target = self.path / STATUS_FILE
         temporary = target.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(_finite(status), indent=2) + "\n", encoding="utf-8")
-        temporary.replace(target)
+        with _readable_failure(target):
+            temporary.write_text(json.dumps(_finite(status), indent=2) + "\n", encoding="utf-8")
+            temporary.replace(target)
 
 
 def read_status(path: str | Path) -> dict[str, Any]:
@@ -81,16 +83,18 @@ class MetricsFile:
 
     def append(self, row: Mapping[str, float]) -> None:
         """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
-        if self._file is None:
-            self._file = self._path.open("a", encoding="utf-8")
-        self._file.write(json.dumps(_finite(row), separators=(", ", ": ")) + "\n")
+        with _readable_failure(self._path):
+            if self._file is None:
+                self._file = self._path.open("a", encoding="utf-8")
+            self._file.write(json.dumps(_finite(row), separators=(", ", ": ")) + "\n")
 
     def flush(self) -> int:
         """Bring every row to the disk; the length of the file in bytes."""
         if self._file is None:
             return self._path.stat().st_size if self._path.exists() else 0
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with _readable_failure(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
         return int(self._file.tell())
 
     def cut(self, length: int) -> list[dict[str, float]]:
@@ -107,7 +111,8 @@ class MetricsFile:
                 "it was changed since; resume from another checkpoint, or into another run directory",
             )
         if size > length:
-            os.truncate(self._path, length)
+            with _readable_failure(self._path):
+                os.truncate(self._path, length)
         if not length:
             return []
         rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
@@ -115,9 +120,19 @@ class MetricsFile:
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with _readable_failure(self._path):
+                file.close()
+
+
+@contextmanager
+def _readable_failure(path: Path) -> Iterator[None]:
+    """A disk that refuses is said in words."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,8 +24,8 @@ class Store(ABC):
         """Write a checkpoint, then let all but the `keep` newest go."""
 
     @abstractmethod
-    def newest(self) -> Checkpoint | None:
-        """The newest sound checkpoint; unsound ones are reported and passed over."""
+    def newest(self, fits: Callable[[Mapping[str, Any]], bool] | None = None) -> Checkpoint | None:
+        """The newest sound checkpoint whose manifest fits; unsound ones are reported and passed over."""
 
 
 @final
@@ -49,10 +49,13 @@ class FolderStore(Store):
             self._remove(old)
         return path
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self, fits: Callable[[Mapping[str, Any]], bool] | None = None) -> Checkpoint | None:
         for path in reversed(self.paths()):
             try:
-                return read_checkpoint(path)
+                checkpoint = read_checkpoint(path)
+                if fits is None or fits(checkpoint.manifest):
+                    return checkpoint
+                self._say(f"passed over {path}: the run was gone on with from an earlier checkpoint")
             except CheckpointError as error:
                 self._say(f"passed over an unsound checkpoint: {error.message}")
         return None

@@ -33,10 +33,7 @@ def split(tree: Mapping[str, Mapping[str, Any]]) -> tuple[bytes, list[Tensors]]:
 def _pack_part(value: Any, section: str, name: str, tensors: Tensors) -> bytes:
     if section == "resources":
         return pack(value, name, tensors)
-    named = Tensors(tensors.file)
-    packed = pack({name: value}, section, named)
-    tensors.named.update(named.named)
-    return packed
+    return pack({name: value}, section, tensors)
 
 
 def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:

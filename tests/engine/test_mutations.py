@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from graphtrain.data.source import Replayed
+from graphtrain.engine import capture
+from graphtrain.engine.capture import State
 from graphtrain.engine.triggers import Every
 from graphtrain.errors import CheckpointError
 from graphtrain.graph import Graph
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.state import capture
-from graphtrain.state.capture import State
 from tests.engine.small_run import small_graph, small_trainer
 
 Mutation = Callable[[pytest.MonkeyPatch], None]

@@ -225,7 +225,9 @@ def test_a_second_interrupt_stops_at_once() -> None:
     trainer = tiny(training_step=training_step)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
-    assert trainer.state == "stopped"
+    assert trainer.state == "failed", "a node is half done"
+    with pytest.raises(LifeCycleError, match="failed"):
+        trainer.run()
 
 
 @pytest.mark.parametrize("until", ["often", "3 dozens", "0 steps"])
@@ -290,6 +292,74 @@ def test_a_named_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
         assert again.progress["next_batch"]["batches"] <= 3
     with pytest.raises(UsageError, match="there is no checkpoint `nothing`"):
         small_trainer(tmp_path).run(resume="nothing")
+
+
+def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    trainer.run()
+    expected = (tmp_path / "metrics.jsonl").read_bytes()
+    paths = sorted((tmp_path / "checkpoints").iterdir())
+    early = small_trainer(tmp_path)
+    early.advance(resume=paths[0].name)
+    assert sorted((tmp_path / "checkpoints").iterdir())[-1] not in paths, "saved at once, so that it is the newest"
+    small_trainer(tmp_path).run()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == expected
+    # Killed between the cut of the metrics and that save: what was given up is passed over.
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    said: list[str] = []
+    again = small_trainer(tmp_path)
+    again._say = said.append
+    assert again._keeper is not None
+    again._keeper._folder._say = said.append
+    again.run()
+    assert any("gone on with from an earlier checkpoint" in line for line in said)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == expected
+
+
+def test_a_checkpoint_of_another_run_does_not_replace_a_run(tmp_path: Path) -> None:
+    small_trainer(tmp_path / "one").run()
+    small_trainer(tmp_path / "two").run()
+    before = (tmp_path / "two" / "metrics.jsonl").read_bytes()
+    other = next((tmp_path / "one" / "checkpoints").iterdir())
+    with pytest.raises(UsageError, match="holds a run already"):
+        small_trainer(tmp_path / "two").run(resume=other)
+    assert (tmp_path / "two" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_disk_that_refuses_metrics_is_said_in_words(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot write .*metrics.jsonl: Is a directory"):
+        trainer.run()
+
+
+def test_a_guard_does_not_read_tensors() -> None:
+    graph = Graph.load("fit").guard("high", "loss > 0.5").connect("train_batch", "decide", when="high")
+    with pytest.raises(GuardError, match="the slot `loss` holds a Tensor"):
+        tiny(graph).run()
+
+
+def test_training_that_depends_on_the_clock_is_said() -> None:
+    said: list[str] = []
+    tiny(Graph.load("fit").set("finish", after="90 minutes"), said=said)
+    assert any(line.startswith("`finish` fires by the clock (90 minutes)") for line in said)
+    assert not any("`checkpoint` fires" in line for line in said), "an observer changes nothing that is trained"
+
+
+def test_state_in_lists_keeps_its_dtype(tmp_path: Path) -> None:
+    class Momentum(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter].setdefault("sums", [torch.zeros(1, dtype=torch.float32)])[0].add_(0.1)
+            super().step(closure)
+
+    def trainer() -> Trainer:
+        model = torch.nn.Linear(1, 1).bfloat16()
+        batches = [torch.ones(2, 1, dtype=torch.bfloat16)] * 5
+        return tiny(model=model, optimizer=Momentum(model.parameters(), lr=0.1), train_data=batches, run_dir=tmp_path)
+
+    trainer().run(until="3 batches")
+    assert trainer().run() is Outcome.FINISHED
 
 
 def test_saving_from_inside_a_node_is_a_request(tmp_path: Path) -> None:

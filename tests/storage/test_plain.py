@@ -185,3 +185,9 @@ def test_a_tree_is_split_over_files_by_resource_and_joined_again() -> None:
     assert tree_digest(joined) == tree_digest(tree)
     tree["gradients"]["model"]["layer.weight"][0] = 1e-30
     assert tree_digest(joined) != tree_digest(tree)
+
+
+def test_names_that_would_meet_in_a_file_are_kept_apart() -> None:
+    tree = {"slots": {"v": {"x": torch.ones(2)}, "v/x": torch.zeros(2)}}
+    data, files = split(tree)
+    assert same(join(data, {one.file: one.named for one in files})["slots"], tree["slots"])

@@ -156,7 +156,7 @@ class State:
 
 
 def _keeps_state(value: Any) -> bool:
-    """True for objects whose state is saved with the run; data keeps its position in `next_batch` instead."""
+    """True for objects whose state is saved with the run. Data is not among them: its position is replayed."""
     both = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
     return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
 
