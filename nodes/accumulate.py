@@ -17,11 +17,13 @@ class Accumulate:
 
     Guard fields:
         count: backward passes since the gradients were last cleared.
+        last_count: what `count` was at the last visit; after a step, the size of the window that was stepped.
     """
 
     every: Annotated[int, Above(0)] = 1
 
     count: int = progress(0, counts="backward")
+    last_count: int = progress(0)
 
     def __call__(self) -> None:
-        """Nothing: the engine keeps the count from the declared effects of the other nodes."""
+        self.last_count = self.count  # the engine keeps the count, from the declared effects of the other nodes

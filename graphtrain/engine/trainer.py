@@ -307,6 +307,8 @@ class Trainer:
                 self._begun = True
             if self._loop.ended:  # the ending may have been raised meanwhile
                 self._loop.choose_again(self._table.exits)
+                if not self._loop.ended and (line := self._whereabouts.cut_window()) is not None:
+                    self._say(line)
             yield
         finally:
             if self._life.is_running:

@@ -28,6 +28,18 @@ class Whereabouts:
         """Steps of the optimizer, and epochs as a fraction: what a row of metrics belongs to."""
         return int(self.count("steps") or 0), float(self.count("epochs") or 0)
 
+    def cut_window(self) -> str | None:
+        """What to say if the last window was stepped short, other than by the end of an epoch."""
+        epochs = self.count("epochs")
+        for bound in self._nodes.values():
+            every, size = bound.parameters.get("every"), getattr(bound.instance, "last_count", 0)
+            if isinstance(every, int) and 0 < size < every and epochs is not None and epochs.denominator != 1:
+                return (
+                    f"the former end cut a window of `{bound.path}` short ({size} of {every}): what follows is not "
+                    "bitwise what a run with this ending from the start would have done"
+                )
+        return None
+
     def describe(self) -> str:
         """As a person reads it: ``step 12, epoch 1.50, batch 5, window 2/4``."""
         parts = []
