@@ -104,6 +104,16 @@ def _term(text: object) -> Term:
     return Term(Fraction(number), unit)
 
 
+def known_units(units: Iterable[str]) -> list[str]:
+    """The units a trigger may use on a clock that counts `units`: those, and the multiples of them.
+
+    >>> known_units(["steps", "seconds"])
+    ['steps', 'seconds', 'minutes', 'hours']
+    """
+    counted = list(units)
+    return [*counted, *(unit for unit, (base, _) in MULTIPLES.items() if base in counted)]
+
+
 def next_multiple(value: Fraction, amount: Fraction) -> Fraction:
     """The first multiple of `amount` beyond `value`.
 

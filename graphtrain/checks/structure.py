@@ -12,7 +12,7 @@ from graphtrain.names import suggestion
 from graphtrain.parameter import REQUIRED, is_trigger
 from graphtrain.problem import Problem
 from graphtrain.registry import known_kinds
-from graphtrain.trigger import MULTIPLES, Trigger
+from graphtrain.trigger import Trigger, known_units
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
@@ -102,7 +102,7 @@ def _node(scope: Scope, node: Node) -> Iterator[Problem]:
 
 def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Problem]:
     units = scope.graph.units
-    known = [*units, *(unit for unit, (base, _) in MULTIPLES.items() if base in units)]
+    known = known_units(units)
     for term in trigger.terms:
         if term.unit not in known:
             singular = f"{term.unit}s"

@@ -17,7 +17,7 @@ from graphtrain.kind import Kind, Read
 from graphtrain.names import suggestion
 from graphtrain.problem import Problem
 from graphtrain.registry import kind_of_node
-from graphtrain.trigger import MULTIPLES, Term, Trigger
+from graphtrain.trigger import Term, Trigger
 
 # What the engine itself supplies under the names of slots.
 PROVIDED = ("checkpoints", "device", "recorder", "saving", "say", "seed")
@@ -301,8 +301,7 @@ class Program:
         """For each amount of a trigger: the node and field that count its unit."""
         found = []
         for term in trigger.terms:
-            unit = MULTIPLES.get(term.unit, (term.unit, 1))[0]
-            owner, _, field_name = bound.scope.graph.units[unit].partition(".")
+            owner, _, field_name = bound.scope.graph.units[term.base.unit].partition(".")
             found.append((bound.scope.nodes[owner], field_name, term))
         return found
 

@@ -9,7 +9,7 @@ from graphtrain.engine.visits import Compiler
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import suggestion
-from graphtrain.trigger import MULTIPLES, Trigger
+from graphtrain.trigger import Trigger, known_units
 
 
 def until_trigger(until: str, graph: Graph) -> Trigger:
@@ -22,8 +22,7 @@ def until_trigger(until: str, graph: Graph) -> Trigger:
         trigger = Trigger(until)
     except ValueError as error:
         raise UsageError(f"until: {error}", "as in '500 steps'") from None
-    units = graph.units
-    known = [*units, *(unit for unit, (base, _) in MULTIPLES.items() if base in units)]
+    known = known_units(graph.units)
     for term in trigger.terms:
         if term.unit not in known:
             raise UsageError(f'until: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known))
