@@ -33,5 +33,5 @@ clean:  ## remove everything that was made here
 	touch $@
 
 .venv/.installed-dev: .venv/.installed-examples
-	$(INSTALL) --editable '.[dev,examples]'
+	$(INSTALL) --editable '.[dev,examples,notebook,tensorboard,transformers]'
 	touch $@

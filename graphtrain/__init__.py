@@ -23,16 +23,21 @@ from graphtrain.trigger import Trigger as Trigger
 from graphtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
     from graphtrain.engine.trainer import Trainer as Trainer
 
-# These two need torch, whose import takes about a second; reading and drawing graphs does not.
-_WITH_TORCH = {"Loader": "graphtrain.data.loader", "Trainer": "graphtrain.engine.trainer"}
+# Imported when they are asked for: two need torch, whose import takes about a second, and one the command line.
+_LATE = {
+    "Loader": "graphtrain.data.loader",
+    "Trainer": "graphtrain.engine.trainer",
+    "main": "graphtrain.command.program",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WITH_TORCH:
+    if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_WITH_TORCH[name]), name)
+    return getattr(importlib.import_module(_LATE[name]), name)

@@ -153,3 +153,13 @@ class Graph(Editable):
         from graphtrain.machine import to_machine
 
         return to_machine(self, read)
+
+    def _repr_svg_(self) -> str | None:
+        """The picture that a notebook shows, problems or not; None if it cannot be drawn, for whatever reason."""
+        from graphtrain.registry import find_picture
+
+        try:
+            draw = find_picture("svg")
+            return draw(self) if draw is not None else None
+        except Exception:  # a cell must not fail because of its picture
+            return None

@@ -142,6 +142,7 @@ class Kind:
     optional: tuple[str, ...] = ()
     transient: tuple[str, ...] = ()
     observer: bool = False
+    activity: str = ""
     description: str = ""
     keeps_state: bool = field(default=False)
 
@@ -198,6 +199,7 @@ def node(
     optional: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     observer: bool = False,
+    activity: str = "",
     name: str | None = None,
 ) -> Callable[[Implementation], Implementation]: ...
 def node(
@@ -209,6 +211,7 @@ def node(
     optional: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     observer: bool = False,
+    activity: str = "",
     name: str | None = None,
 ) -> Any:
     """Mark a function or a class as a kind of node.
@@ -220,6 +223,7 @@ def node(
         optional: resources without which a visit would do nothing; the node is then bypassed. Default: none.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`.
+        activity: what its host time is counted under, beside `train`, such as ``"data"``. Default: as training.
         name: the name graphs use. Default: the function's name, or the class's in snake case.
 
     Raises:
@@ -243,6 +247,7 @@ def node(
             optional=_names(optional),
             transient=_names(transient),
             observer=observer,
+            activity=activity,
         )
         try:
             target.__kind__ = kind  # type: ignore[attr-defined]
@@ -288,6 +293,7 @@ def _declare(
     optional: tuple[str, ...],
     transient: tuple[str, ...],
     observer: bool,
+    activity: str,
 ) -> Kind:
     if not name.isidentifier():
         hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
@@ -344,6 +350,7 @@ def _declare(
         optional=optional,
         transient=transient,
         observer=observer,
+        activity=activity,
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=callable(getattr(target, "state_dict", None))
         and callable(getattr(target, "load_state_dict", None)),

@@ -10,6 +10,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes.precision import Precision, autocast_of
 from graphtrain.nodes.step_result import detached
 from graphtrain.state.random import capture_random, restore_random, seed_everything
 
@@ -41,26 +42,48 @@ class BeginEvaluation:
 
 
 @node
-def eval_batch(
-    model: Any,
-    batch: Any,
-    split: str,
-    samples: int,
-    recorder: Recorder,
-    validation_step: StepFunction | None = None,
-    training_step: StepFunction | None = None,
-) -> None:
+class EvalBatch:
     """Call ``validation_step(model, batch)`` without gradients, or `training_step` where there is none.
 
     It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded.
+
+    Arguments:
+        precision: "32-true": in the types that model and batch have. "bf16-mixed": the step function runs under torch's
+            autocast, matrix products in bfloat16. Default: "32-true", whatever `train_batch` trains in.
     """
-    function = validation_step or training_step
-    if function is None:
-        raise UsageError("there is neither a `validation_step` nor a `training_step` to evaluate with")
-    with torch.no_grad():
-        result = function(model, batch)
-    metrics = result if isinstance(result, Mapping) else {"loss": result}
-    recorder.means(split).add({name: detached(value) for name, value in metrics.items()}, samples)
+
+    precision: Precision = "32-true"
+
+    _recorder: Recorder
+    _autocast: torch.autocast | None
+
+    def setup(self, recorder: Recorder, device: torch.device) -> None:
+        self._recorder = recorder
+        self._autocast = autocast_of(self.precision, device)
+
+    def __call__(
+        self,
+        model: Any,
+        batch: Any,
+        split: str,
+        samples: int,
+        validation_step: StepFunction | None = None,
+        training_step: StepFunction | None = None,
+    ) -> None:
+        function = validation_step or training_step
+        if function is None:
+            raise UsageError("there is neither a `validation_step` nor a `training_step` to evaluate with")
+        with torch.no_grad():
+            if self._autocast is None:
+                result = function(model, batch)
+            else:
+                with self._autocast:
+                    result = function(model, batch)
+        metrics = result if isinstance(result, Mapping) else {"loss": result}
+        self._recorder.means(split).add({name: detached(value) for name, value in metrics.items()}, samples)
+
+
+eval_batch = EvalBatch  # the name that the entry point has
 
 
 @node(writes="metrics", effects="train")

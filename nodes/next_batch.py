@@ -17,7 +17,7 @@ _NEVER = 2**62
 _NOTHING = object()
 
 
-@node(writes=("batch", "samples"))
+@node(writes=("batch", "samples"), activity="data")
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
@@ -36,6 +36,7 @@ class NextBatch:
         epoch: the number of the current epoch, from 0.        epoch_batches: batches fetched in it.
         batches, samples: fetched since the start.             last: the batch fetched is the last of its epoch.
         exhausted: the data ended without a batch.             empty: the epoch gave no batch at all.
+        epoch_length: batches that the current epoch will have; 0 where the data does not say.
         epochs: epochs fetched, as an exact fraction where the length is known.
         seconds: time spent training, in seconds, summed over interruptions.
     """
@@ -130,6 +131,11 @@ class NextBatch:
     def batch_index(self) -> int:
         """The number of the current batch within its epoch, from 0."""
         return max(self.epoch_batches - 1, 0)
+
+    @property
+    def epoch_length(self) -> int:
+        """Batches that the current epoch will have; 0 where the data does not say."""
+        return self._expected_length() or 0
 
     @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at")
     def epochs(self) -> Fraction:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.nodes.precision import Precision, autocast_of
 from graphtrain.nodes.step_result import loss_and_metrics
 
 
@@ -17,17 +20,30 @@ class TrainBatch:
         training_step: returns the loss, a scalar tensor, or a mapping with `loss` and metrics (numbers or scalars).
         window: backward passes in one step of the optimizer; with 1 the loss is not divided.
 
+    Arguments:
+        precision: "32-true": in the types that model and batch have. "bf16-mixed": `training_step` runs under torch's
+            autocast, matrix products in bfloat16; weights, gradients and optimizer stay in float32. Default: "32-true".
+
     Writes:
         loss: the loss before the division, detached.
     """
 
-    _means: Means
+    precision: Precision = "32-true"
 
-    def setup(self, recorder: Recorder) -> None:
+    _means: Means
+    _autocast: torch.autocast | None
+
+    def setup(self, recorder: Recorder, device: torch.device) -> None:
         self._means = recorder.means("train", ("log", "epoch"))
+        self._autocast = autocast_of(self.precision, device)
 
     def __call__(self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1) -> Any:
-        loss, metrics = loss_and_metrics(training_step(model, batch), "training_step")
+        if self._autocast is None:
+            result = training_step(model, batch)
+        else:
+            with self._autocast:
+                result = training_step(model, batch)
+        loss, metrics = loss_and_metrics(result, "training_step")
         if window == 1:  # a division costs 5 us with its backward
             loss.backward()  # type: ignore[no-untyped-call]
         else:

@@ -85,7 +85,8 @@ def test_arrows_run_one_way(inner: str, forbidden: tuple[str, ...]) -> None:
     checked = 0
     for module, tree in MODULES.items():
         inside = layer(module) == inner if inner else layer(module) not in OUTER
-        if not inside or module == "graphtrain.__main__":  # `python -m graphtrain` is the command
+        # `python -m graphtrain` is the command, and the table of contents names `main`.
+        if not inside or module in ("graphtrain.__main__", "graphtrain"):
             continue
         checked += 1
         for name in imports(tree):
@@ -167,3 +168,16 @@ def test_a_graph_needs_no_torch(module: str) -> None:
 
 def test_the_engine_does_need_it() -> None:
     assert "torch" in reached_by_import("graphtrain.engine.trainer"), "or the test above sees nothing"
+
+
+def test_a_display_knows_snapshots_and_nothing_else() -> None:
+    modules = [name for name in MODULES if layer(name) == "display"]
+    assert "graphtrain.display.live" in modules
+    for module in modules:
+        for name in imports(MODULES[module]):
+            own = [one for one in ("engine", "graph", "kind", "storage", *OUTER) if within(name, f"graphtrain.{one}")]
+            assert not own and name.partition(".")[0] != "torch", f"{module} imports {name}"
+
+
+def test_the_table_of_contents_imports_the_command_late() -> None:
+    assert not [name for name in reached_by_import("graphtrain") if within(name, "graphtrain.command")]

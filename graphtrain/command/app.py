@@ -5,19 +5,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from graphtrain.command.failure import exit_on_failure
+from graphtrain.command.options import RunOptions, takes_run_options
+from graphtrain.command.run_help import RunCommand
+from graphtrain.graph import Graph
 from graphtrain.version import __version__
 
+_LOOKS: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
 app = typer.Typer(
-    add_completion=False,
+    **_LOOKS,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
     help="Train PyTorch models by an explicit graph: edit it, draw it, check it, stop it, go on bit for bit.",
     epilog="Begin with: [bold]graphtrain render fit -o fit.svg[/bold]",
 )
@@ -32,7 +40,9 @@ def _example(*lines: str) -> str:
     return "\n\n".join(["[dim]Examples:[/dim]", *[f"  [bold]{line}[/bold]" for line in lines]])
 
 
-def _command(name: str, *examples: str) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
+def _command(
+    name: str | None, *examples: str, cls: type[TyperCommand] | None = None, app: typer.Typer = app
+) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """A command that exits with what its function returns, and whose failures are one readable message."""
 
     def declare(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -43,7 +53,7 @@ def _command(name: str, *examples: str) -> Callable[[Callable[..., int | None]],
                 code = function(*arguments, **options)
             raise typer.Exit(code or 0)
 
-        return app.command(name, epilog=_example(*examples))(guarded)
+        return app.command(name, epilog=_example(*examples), cls=cls)(guarded)
 
     return declare
 
@@ -63,11 +73,24 @@ def root(
     """The options before any command."""
 
 
+SettingsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME=VALUE",
+        help="NAME=VALUE is an argument of setup, NODE.PARAM=VALUE a parameter of a node. "
+        "Values are TOML, else strings.",
+    ),
+]
+
+
 @_command(
     "run",
     "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
     "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
+    "graphtrain run train.py --help",
+    cls=RunCommand,
 )
+@takes_run_options
 def run(
     script: Annotated[
         str,
@@ -75,52 +98,50 @@ def run(
             metavar="SCRIPT[:FUNCTION]", help="A Python file; FUNCTION returns the resources. Default: setup."
         ),
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME=VALUE",
-            help="NAME=VALUE is an argument of FUNCTION, NODE.PARAM=VALUE a parameter of a node. "
-            "Values are TOML, else strings.",
-        ),
-    ] = None,
-    graph: Annotated[str, typer.Option("--graph", help="A shipped graph or the path of a TOML file.")] = "fit",
-    run_dir: Annotated[
-        Path | None,
-        typer.Option("--run-dir", help="Where the run is kept; an existing run goes on. Default: runs/SCRIPT-001, ..."),
-    ] = None,
-    resume: Annotated[
-        str,
-        typer.Option(
-            "--resume",
-            help="auto: go on from the newest checkpoint, or begin; never: refuse a directory that holds a run; "
-            "or the name or path of a checkpoint.",
-        ),
-    ] = "auto",
-    fork: Annotated[
-        Path | None,
-        typer.Option(
-            "--fork",
-            metavar="RUN_DIR",
-            help="Begin from the newest checkpoint of another run, in a directory of its own.",
-        ),
-    ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Stop before the end, as in '500 steps'.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seeds Python, NumPy and torch before FUNCTION is called.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Ask torch for deterministic kernels.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+    settings: SettingsArgument = None,
+    *,
+    options: RunOptions,
 ) -> int:
     """Train: call SCRIPT's setup, bind what it returns to a graph, and run; with an existing run directory, go on.
 
+    With a SCRIPT, --help lists what can be set too.
+
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
     """
-    from graphtrain.command.options import RunOptions
     from graphtrain.command.run import run_script
 
-    options = RunOptions(graph, run_dir, resume, fork, until, seed, device, deterministic, quiet)
     return run_script(script, settings or [], options)
+
+
+def program_app(
+    setup: Callable[..., Any], graph: Graph | str | Path, words: list[str], script: Path | None
+) -> typer.Typer:
+    """The command that a script is which calls `graphtrain.main`.
+
+    Arguments:
+        words: how the script is started, such as ``["python", "train.py"]``.
+        script: its file, as far as it has one.
+    """
+    program = typer.Typer(**_LOOKS)
+    example = " ".join(words)
+
+    @_command(
+        None,
+        f"{example} accumulate.every=4 finish.after='500 steps' --run-dir runs/first",
+        cls=RunCommand.of(setup, graph),
+        app=program,
+    )
+    @takes_run_options
+    def run(settings: SettingsArgument = None, *, options: RunOptions) -> int:
+        """Train: call setup, bind what it returns to a graph, and run; with an existing run directory, go on.
+
+        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+        """
+        from graphtrain.command.run import Program, run_program
+
+        return run_program(Program.of(setup, graph, words, script), settings or [], options)
+
+    return program
 
 
 @_command("check", "graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")

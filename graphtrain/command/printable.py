@@ -2,12 +2,4 @@
 
 from __future__ import annotations
 
-
-def printable(text: str) -> str:
-    """`text` with every control character but the line break written out: a stranger's graph commands no terminal.
-
-    >>> print(printable("\\x1b[31mred\\n\\tnext line"))
-    \\x1b[31mred
-    \\tnext line
-    """
-    return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
+from graphtrain.display.printable import printable as printable

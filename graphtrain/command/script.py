@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from graphtrain.command.program import importing
 from graphtrain.errors import UsageError
 from graphtrain.names import nearest
 
@@ -38,7 +39,8 @@ def import_script(path: Path) -> ModuleType:
     if folder_name not in sys.path:
         sys.path.insert(0, folder_name)
     importlib.invalidate_caches()  # the script may be younger than the last look into its folder
-    module = importlib.import_module(path.stem)
+    with importing():
+        module = importlib.import_module(path.stem)
     if module.__file__ is None or not path.samefile(module.__file__):
         found = module.__file__ or "a package without a file"
         raise UsageError(f"`{path}` has the name of another module, `{path.stem}` ({found})", "rename the script")

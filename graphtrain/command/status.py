@@ -4,51 +4,103 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
 
+from graphtrain.display.panel import Panel
+from graphtrain.display.printable import one_line
+from graphtrain.display.snapshot import Snapshot
+from graphtrain.display.wording import duration
+from graphtrain.errors import UsageError
 from graphtrain.storage.run_directory import read_status
+
+_GOING_ON = ("running", "stopping")
+_WIDTH_OF_A_PIPE = 120
+_MOST_CHARACTERS = 200
+_END_OF_TIME = 1e12  # in seconds; beyond are mistakes
 
 
 def status_command(run_dir: Path, *, as_json: bool) -> None:
     """Print the status of a run; a run whose process is gone is said to be interrupted."""
-    status = read_status(run_dir)
-    if status.get("state") in ("running", "stopping") and not _alive(status.get("process")):
-        status["state"] = "interrupted"
-    if as_json:
-        typer.echo(json.dumps(status, indent=2))
-        return
-    typer.echo(f"{run_dir}: {status.get('state')}, graph {status.get('graph')}{_place(status)}")
-    typer.echo(
-        f"  step {status.get('step')}, epoch {_rounded(status.get('epoch'))}, "
-        f"newest checkpoint {status.get('checkpoint')}"
-    )
-    row = status.get("metrics")
-    metrics = {key: value for key, value in (row or {}).items() if key not in ("step", "epoch")}
-    if metrics:
-        typer.echo("  " + "  ".join(f"{key} {_rounded(value)}" for key, value in metrics.items()))
+    try:
+        status = read_status(run_dir)
+        if status.get("state") in _GOING_ON and _alive(status) is False:
+            status["state"] = "interrupted"
+            if isinstance(status.get("snapshot"), dict):
+                status["snapshot"]["state"] = "interrupted"
+        text = json.dumps(status, indent=2) if as_json else "\n".join(_lines(run_dir, status))
+    except RecursionError:
+        raise UsageError(f"the status of `{run_dir}` cannot be read: it is nested too deep") from None
+    encoding = sys.stdout.encoding or "utf-8"
+    typer.echo(text.encode(encoding, "replace").decode(encoding))
+
+
+def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
+    inner = status.get("snapshot")
+    # What the status says of the run as a whole is the newest word on it.
+    newest = {**status, **(inner if isinstance(inner, dict) else {}), "state": status.get("state")}
+    snapshot = Snapshot.from_plain(newest)
+    yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{_place(snapshot)}")
+    yield from (f"  {line}" for line in _panel(snapshot))
+    yield f"  newest checkpoint {_text(status.get('checkpoint'))}"
     if status.get("digest"):
-        typer.echo(f"  digest {status['digest']}")
-    written = status.get("written_at_unix_seconds")
-    if isinstance(written, int | float):
-        typer.echo(f"  written {max(0, time.time() - written):.0f} seconds ago by process {status.get('process')}")
+        yield f"  digest {_text(status['digest'])}"
+    yield f"  written {_age(status)} by process {_text(status.get('process'))}{_process(status)}"
 
 
-def _place(status: dict[str, Any]) -> str:
-    match status.get("state"):
+def _place(snapshot: Snapshot) -> str:
+    match snapshot.state:
         case "finished":
             return ""
         case "failed":
-            return f", in node {status.get('position')}"
+            return f", in node {snapshot.position}"
         case _:
-            return f", next node {status.get('position')}"
+            return f", next node {snapshot.position}"
 
 
-def _alive(process: Any) -> bool:
-    if not isinstance(process, int) or process <= 0:
+def _panel(snapshot: Snapshot) -> list[str]:
+    console = Console(file=sys.stdout, highlight=False)
+    width = console.width - 2 if console.is_terminal else _WIDTH_OF_A_PIPE
+    with console.capture() as drawn:
+        console.print(Panel(snapshot), width=width, crop=False)
+    return [line.rstrip() for line in drawn.get().splitlines()]
+
+
+def _text(value: Any) -> str:
+    """A value out of a file of others, on a line."""
+    text = one_line(str(value))
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."
+
+
+def _age(status: dict[str, Any]) -> str:
+    written = status.get("written_at_unix_seconds")
+    if isinstance(written, bool) or not isinstance(written, int | float) or not abs(written) < _END_OF_TIME:
+        return "at an unknown time"
+    return f"{duration(time.time() - written)} ago"
+
+
+def _process(status: dict[str, Any]) -> str:
+    """What is known of the process: it can be asked on its own host only."""
+    host = status.get("host")
+    if host is not None and host != socket.gethostname():
+        return f" on host {_text(host)}"
+    alive = _alive(status)
+    return "" if alive is None else ", which is alive" if alive else ", which is gone"
+
+
+def _alive(status: dict[str, Any]) -> bool | None:
+    """True if the process that wrote the status is there; None if this is not the host to ask."""
+    if status.get("host") not in (None, socket.gethostname()):
+        return None
+    process = status.get("process")
+    if isinstance(process, bool) or not isinstance(process, int) or process <= 0:
         return False
     try:
         os.kill(process, 0)
@@ -57,7 +109,3 @@ def _alive(process: Any) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _rounded(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data.samplers import announce_epoch, generators_of
+from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.random import HostRandomAside, seed_host
 
@@ -88,6 +89,7 @@ class Loader:
         self.shuffle = shuffle
         self.sampler = sampler
         self.batch_sampler = batch_sampler
+        self.num_workers = num_workers
         self.drop_last = drop_last
         self.seed = seed
         self._collate = collate_fn or (default_collate if batch_size is not None or batch_sampler is not None else None)
@@ -123,7 +125,7 @@ class Loader:
             indices = list(itertools.islice(enumerate(self._order(seed, epoch)), start, None))
         self._numbered.jobs = [(seed, epoch, number, batch) for number, batch in indices]
         if self._inner is None:
-            fetch = _SeededFetch(self.dataset, self._collate, in_process=self._options["num_workers"] == 0)
+            fetch = _SeededFetch(self.dataset, self._collate, in_process=self.num_workers == 0)
             # A generator of its own: the inner loader's base seed must not be drawn from the global one.
             self._inner = DataLoader(
                 fetch,
@@ -133,7 +135,7 @@ class Loader:
                 generator=torch.Generator(),
                 **self._options,
             )
-        return iter(self._inner)
+        return iterate(self._inner)
 
     def _order(self, seed: int, epoch: int) -> Iterable[Any]:
         seed_host(derived_seed(seed, epoch))

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain.data.loader import Loader
 from graphtrain.data.samplers import announce_epoch, generators_of
+from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.random import capture_random, restore_random
 
@@ -132,14 +133,14 @@ class Replayed(Source):
     def open(self, epoch: int) -> tuple[Iterator[Any], dict[str, Any]]:
         announce_epoch(self._data, epoch)
         state = {"random": capture_random(), "generators": [one.get_state() for one in generators_of(self._data)]}
-        return iter(self._data), state
+        return iterate(self._data), state
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         announce_epoch(self._data, epoch)
         restore_random(state["random"])
         for generator, saved in zip(generators_of(self._data), state["generators"], strict=False):
             generator.set_state(saved)
-        iterator: Iterator[Any] = iter(self._data)
+        iterator = iterate(self._data)
         for number in range(drawn):
             if next(iterator, self) is self:
                 raise DataError(f"the data ended after {number} batches; it gave {drawn} before: it has changed")

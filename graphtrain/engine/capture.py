@@ -6,7 +6,7 @@ Sections: `resources` (each one's `state_dict`), `modules` and `optimizers` (wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ class State:
         self._resources = dict(resources)
         self._modules = {name: one for name, one in resources.items() if isinstance(one, torch.nn.Module)}
         self._optimizers = {name: one for name, one in resources.items() if isinstance(one, torch.optim.Optimizer)}
-        self._stateful = {name: one for name, one in resources.items() if _keeps_state(one)}
+        self.stateful = {name: one for name, one in resources.items() if _keeps_state(one)}
         self._generators = {
             f"{name}/{number}": generator
             for name, one in resources.items()
@@ -55,7 +55,7 @@ class State:
     def capture(self, alive: set[int]) -> Tree:
         """The whole tree, sharing its tensors with the run; `alive` are the slots that will be read."""
         return {
-            "resources": {name: one.state_dict() for name, one in self._stateful.items()},
+            "resources": {name: one.state_dict() for name, one in self.stateful.items()},
             "modules": {name: capture_module(one) for name, one in self._modules.items()},
             "gradients": {name: capture_gradients(one) for name, one in self._modules.items()},
             "optimizers": {name: capture_optimizer(one, self._owned()) for name, one in self._optimizers.items()},
@@ -104,16 +104,21 @@ class State:
 
     # ---- restore: first what nodes are set up from, then, after their iterators exist, the random generators
 
-    def restore_objects(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
+    def restore_objects(self, tree: Mapping[str, Mapping[str, Any]], anew: Collection[str] = ()) -> None:
         """Put the state of resources, modules and gradients back, into the same objects.
+
+        Arguments:
+            anew: resources that stay as they were set up now, or that are not supplied any more. Default: none.
 
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
         saved = tree["resources"]
-        for name in sorted(set(saved) - set(self._stateful)):
+        for name in sorted(set(saved) - set(self.stateful) - set(anew)):
             raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
-        for name, one in sorted(self._stateful.items(), key=lambda item: item[0] not in self._modules):
+        for name, one in sorted(self.stateful.items(), key=lambda item: item[0] not in self._modules):
+            if name in anew:
+                continue
             if name not in saved:
                 raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
             try:
@@ -128,7 +133,8 @@ class State:
             restore_module(module, tree["modules"][name])
             restore_gradients(module, tree["gradients"][name])
         for name, optimizer in self._optimizers.items():
-            restore_optimizer(optimizer, tree["optimizers"][name], self._owned())
+            if name not in anew:
+                restore_optimizer(optimizer, tree["optimizers"][name], self._owned())
 
     def restore_progress(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
         """Put the progress of nodes, the slots and the means back; what the graph has no place for is left out."""
@@ -141,10 +147,9 @@ class State:
                     setattr(bound.instance, name, saved[name])
             if bound.kind.keeps_state and "state" in saved:
                 bound.instance.load_state_dict(saved["state"])
-        indices = {name: index for index, name in enumerate(self._program.slot_names)}
         for name, value in tree["slots"].items():
-            if name in indices:
-                self._program.slots[indices[name]] = value
+            if name in self._program.slot_names:
+                self._program.slots[self._program.slot_index(name)] = value
         self._recorder.load_state_dict(tree["metrics"])
 
     def restore_generators(self, tree: Mapping[str, Mapping[str, Any]]) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
+from graphtrain.engine.origin import Origin
 from graphtrain.errors import UsageError
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.run_directory import METRICS_FILE, MetricsFile, RunDirectory
+from graphtrain.storage.run_directory import METRICS_FILE, MetricsFile, RunDirectory, read_status
 from graphtrain.storage.store import FolderStore, Store
 
 
@@ -20,19 +22,17 @@ class Keeper:
 
     Arguments:
         say: told what a person should know.
-        about: plain data kept in every checkpoint.
 
     Attributes:
         latest: the newest checkpoint written or resumed from, and its digest.
     """
 
-    def __init__(self, run_dir: str | Path, say: Callable[[str], None], about: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: str | Path, say: Callable[[str], None]) -> None:
         self._directory = RunDirectory(run_dir)
         self._folder = FolderStore(self._directory.checkpoints, say)
         self._store: Store = self._folder
         self._metrics = MetricsFile(self._directory.path / METRICS_FILE)
         self._say = say
-        self._about = dict(about)
         self.latest: tuple[Path, str] | None = None
 
     def find(self, resume: str | Path) -> Checkpoint | None:
@@ -54,14 +54,15 @@ class Keeper:
                 self._say(f"`{self._directory.path}` holds no sound checkpoint: the run begins anew")
             return newest
         named = named_checkpoint(resume, self._directory.checkpoints)
-        if self._directory.holds_a_run() and not self._is_own(named):
+        if self._directory.holds_a_run() and not self.is_own(named):
             where = self._directory.path
             raise UsageError(
                 f"`{where}` holds a run already, and `{resume}` is of another", "fork into a new directory"
             )
         return named
 
-    def _is_own(self, checkpoint: Checkpoint) -> bool:
+    def is_own(self, checkpoint: Checkpoint) -> bool:
+        """True for a checkpoint of this run, not of one that it is forked from."""
         return checkpoint.path.resolve().is_relative_to(self._directory.path.resolve())
 
     def _fits(self, manifest: Mapping[str, Any]) -> bool:
@@ -78,7 +79,26 @@ class Keeper:
         if checkpoint is None:
             return self._metrics.cut(0)
         self.latest = (checkpoint.path, checkpoint.manifest["digest"])
-        return self._metrics.cut(checkpoint.manifest["metrics_bytes"] if self._is_own(checkpoint) else 0)
+        return self._metrics.cut(checkpoint.manifest["metrics_bytes"] if self.is_own(checkpoint) else 0)
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self._directory.path
+
+    def started(self, origin: Origin, start: Mapping[str, Any]) -> None:
+        """Note that the run was begun or gone on with, and keep the source that was not committed."""
+        if origin.difference:
+            self._directory.keep_text(origin.difference_file, origin.difference)
+        who = {"process": os.getpid(), "host": socket.gethostname(), "started_at_unix_seconds": round(time.time(), 3)}
+        self._directory.add_start({**start, **who})
+
+    def last_status(self) -> dict[str, Any]:
+        """What the process before this one left as its status; empty if there is none, or none that can be read."""
+        try:
+            return read_status(self.path)
+        except UsageError:
+            return {}
 
     def row(self, metrics: Mapping[str, float], step: int) -> None:
         """A logger: the row goes to the metrics file."""
@@ -86,7 +106,7 @@ class Keeper:
 
     def save(self, tree: Mapping[str, Mapping[str, Any]], manifest: Mapping[str, Any], keep: int) -> Path:
         """Write a checkpoint; metrics reach the disk first, so that none are counted that are not there."""
-        whole = {**manifest, "metrics_bytes": self._metrics.flush(), "about": self._about}
+        whole = {**manifest, "metrics_bytes": self._metrics.flush()}
         path = self._store.save(tree, whole, step=manifest["step"], keep=keep)
         self.latest = (path, manifest["digest"])
         return path
@@ -100,6 +120,7 @@ class Keeper:
                 "checkpoint": path.name if path is not None else None,
                 "digest": digest,
                 "process": os.getpid(),
+                "host": socket.gethostname(),
                 "written_at_unix_seconds": round(time.time(), 3),
             }
         )

@@ -21,8 +21,8 @@ _TRANSITIONS = [
     ["fail", ["running", "stopping"], "failed"],
 ]
 _REFUSALS = {
-    ("start", "running"): "the run is running: `run` and `advance` cannot be called from inside it",
-    ("start", "stopping"): "the run is stopping: `run` and `advance` cannot be called from inside it",
+    ("start", "running"): "the run is running: `run`, `advance` and `rewire` cannot be called from inside it",
+    ("start", "stopping"): "the run is stopping: `run`, `advance` and `rewire` cannot be called from inside it",
     ("start", "failed"): "the run has failed inside a node: its state is for looking at; make a new Trainer to go on "
     "from the last checkpoint",
 }
@@ -43,7 +43,7 @@ class LifeCycle:
     >>> life.start()
     Traceback (most recent call last):
         ...
-    graphtrain.errors.LifeCycleError: the run is running: `run` and `advance` cannot be called from inside it
+    graphtrain.errors.LifeCycleError: the run is running: `run`, `advance` and `rewire` cannot be called from inside it
     """
 
     def __init__(self) -> None:
@@ -76,6 +76,11 @@ class LifeCycle:
     def fail(self) -> None:
         """A node has raised."""
         self._go("fail")
+
+    def refuse_change(self) -> None:
+        """Raise where the run does not stand still, or has failed."""
+        if self.is_running or self.state == "failed":
+            raise LifeCycleError(_REFUSALS["start", self.state])
 
     @property
     def is_running(self) -> bool:

@@ -60,8 +60,8 @@ def _entry(
 
 
 def _outputs(program: Program, scope: BoundGraph) -> set[int]:
-    names = {name: index for index, name in enumerate(program.slot_names)}
-    return {names[scope.prefix + slot] for slot in scope.graph.outputs if scope.prefix + slot in names}
+    paths = [scope.prefix + slot for slot in scope.graph.outputs]
+    return {program.slot_index(path) for path in paths if path in program.slot_names}
 
 
 def _slots(places: list[Place]) -> set[int]:

@@ -102,6 +102,19 @@ class BoundGraph:
     written: frozenset[str] = frozenset()
     guards: dict[str, Expression] = field(default_factory=dict)
 
+    @property
+    def activity(self) -> str | None:
+        """The name of the body that all time in here is counted under; None where the time of training goes.
+
+        A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
+        """
+        if self.outer is None:
+            return None
+        around = self.outer.scope.activity
+        if around is not None:
+            return around
+        return None if _trains(self.graph) else self.outer.node.name
+
     def inner(self) -> Iterator[BoundGraph]:
         """The graphs inside this one, at any depth."""
         for bound in self.nodes.values():
@@ -114,6 +127,14 @@ class BoundGraph:
         if self.outer is not None:
             yield from self.outer.scope.around()
         yield self
+
+
+def _trains(graph: Graph) -> bool:
+    """True if some node of a graph, or of a body in it, runs a backward pass."""
+    return any(
+        _trains(node.body) if node.body is not None else "backward" in getattr(kind_of_node(node), "effects", ())
+        for node in graph.nodes.values()
+    )
 
 
 @dataclass

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, NoReturn, final
+from typing import Any, Literal, NoReturn, final
 
 import torch
 
 from graphtrain.checks import checked_graph
+from graphtrain.display.choose import display_for
+from graphtrain.display.snapshot import Display, Snapshot
+from graphtrain.display.summary import Summary
 from graphtrain.elements import END
-from graphtrain.engine.capture import State
-from graphtrain.engine.environment import environment, environment_changes
+from graphtrain.engine.assembly import Assembly
+from graphtrain.engine.circumstances import Circumstances, circumstances
+from graphtrain.engine.description import summary_of
+from graphtrain.engine.drawing import html_of, picture_of
+from graphtrain.engine.hyper_parameters import SetUp
 from graphtrain.engine.keeper import Keeper, named_checkpoint
 from graphtrain.engine.life_cycle import LifeCycle
-from graphtrain.engine.liveness import live_slots
 from graphtrain.engine.loop import CheckpointRequests, Loop, Request, Visit
-from graphtrain.engine.program import Program
+from graphtrain.engine.observer import Observer
+from graphtrain.engine.reporter import Reporter
 from graphtrain.engine.resources import prepare, resolve_device
+from graphtrain.engine.resumption import Resumption, changed_graph, repeated, restore
 from graphtrain.engine.signals import StopSignals
-from graphtrain.engine.until import gated_visits
-from graphtrain.engine.visits import Compiler
-from graphtrain.engine.whereabouts import Whereabouts
-from graphtrain.errors import CheckpointError, GraphError, GraphtrainError, LifeCycleError, UsageError
+from graphtrain.engine.stopwatch import Stopwatch
+from graphtrain.engine.until import gated_visits, until_trigger
+from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.metrics.recorder import Logger, Recorder
-from graphtrain.names import suggestion
+from graphtrain.metrics.logger import Beginning, Logger
+from graphtrain.metrics.recorder import Recorder
 from graphtrain.outcome import Outcome
+from graphtrain.parameter import plain_value, show_value
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.plain import UnsaveableError
 from graphtrain.storage.tree import tree_digest
 from graphtrain.text.canonical import structural_hash
+from graphtrain.trigger import Trigger
 
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
-
-# The status is written anew when a row of metrics comes and it is older than this.
-_STATUS_SECONDS = 5.0
 
 
 @final
@@ -58,8 +64,10 @@ class Trainer:
         device: where the model is and batches go. Default: CUDA where there is one, else the CPU.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
         loggers: called with every row of metrics: ``logger(metrics, step)``.
+        display: shows the run while it goes on. Default: live on a terminal and in a notebook, plain lines elsewhere;
+            None shows nothing.
         say: told what a person should know, a line at a time. Default: standard error.
-        about: plain data kept in every checkpoint, such as the command line.
+        about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         resources: `model`, `optimizer`, `train_data`, ... by the slot names of the graph. A model's own `training_step`
             and `validation_step` are used where none is given.
 
@@ -74,6 +82,7 @@ class Trainer:
     ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
     ...     train_data=[torch.ones(4, 2)] * 5,
     ...     training_step=lambda model, batch: model(batch).square().mean(),
+    ...     display=None,
     ... )
     >>> trainer.run()
     <Outcome.FINISHED: 'the run is finished'>
@@ -90,22 +99,26 @@ class Trainer:
         deterministic: bool = False,
         loggers: Iterable[Logger] = (),
         *,
+        display: Display | Literal["auto"] | None = "auto",
         say: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
         **resources: Any,
     ) -> None:
-        self.graph = checked_graph(graph)
+        graph = checked_graph(graph)
         self._say = say if say is not None else _say_on_stderr
         self._said: set[str] = set()
         if deterministic:
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
         self._deterministic = deterministic
+        self._about = dict(about or {})
         self._resources = dict(resources)
         self._seed = seed
         self._device = resolve_device(device)
         self._life = LifeCycle()
-        self._recorder = Recorder(lambda: self._whereabouts.step_and_epoch())
+        self._watch = Stopwatch(lambda now: self._reporter.tick(now))
+        self._recorder = Recorder(lambda: self._assembly.whereabouts.step_and_epoch())
+        self._observer = Observer(self._recorder, self._watch, self._device)
         pending: list[Request] = []
         self._requests = CheckpointRequests(pending)
         provided = {
@@ -118,27 +131,39 @@ class Trainer:
         }
         if taken := sorted(set(provided) & set(resources)):
             raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
-        self._program = Program(self.graph, {**prepare(resources, self._device), **provided})
-        self._compiler = Compiler(self._program, ended=lambda: pending.append("ended"))
-        self._table = self._compiler.table
-        self._whereabouts = Whereabouts(self._program)
-        if problems := self._program.missing_problems(resources):
-            raise GraphError(problems, f"graph `{self.graph.name}`")
-        self._live_before, self._live_after = live_slots(self._program, self._table.asked)
-        self._transient = self._program.transient_slots()
-        self._state = State(self._program, resources, self._recorder)
-        self._loop = Loop(self._program.main.nodes[self.graph.start].index, pending)
+        self._prepared = {**prepare(resources, self._device), **provided}
+        self._assembly = self._assembled(graph, pending)
+        self._set_up = SetUp(self._assembly.state.stateful)
+        self._loop = Loop(self._assembly.start, pending)
         self._begun = False
         self._attempts = 0
-        self._status_written = 0.0
-        self._keeper = Keeper(run_dir, self._say, about or {}) if run_dir is not None else None
-        if self._keeper is not None:
-            self._recorder.loggers += [self._keeper.row, self._refresh_status]
-        self._recorder.loggers += loggers
-        for line in [*self._program.absent, *self._program.unread_resources(), *self._program.timed()]:
+        self._keeper = Keeper(run_dir, self._say) if run_dir is not None else None
+        self._circumstances: Circumstances | None = None
+        self._reporter = Reporter(
+            self._watch,
+            self.snapshot,
+            display_for(self._say) if display == "auto" else display,
+            self._write_status if self._keeper is not None else None,
+            loggers,
+        )
+        own: list[Logger] = [self._keeper.row] if self._keeper is not None else []
+        self._recorder.loggers += [*own, self._reporter.row, *self._reporter.loggers]
+        self._say_of_graph()
+
+    def _assembled(self, graph: Graph, pending: list[Request], **former: Any) -> Assembly:
+        return Assembly(graph, self._resources, self._prepared, pending, self._recorder, self._watch, **former)
+
+    def _say_of_graph(self) -> None:
+        program = self._assembly.program
+        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
             self._say_once(line)
 
     # ---- what can be looked at
+
+    @property
+    def graph(self) -> Graph:
+        """The procedure."""
+        return self._assembly.graph
 
     @property
     def position(self) -> str:
@@ -160,7 +185,7 @@ class Trainer:
                     for name in bound.kind.fields
                     if name != "due" and hasattr(bound.instance, name)
                 }
-                for bound in self._program.nodes
+                for bound in self._assembly.program.nodes
             }
         )
 
@@ -180,15 +205,16 @@ class Trainer:
         Raises:
             KeyError: there is no such node, field or slot.
         """
+        program = self._assembly.program
         path, dot, field = name.partition(".")
         if not dot:
-            return self._program.slots[self._program.slot_index(name)]
-        bound = self._program.by_path[path]
+            return program.slots[program.slot_index(name)]
+        bound = program.by_path[path]
         if field in bound.kind.parameters:
             return bound.parameters[field]
         if field not in bound.kind.fields:
             raise KeyError(name)
-        return self._compiler.field_value(bound, field)
+        return self._assembly.compiler.field_value(bound, field)
 
     def digest(self) -> str:
         """A hash (SHA-256, hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
@@ -199,15 +225,45 @@ class Trainer:
         Raises:
             CheckpointError: something alive at this position has no plain form.
         """
-        return tree_digest(self._state.essential(self._state.capture(self._alive())))
+        state = self._assembly.state
+        return tree_digest(state.essential(state.capture(self._alive())))
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""
-        return [bound.path for bound in self._program.nodes if not self._transient & self._live_before[bound.index]]
+        return self._assembly.save_points()
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Seconds by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
+
+        These are times of the host: what a device still computes is not waited for.
+        """
+        return MappingProxyType(self._watch.seconds())
+
+    def snapshot(self) -> Snapshot:
+        """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
+        return self._observer.snapshot(self.state, self.graph.name, self.position, self._assembly.whereabouts)
+
+    def summary(self) -> Summary:
+        """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
+        return summary_of(self._assembly.program)
+
+    def _repr_html_(self) -> str:
+        counts = {path: fields["runs"] for path, fields in self.progress.items()}
+        lines = [f"{self.state}: {self._assembly.whereabouts.describe()}; next: {self.position}"]
+        lines += [f"{name} {value:.4g}" for name, value in self._recorder.latest.items()]
+        return html_of(self.graph, counts, None if self._loop.ended else self.position, lines)
 
     # ---- running
 
-    def run(self, resume: str | Path = "auto", until: str | None = None) -> Outcome:
+    def run(
+        self,
+        resume: str | Path = "auto",
+        until: str | None = None,
+        *,
+        from_setup: str | Iterable[str] = (),
+        from_saved: bool = False,
+    ) -> Outcome:
         """Run to the end, or until an amount is reached; call it again to go on.
 
         Arguments:
@@ -215,31 +271,83 @@ class Trainer:
                 begins; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
                 Default: no limit but the graph's own.
+            from_setup: used by the first call, where hyper-parameters of the optimizer, the scheduler and the like are
+                not those that the run was set up with: which of them to take as they are now, such as
+                ``"optimizer.lr,scheduler"``. Default: none.
+            from_saved: True keeps the others as they were saved. Default: a difference that is left is an error.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            UsageError: `until` or `resume` cannot be used.
+            UsageError: `until` or `resume` cannot be used, or hyper-parameters differ.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
-        visits = self._table.visits
-        if until is not None:
-            visits = gated_visits(self._program, self._compiler, until, self._loop.pending)
-        with self._going(resume), StopSignals(self._request_stop):
+        limit = until_trigger(until, self.graph) if until is not None else Trigger("never")
+        visits = gated_visits(self._assembly, limit, self._loop.pending)
+        with self._going(Resumption.of(resume, from_setup, from_saved), limit), StopSignals(self._request_stop):
             return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(visits)
 
-    def advance(self, n: int = 1, resume: str | Path = "auto") -> str:
-        """Run `n` transitions, and return the position; fewer if the run ends.
+    def advance(
+        self,
+        n: int = 1,
+        resume: str | Path = "auto",
+        *,
+        from_setup: str | Iterable[str] = (),
+        from_saved: bool = False,
+    ) -> str:
+        """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        with self._going(resume):
+        with self._going(Resumption.of(resume, from_setup, from_saved)):
             if self._loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to go on")
             for _ in range(n):
                 if not self._loop.ended:
                     self._one_transition()
         return self.position
+
+    def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None) -> None:
+        """Go on with another graph, in place: position, progress, data, gradients and random numbers stay as they are.
+
+        Nodes that are in both graphs under one path keep their progress; those that are just as they were are not even
+        set up again, so an iterator that one of them holds goes on.
+
+        Arguments:
+            rename: former path -> path now, of nodes that were renamed. Default: none.
+
+        Raises:
+            LifeCycleError: the run is running, or has failed.
+            GraphError: the graph has problems, or reads a resource that is missing.
+            UsageError: the run stands at a node, or needs a slot there, that the graph does not have.
+
+        >>> model = torch.nn.Linear(2, 1)
+        >>> trainer = Trainer(
+        ...     Graph.load("fit").set("finish", after="3 steps"),
+        ...     model=model,
+        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        ...     train_data=[torch.ones(4, 2)] * 5,
+        ...     training_step=lambda model, batch: model(batch).square().mean(),
+        ...     display=None,
+        ... )
+        >>> _ = trainer.run(); trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
+        >>> trainer.run(), trainer.progress["step"]["steps"]
+        (<Outcome.FINISHED: 'the run is finished'>, 5)
+        """
+        self._life.refuse_change()
+        renamed = dict(rename or {})
+        former, ended = self._assembly, self._loop.ended
+        if not self._begun:
+            self._assembly = self._assembled(checked_graph(graph), self._loop.pending)
+            self._loop.position = self._assembly.start
+        else:
+            path = renamed.get(self._here, self._here)
+            saved = former.alive_names(self._loop.position, ended)
+            new = self._assembled(checked_graph(graph), self._loop.pending, former=former, renamed=renamed)
+            position = new.locate(path, saved, ended)
+            new.go_on_after(former, position)
+            self._assembly, self._loop.position = new, position
+        self._say_of_graph()
 
     def save(self) -> Path | None:
         """Save a checkpoint now.
@@ -256,7 +364,7 @@ class Trainer:
         if self._loop.inside:
             self._requests.request()
             return None
-        with self._going("auto"):
+        with self._going(Resumption()):
             while not self._save_here():
                 self._say(f"`{self.position}` is no save point; going on to the next one")
                 self._one_transition()
@@ -270,7 +378,7 @@ class Trainer:
 
     def _one_transition(self) -> None:
         self._loop.pending.append("pause")
-        self._drive(self._table.visits)
+        self._drive(self._assembly.table.visits)
 
     def _serve(self) -> Outcome | None:
         """Do what was requested during the last transition, where this position allows it."""
@@ -298,21 +406,30 @@ class Trainer:
         return None
 
     @contextmanager
-    def _going(self, resume: str | Path) -> Iterator[None]:
-        """The run is running inside this block; it begins, or goes on after a resume, the first time."""
+    def _going(self, how: Resumption, limit: Trigger | None = None) -> Iterator[None]:
+        """The run is running inside this block; it begins, or goes on after a resume, the first time.
+
+        Arguments:
+            limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
+        """
         self._life.start()
         try:
             if not self._begun:
-                self._begin(resume)
+                self._begin(how)
                 self._begun = True
             if self._loop.ended:  # the ending may have been raised meanwhile
-                self._loop.choose_again(self._table.exits)
-                if not self._loop.ended and (line := self._whereabouts.cut_window()) is not None:
+                self._loop.choose_again(self._assembly.table.exits)
+                if not self._loop.ended and (line := self._assembly.whereabouts.cut_window()) is not None:
                     self._say(line)
+            self._observer.begin(self._assembly.whereabouts, limit.terms if limit is not None else ())
+            self._watch.start(inside=self._assembly.activity(self._loop.position))
+            self._reporter.begin(self._watch.now(), shown=limit is not None)
             yield
         finally:
+            self._watch.stop()
             if self._life.is_running:
                 (self._life.finish if self._loop.ended else self._life.stop)()
+            self._reporter.end()
             if self._keeper is not None:
                 self._keeper.close()
         self._write_status()
@@ -323,67 +440,76 @@ class Trainer:
 
     # ---- beginning and resuming
 
-    def _begin(self, resume: str | Path) -> None:
+    def _begin(self, how: Resumption) -> None:
         if self._keeper is not None:
-            checkpoint = self._keeper.find(resume)
-            self._recorder.rows = self._keeper.go_on_from(checkpoint)
+            checkpoint = self._keeper.find(how.resume)
+            self._circumstances = circumstances(self._resources, self._about, deterministic=self._deterministic)
         else:
-            checkpoint = named_checkpoint(resume) if resume not in ("auto", "never") else None
+            checkpoint = named_checkpoint(how.resume) if how.named else None
         if checkpoint is None:
             if self._seed is not None:
                 seed_everything(self._seed)
-            self._compiler.enter(self._program.main, reset=True)
+            if self._keeper is not None:
+                self._recorder.go_on_from(self._keeper.go_on_from(None))
+            self._assembly.begin()
         else:
-            self._restore(checkpoint)
-            if self._keeper is not None and not self._keeper.is_newest(checkpoint):
-                self._save_here()  # so that from now on a resume chooses this line of the run
+            self._resume(checkpoint, how)
+        if self._keeper is not None and self._circumstances is not None:
+            start = {**self._circumstances.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None}
+            self._keeper.started(self._circumstances.origin, start)
+        self._reporter.announce(self._beginning())
         self._write_status()
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        manifest, tree = checkpoint.manifest, checkpoint.tree
-        path = manifest["position"]
-        changed_graph = manifest["graph_hash"] != structural_hash(self.graph)
-        bound = self._program.by_path.get(path)
-        if bound is None:
-            raise UsageError(
-                f"the checkpoint stands before the node `{path}`, which this graph does not have",
-                suggestion(path, self._program.by_path),
-            )
-        self._loop.position = bound.index
-        self._loop.ended = bool(manifest["ended"])
-        for index in sorted(self._alive()):
-            if (name := self._program.slot_names[index]) not in tree["slots"]:
-                raise UsageError(f"this graph needs the slot `{name}` at `{path}`, which the checkpoint does not hold")
-        self._state.restore_objects(tree)
-        self._state.restore_progress(tree)
-        for scope in bound.scope.around():
-            self._compiler.enter(scope, reset=False)
-        self._state.restore_generators(tree)
-        if not changed_graph:
-            self._expect_digest(checkpoint)
-        changes = environment_changes(manifest["environment"], environment(self._deterministic))
-        if changed_graph:
-            changes.append("the graph")
-        exact = "unchanged: exact" if not changes else "changed: " + ", ".join(changes)
-        self._say(f"resumed {checkpoint.path.name}: {self._whereabouts.describe()}; {exact}")
+    def _resume(self, checkpoint: Checkpoint, how: Resumption) -> None:
+        manifest, keeper = checkpoint.manifest, self._keeper
+        status = keeper.last_status() if keeper is not None else {}
+        restored = restore(checkpoint, self._assembly, self._set_up, how)
+        self._loop.position, self._loop.ended = restored.position, restored.ended
+        self._watch.load(manifest["seconds"])
+        whereabouts = self._assembly.whereabouts
+        here = self._circumstances or circumstances(self._resources, self._about, deterministic=self._deterministic)
+        where = str(keeper.path) if keeper is not None else checkpoint.path.name
+        line = [
+            f"resumed {where}" + (f" from {checkpoint.path.name}" if how.named and keeper is not None else ""),
+            whereabouts.describe(),
+        ]
+        own = keeper is not None and keeper.is_own(checkpoint)
+        facts = [
+            repeated(whereabouts.trained(), status) if own else "",
+            here.compared(manifest, changed_graph=changed_graph(manifest, self._assembly)),
+        ]
+        self._say(f"{': '.join(line)}; " + "; ".join(one for one in facts if one))
+        if keeper is not None:
+            self._recorder.go_on_from(keeper.go_on_from(checkpoint))
+            if restored.decided or not keeper.is_newest(checkpoint):
+                self._save_here()  # so that from now on a resume goes on with this
 
-    def _expect_digest(self, checkpoint: Checkpoint) -> None:
-        """What was loaded must be what was saved, to the last bit."""
-        found, saved = self.digest(), checkpoint.manifest["digest"]
-        if found != saved:
-            raise CheckpointError(
-                f"{checkpoint.path}: the state loaded is not the state saved (digest {found[:12]}, not {saved[:12]})",
-                "a resource has state that its state_dict does not load back exactly",
-            )
+    def _beginning(self) -> Beginning:
+        nodes = {
+            f"{bound.path}.{name}": value if isinstance(value, int | float | str) else show_value(plain_value(value))
+            for bound in self._assembly.program.nodes
+            for name, value in bound.parameters.items()
+            if value is not None
+        }
+        set_up = {
+            f"{name}.{field}": value for name, fields in self._set_up.values.items() for field, value in fields.items()
+        }
+        return Beginning(
+            self.graph,
+            tuple(self._recorder.rows),
+            {**self._about.get("arguments", {}), **set_up, **nodes, "seed": self._seed},
+            self._keeper.path if self._keeper is not None else None,
+            functools.partial(picture_of, self.graph),
+        )
 
     # ---- saving
 
     @property
     def _here(self) -> str:
-        return self._program.nodes[self._loop.position].path
+        return self._assembly.path(self._loop.position)
 
     def _alive(self) -> set[int]:
-        return (self._live_after if self._loop.ended else self._live_before)[self._loop.position]
+        return self._assembly.alive(self._loop.position, self._loop.ended)
 
     def _save_if_kept(self) -> bool:
         """Save if there is somewhere to save to; False where this is no save point."""
@@ -394,22 +520,11 @@ class Trainer:
         if self._keeper is None:
             self._say_once("there is no run directory, so no checkpoint is written")
             return True
-        if self._alive() & self._transient:
+        if not self._assembly.is_save_point(self._loop.position, self._loop.ended):
             return self._not_here("it is declared transient")
-        tree = self._state.capture(self._alive())
-        step, epoch = self._whereabouts.step_and_epoch()
         try:
-            manifest = {
-                "graph": self.graph.to_json(),
-                "graph_hash": structural_hash(self.graph),
-                "position": self._here,
-                "ended": self._loop.ended,
-                "digest": tree_digest(self._state.essential(tree)),
-                "step": step,
-                "epoch": epoch,
-                "environment": environment(self._deterministic),
-            }
-            self._keeper.save(tree, manifest, keep=self._requests.keep)
+            with self._watch.measure("save"):
+                self._write_checkpoint(self._keeper)
         except UnsaveableError as error:
             if error.path.startswith("slots"):
                 return self._not_here(error.message)
@@ -418,31 +533,46 @@ class Trainer:
         self._write_status()
         return True
 
+    def _write_checkpoint(self, keeper: Keeper) -> None:
+        assert self._circumstances is not None, "set when the run begins"
+        state = self._assembly.state
+        tree = state.capture(self._alive())
+        step, epoch = self._assembly.whereabouts.step_and_epoch()
+        manifest = {
+            **self._circumstances.as_plain(),
+            "graph": self.graph.to_json(),
+            "graph_hash": structural_hash(self.graph),
+            "position": self._here,
+            "ended": self._loop.ended,
+            "digest": tree_digest(state.essential(tree)),
+            "step": step,
+            "epoch": epoch,
+            "seconds": self._watch.seconds(),
+            "hyper_parameters": self._set_up.values,
+        }
+        keeper.save(tree, manifest, keep=self._requests.keep)
+
     def _not_here(self, reason: str) -> bool:
         self._attempts += 1
         if self._attempts >= _MOST_ATTEMPTS:
-            names = ", ".join(self._program.slot_names[index] for index in sorted(self._alive()))
+            names = ", ".join(sorted(self._assembly.alive_names(self._loop.position, self._loop.ended)))
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {names}", reason)
         return False
-
-    def _refresh_status(self, metrics: Mapping[str, float], step: int) -> None:
-        """A logger: keeps the status from growing old between checkpoints."""
-        if time.monotonic() - self._status_written >= _STATUS_SECONDS:
-            self._write_status()
 
     def _write_status(self, state: str | None = None) -> None:
         if self._keeper is None:
             return
-        self._status_written = time.monotonic()
-        step, epoch = self._whereabouts.step_and_epoch()
+        snapshot = self.snapshot()
         status = {
-            "state": state or self._life.state,
-            "graph": self.graph.name,
-            "position": self.position,
-            "step": step,
-            "epoch": epoch,
-            "place": self._whereabouts.describe(),
+            "state": state or snapshot.state,
+            "graph": snapshot.graph,
+            "position": snapshot.position,
+            "step": snapshot.step,
+            "epoch": snapshot.epoch,
+            "place": self._assembly.whereabouts.describe(),
+            "trained": self._assembly.whereabouts.trained(),
             "metrics": self._recorder.rows[-1] if self._recorder.rows else {},
+            "snapshot": replace(snapshot, state=state or snapshot.state).as_plain(),
         }
         self._keeper.write_status(status)
 
@@ -450,7 +580,7 @@ class Trainer:
 
     def _fail(self, error: BaseException) -> NoReturn:
         self._life.fail()  # an interrupt too: the node is half done, so its state is no state to go on from
-        error.add_note(f"raised in node `{self._here}` ({self._whereabouts.describe()})")
+        error.add_note(f"raised in node `{self._here}` ({self._assembly.whereabouts.describe()})")
         try:
             self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         except CheckpointError as problem:

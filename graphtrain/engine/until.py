@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from graphtrain.engine.assembly import Assembly
 from graphtrain.engine.loop import Request, Visit
-from graphtrain.engine.program import Program
 from graphtrain.engine.triggers import after
-from graphtrain.engine.visits import Compiler
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import suggestion
@@ -29,18 +28,15 @@ def until_trigger(until: str, graph: Graph) -> Trigger:
     return trigger
 
 
-def gated_visits(program: Program, compiler: Compiler, until: str, pending: list[Request]) -> list[Visit]:
+def gated_visits(assembly: Assembly, trigger: Trigger, pending: list[Request]) -> list[Visit]:
     """The visits, with one that asks to stop instead of fetching a further batch once the amount is reached.
 
     So everything that the amount made due, such as a validation, is done before the run stops. A graph that counts no
     batches stops before the node that counts the unit.
-
-    Raises:
-        UsageError: the text is no amount, or its unit is not on the clock.
     """
-    trigger = until_trigger(until, program.graph)
+    program, compiler = assembly.program, assembly.compiler
     units = program.graph.units
-    visits = list(compiler.table.visits)
+    visits = compiler.table.visits
     if not trigger.terms:
         return visits
     main = program.main
@@ -56,5 +52,4 @@ def gated_visits(program: Program, compiler: Compiler, until: str, pending: list
             return gate
         return visit()
 
-    visits[gate] = gated
-    return visits
+    return [*visits[:gate], gated, *visits[gate + 1 :]]

@@ -7,7 +7,7 @@ without work costs 0.15 us.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from graphtrain.engine.program import (
     TuplePlace,
 )
 from graphtrain.engine.resources import StepCall
+from graphtrain.engine.stopwatch import Stopwatch
 from graphtrain.engine.triggers import Clock, Due, Every, after
 from graphtrain.errors import GuardError
 from graphtrain.guards.closures import compile_guard
@@ -56,11 +57,13 @@ class Compiler:
 
     Arguments:
         ended: called when the outermost graph ends.
+        watch: times the visits.
     """
 
-    def __init__(self, program: Program, ended: Act) -> None:
+    def __init__(self, program: Program, ended: Act, watch: Stopwatch) -> None:
         self._program = program
         self._ended = ended
+        self._watch = watch
         self._slots = program.slots
         self._counters = self._effect_counters()
         self.table = Table()
@@ -68,17 +71,20 @@ class Compiler:
             bound.trigger = self._trigger(bound)
         self.table.setups = [self._setup(bound) for bound in program.nodes]
         self.table.exits = [self._leave(bound) for bound in program.nodes]
-        self.table.visits = [self._visit(bound) for bound in program.nodes]
+        self.table.visits = [self._timed(bound, self._visit(bound)) for bound in program.nodes]
 
     # ---- entering graphs
 
-    def enter(self, scope: BoundGraph, *, reset: bool) -> None:
-        """Set the nodes of a graph up; `reset` begins anew, otherwise their progress is gone on from."""
+    def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[Bound] = ()) -> None:
+        """Set the nodes of a graph up; `reset` begins anew, otherwise their progress is gone on from.
+
+        Those that are `ready` were set up before, and are not again.
+        """
         for bound in scope.nodes.values():
             if reset:
                 bound.kind.reset(bound.instance)
         for bound in scope.nodes.values():
-            if not bound.bypassed:
+            if not bound.bypassed and bound not in ready:
                 self.table.setups[bound.index]()
         for bound in scope.nodes.values():
             if isinstance(bound.trigger, Every):
@@ -133,14 +139,24 @@ class Compiler:
             return _straight_visit(act, record, target)
         return _choosing_visit(act, record, leave)
 
+    def _timed(self, bound: Bound, visit: Visit) -> Visit:
+        if not bound.kind.activity or bound.bypassed:
+            return visit
+        inside = bound.scope.activity is not None
+        return self._watch.ticking(visit) if inside else self._watch.timed(visit, bound.kind.activity)
+
     def _entering_visit(self, bound: Bound, body: BoundGraph, leave: Visit) -> Visit:
         start = self._position(body.nodes[body.graph.start])
         trigger = bound.trigger
         inside = [body, *body.inner()]
+        watch = self._watch
+        begins = body.activity is not None and bound.scope.activity is None
 
         def visit() -> int:
             if isinstance(trigger, Every) and not trigger.due():
                 return leave()
+            if begins:
+                watch.enter(bound.node.name)
             for scope in inside[1:]:
                 for each in scope.nodes.values():
                     each.kind.reset(each.instance)
@@ -158,8 +174,12 @@ class Compiler:
             for slot, target in zip(scope.graph.outputs, outer.writes, strict=True)
         ]
         slots, record, trigger = self._slots, outer.instance, outer.trigger
+        watch = self._watch
+        ends = scope.activity is not None and outer.scope.activity is None
 
         def finish() -> int:
+            if ends:
+                watch.leave()
             for source, target in copies:
                 slots[target] = slots[source]
             if isinstance(trigger, Every):

@@ -1,4 +1,4 @@
-"""Where a run is, in the words of its clock: step, epoch, batch, window."""
+"""Where a run is, in the words of its clock: step, epoch, batch, window; and how far its end is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from fractions import Fraction
 from typing import final
 
 from graphtrain.engine.program import Program
+from graphtrain.trigger import Term, Trigger
+
+# Units that begin again, or that say the same in other words: no rate is taken of them.
+_NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 
 
 @final
@@ -15,6 +19,12 @@ class Whereabouts:
     def __init__(self, program: Program) -> None:
         self._units = program.graph.units
         self._nodes = program.main.nodes
+        self.ends: tuple[Term, ...] = tuple(
+            term
+            for bound in self._nodes.values()
+            if isinstance(trigger := bound.parameters.get("after"), Trigger)
+            for term in trigger.terms
+        )
 
     def count(self, unit: str) -> Fraction | None:
         """What a unit of the clock says, exactly; None if there is no such unit."""
@@ -24,9 +34,37 @@ class Whereabouts:
         owner, _, field = text.partition(".")
         return Fraction(getattr(self._nodes[owner].instance, field))
 
+    def counts(self) -> dict[str, int]:
+        """The units whose rate tells how fast the run is, such as batches, samples and tokens."""
+        return {unit: int(self.count(unit) or 0) for unit in self._units if unit not in _NO_RATE}
+
+    def trained(self) -> tuple[int, float]:
+        """Batches and seconds trained: what was lost with an interruption is counted in them."""
+        return int(self.count("batches") or 0), float(self.count("seconds") or 0)
+
     def step_and_epoch(self) -> tuple[int, float]:
         """Steps of the optimizer, and epochs as a fraction: what a row of metrics belongs to."""
         return int(self.count("steps") or 0), float(self.count("epochs") or 0)
+
+    def epoch_length(self) -> int | None:
+        """Batches that the current epoch will have, where it is known."""
+        owner = self._units.get("epoch_batches", "").partition(".")[0]
+        length = getattr(self._nodes[owner].instance, "epoch_length", 0) if owner else 0
+        return length or None
+
+    def window(self) -> tuple[int, int] | None:
+        """Backward passes in the open window and how many it will have; None if none is open."""
+        for bound in self._nodes.values():
+            for name, declared in bound.kind.fields.items():
+                if declared.counts is not None and (count := getattr(bound.instance, name)):
+                    every = bound.parameters.get("every")
+                    return count, every if isinstance(every, int) else 0
+        return None
+
+    def done(self, term: Term) -> float | None:
+        """The share of an amount that is reached; None if the clock does not count it."""
+        now = self.count(term.base.unit)
+        return min(1.0, float(now / term.base.amount)) if now is not None and term.base.amount else None
 
     def cut_window(self) -> str | None:
         """What to say if the last window was stepped short, other than by the end of an epoch."""
@@ -41,13 +79,14 @@ class Whereabouts:
         return None
 
     def describe(self) -> str:
-        """As a person reads it: ``step 12, epoch 1.50, batch 5, window 2/4``."""
+        """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``."""
         parts = []
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):
             if (value := self.count(unit)) is not None:
-                parts.append(f"{word} {value if value.denominator == 1 else f'{float(value):.2f}'}")
-        for bound in self._nodes.values():
-            for name, declared in bound.kind.fields.items():
-                if declared.counts is not None and (count := getattr(bound.instance, name)):
-                    parts.append(f"window {count}/{bound.parameters.get('every', '?')}")
+                text = str(value) if value.denominator == 1 else f"{float(value):.2f}"
+                if unit == "epoch_batches" and (length := self.epoch_length()) is not None:
+                    text += f"/{length}"
+                parts.append(f"{word} {text}")
+        if (window := self.window()) is not None:
+            parts.append(f"window {window[0]}/{window[1] or '?'}")
         return ", ".join(parts)

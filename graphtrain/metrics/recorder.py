@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-Logger = Callable[[Mapping[str, float], int], None]
+from graphtrain.metrics.logger import Logger as Logger
 
 # Values wait on their device until a mean is asked for; this many at most, so that a run that never asks stays flat.
 _MOST_WAITING = 1024
@@ -98,12 +98,17 @@ class Recorder:
 
     Arguments:
         position: answers the step (of the optimizer) and the epoch (fractional) that a row belongs to.
+
+    Attributes:
+        rows: every row so far, oldest first.
+        latest: the last value of every metric, those of the last row last, with its step and epoch.
     """
 
     def __init__(self, position: Callable[[], tuple[int, float]]) -> None:
         self._position = position
         self._means: dict[str, Means] = {}
         self.rows: list[dict[str, float]] = []
+        self.latest: dict[str, float] = {}
         self.loggers: list[Logger] = []
 
     def means(self, name: str, horizons: tuple[str, ...] = ()) -> Means:
@@ -120,8 +125,21 @@ class Recorder:
         step, epoch = self._position()
         row = {"step": step, "epoch": epoch, **values}
         self.rows.append(row)
+        self._remember(row)
         for logger in self.loggers:
             logger(row, step)
+
+    def go_on_from(self, rows: list[dict[str, float]]) -> None:
+        """Go on after the rows of a run that was resumed."""
+        self.rows = rows
+        self.latest = {}
+        for row in rows:
+            self._remember(row)
+
+    def _remember(self, row: Mapping[str, float]) -> None:
+        for name, value in row.items():
+            self.latest.pop(name, None)  # so that what came last stands last
+            self.latest[name] = value
 
     def state_dict(self) -> dict[str, Any]:
         """All running means, as plain data; rows are kept in their own file."""

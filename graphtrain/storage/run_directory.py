@@ -14,6 +14,7 @@ from graphtrain.errors import CheckpointError, UsageError
 
 METRICS_FILE = "metrics.jsonl"
 STATUS_FILE = "status.json"
+STARTS_FILE = "starts.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
 
 
@@ -50,6 +51,19 @@ class RunDirectory:
         with _readable_failure(target):
             temporary.write_text(json.dumps(_finite(status), indent=2) + "\n", encoding="utf-8")
             temporary.replace(target)
+
+    def add_start(self, start: Mapping[str, Any]) -> None:
+        """Add a line to the list of starts: how and by what the run was begun or gone on with, each time."""
+        target = self.path / STARTS_FILE
+        with _readable_failure(target), target.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(start), default=str) + "\n")
+
+    def keep_text(self, name: str, text: str) -> None:
+        """Keep a text whose name says what is in it, once."""
+        target = self.path / name
+        if not target.exists():
+            with _readable_failure(target):
+                target.write_text(text, encoding="utf-8")
 
 
 def read_status(path: str | Path) -> dict[str, Any]:

@@ -364,6 +364,53 @@ def test_the_other_commands(words: list[str], said: tuple[str, ...], tiny: Path,
     assert files(tiny) == before
 
 
+# --- A status that others wrote --------------------------------------------------------------------------------------
+
+UNREADABLE: dict[str, bytes] = {
+    "no JSON": b"running",
+    "empty": b"",
+    "no table": b"[]",
+    "not text": b"\xff\xfe",
+    "nested too deep": b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "a number too long": b'{"step": ' + b"9" * 5000 + b"}",
+}
+
+ODD: dict[str, str] = {
+    "nothing in it": "{}",
+    "another snapshot": '{"snapshot": [1]}',
+    "other types": '{"state": 1, "graph": [], "position": {}, "snapshot": {"step": "x", "metrics": 3, "window": [1]}}',
+    "null everywhere": '{"state": null, "process": null, "written_at_unix_seconds": null, "snapshot": {"done": null}}',
+    "numbers that JSON does not have": '{"written_at_unix_seconds": NaN, "step": Infinity, "snapshot": {"epoch": NaN}}',
+    "large numbers": '{"written_at_unix_seconds": 1%s, "process": 1%s, "snapshot": {"step": 1%s}}' % (("0" * 400,) * 3),
+    "no process": '{"state": "running", "process": -1}',
+    "commands to the terminal": r'{"state": "\u001b[2J", "checkpoint": "\n", "host": "\u001b[2J", "digest": "\r"}',
+    "half a character": r'{"state": "\ud800", "snapshot": {"metrics": {"\udfff": 1}}}',
+    "endless text": '{"digest": "%s"}' % ("x" * 100_000),
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_status_that_cannot_be_read(content: bytes, folder: Path, command: Command) -> None:
+    (folder / "status.json").write_bytes(content)
+    for words in (["status", "."], ["status", ".", "--json"]):
+        assert_refused(command(*words), "the status of `.` cannot be read")
+
+
+@pytest.mark.parametrize("content", ODD.values(), ids=ODD)
+def test_an_odd_status_is_shown_as_far_as_it_goes(content: str, folder: Path, command: Command) -> None:
+    (folder / "status.json").write_text(content)
+    result = command("status", ".")
+    assert (result.code, result.err) == (0, "")
+    assert all(line.isprintable() for line in result.out.splitlines()) and len(result.out) < 2000
+    assert command("status", ".", "--json").code == 0
+
+
+@pytest.mark.parametrize("process", ["true", "-1", "0", '"1"', "null", "1.0"])
+def test_no_process_is_not_alive(process: str, folder: Path, command: Command) -> None:
+    (folder / "status.json").write_text('{"state": "running", "process": ' + process + "}")
+    assert command("status", ".").out.startswith(".: interrupted, ")
+
+
 # --- Through a real process ------------------------------------------------------------------------------------------
 
 

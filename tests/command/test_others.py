@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import graphtrain
 from graphtrain import Graph
+from graphtrain.display.snapshot import Snapshot
 from graphtrain.registry import find_graph, known_graphs, known_kinds
 from tests.command.conftest import Command
 from tests.command.running import arguments, environment, in_a_process
@@ -176,6 +182,95 @@ def test_copy_keeps_every_character_and_overwrites_nothing(folder: Path, command
     assert (folder / "my_fit.toml").read_bytes().startswith(b"# mine\r\n")
     assert command("copy", "my_fit.toml", "third.toml").code == 0
     assert (folder / "third.toml").read_bytes() == (folder / "my_fit.toml").read_bytes()
+
+
+# --- status ----------------------------------------------------------------------------------------------------------
+
+
+def write_status(folder: Path, **changes: Any) -> None:
+    """What a run that goes on in this process leaves in `r`."""
+    snapshot = Snapshot(
+        "running", "fit", "train_batch", step=40, epoch=2.5, end=("10 epochs",), done=0.25, batch=5, epoch_batches=10,
+        metrics={"loss": 0.25, "val/loss": math.nan}, rates={"batches": 812.0}, elapsed_seconds=41.0,
+        seconds_left=133.0, seconds={"data": 1.0, "train": 3.0},
+    )  # fmt: skip
+    status = {
+        "state": "running",
+        "graph": "fit",
+        "position": "train_batch",
+        "checkpoint": "000007-step-40",
+        "digest": "d1935",
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "written_at_unix_seconds": time.time() - 61,
+        "snapshot": snapshot.as_plain(),
+        **changes,
+    }
+    (folder / "r").mkdir(exist_ok=True)
+    (folder / "r" / "status.json").write_text(json.dumps(status))
+
+
+def gone() -> int:
+    """The number of a process that is no more."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_status_of_a_run_that_goes_on(folder: Path, command: Command) -> None:
+    write_status(folder)
+    result = command("status", "r")
+    assert (result.code, result.err) == (0, "")
+    first, *panel, checkpoint, digest, written = result.out.splitlines()
+    assert first == "r: running, graph fit, next node train_batch"
+    assert panel[0].startswith("  epoch 3/10 ━") and panel[0].endswith(" 25 %  batch 5/10 · step 40")
+    assert panel[1:] == [
+        "  loss 0.25  val/loss nan",
+        "  812 batches/s  41 s elapsed  2 min 13 s left",
+        "  host time: data 25 %  train 75 %",
+    ]
+    assert (checkpoint, digest) == ("  newest checkpoint 000007-step-40", "  digest d1935")
+    assert written == f"  written 1 min 01 s ago by process {os.getpid()}, which is alive"
+
+
+def test_status_of_a_process_that_is_gone(folder: Path, command: Command) -> None:
+    process = gone()
+    write_status(folder, process=process)
+    out = command("status", "r").out
+    assert out.startswith("r: interrupted, graph fit, next node train_batch\n")
+    assert f"by process {process}, which is gone" in out and " left" not in out
+    plain = json.loads(command("status", "r", "--json").out)
+    assert plain["state"] == plain["snapshot"]["state"] == "interrupted"
+    assert {**plain, "state": "", "snapshot": {}} == {**status_file(folder), "state": "", "snapshot": {}}
+    write_status(folder, process=process, state="finished")
+    assert command("status", "r").out.startswith("r: finished, graph fit\n"), "as it said itself"
+
+
+def status_file(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "r" / "status.json").read_text())
+
+
+def test_a_process_on_another_host_is_not_asked(folder: Path, command: Command) -> None:
+    write_status(folder, process=gone(), host="node-7")
+    out = command("status", "r").out
+    assert out.startswith("r: running, ") and out.endswith(" on host node-7\n")
+    assert "alive" not in out and "gone" not in out
+    assert json.loads(command("status", "r", "--json").out) == status_file(folder)
+
+
+def test_status_without_a_snapshot_says_what_there_is(folder: Path, command: Command) -> None:
+    write_status(folder, snapshot=None, state="stopped", step=40, epoch=2.5, metrics={"loss": 0.25}, digest=None)
+    lines = command("status", "r").out.splitlines()
+    assert lines[0] == "r: stopped, graph fit, next node train_batch"
+    assert lines[1:3] == ["  epoch 3  step 40 · stopped", "  loss 0.25"]
+    assert not any("digest" in line for line in lines)
+
+
+def test_status_of_a_real_run(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "finish.after=2 epochs", "log.every=1 steps", "--run-dir", "r").code == 0
+    result = command("status", "r")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("r: finished, graph fit\n  epoch 2") and "loss " in result.out
 
 
 # --- Help ------------------------------------------------------------------------------------------------------------

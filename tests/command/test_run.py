@@ -161,7 +161,7 @@ def test_resume_from_a_named_checkpoint(tiny: Path, command: Command) -> None:
     digest = status_of(tiny / "r")["digest"]
     names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
     again = command(*words, "finish.after=3 epochs", "--resume", names[0])
-    assert again.code == 0 and f"resumed {names[0]}" in again.err
+    assert again.code == 0 and f"resumed r from {names[0]}: step 4, epoch 1, batch 4/4; repeating " in again.err
     assert status_of(tiny / "r")["digest"] == digest
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphtrain.data.source import Replayed
-from graphtrain.engine import capture
+from graphtrain.engine import capture, resumption
 from graphtrain.engine.capture import State
 from graphtrain.engine.triggers import Every
 from graphtrain.errors import CheckpointError
@@ -45,19 +45,17 @@ def drop_from_tree(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, 
     for name in ("restore_objects", "restore_progress", "restore_generators"):
         original = getattr(State, name)
 
-        def changed(self: State, tree: dict[str, Any], original: Any = original) -> None:
+        def changed(self: State, tree: dict[str, Any], *rest: Any, original: Any = original) -> None:
             tree = {section: dict(parts) for section, parts in tree.items()}
             change(tree)
-            original(self, tree)
+            original(self, tree, *rest)
 
         monkeypatch.setattr(State, name, changed)
 
 
 def without_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the digest check pass, so that it is the sweep that has to notice."""
-    from graphtrain.engine import trainer
-
-    monkeypatch.setattr(trainer.Trainer, "_expect_digest", lambda self, checkpoint: None)
+    monkeypatch.setattr(resumption, "_expect_digest", lambda *of_a_checkpoint: None)
 
 
 def gradients_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +70,8 @@ def random_restored_before_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None
     original = State.restore_objects
     late = State.restore_generators
 
-    def early(self: State, tree: Any) -> None:
-        original(self, tree)
+    def early(self: State, tree: Any, *rest: Any) -> None:
+        original(self, tree, *rest)
         late(self, tree)
 
     monkeypatch.setattr(State, "restore_objects", early)

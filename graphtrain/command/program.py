@@ -1,0 +1,67 @@
+"""A script as the whole command."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from graphtrain.graph import Graph
+
+_IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
+
+
+def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
+    """Make the script that calls this the command `graphtrain run`, with `setup` as its function.
+
+    ``python train.py lr=1e-3 accumulate.every=4 --run-dir r`` trains, ``python train.py --help`` lists what can be set.
+    Ends the process with the exit code of the command. Where the script is only imported, by a worker of a loader or by
+    ``graphtrain run``, it does nothing.
+
+    Arguments:
+        setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. What the
+            command line says is checked against its signature.
+        graph: a `Graph`, the name of a shipped one, or a path, where no ``--graph`` is given. Default: `fit`.
+
+    >>> def setup(lr: float = 1e-3):
+    ...     ...
+    >>> if __name__ == "__main__":
+    ...     main(setup)
+    """
+    if _in_a_worker() or _IMPORTING.get():
+        return
+    from graphtrain.command.app import program_app
+
+    words, script = _program()
+    program_app(setup, graph, words, script)(prog_name=" ".join(words))
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """A span of code in which scripts are imported, not run."""
+    token = _IMPORTING.set(True)
+    try:
+        yield
+    finally:
+        _IMPORTING.reset(token)
+
+
+def _in_a_worker() -> bool:
+    """True in a process started by another, also while it still imports what it is to run."""
+    return multiprocessing.parent_process() is not None or getattr(
+        multiprocessing.current_process(), "_inheriting", False
+    )
+
+
+def _program() -> tuple[list[str], Path | None]:
+    """How this process was started, as words of a command line, and the file of its program."""
+    program = sys.modules["__main__"]
+    file = getattr(program, "__file__", None)
+    spec = getattr(program, "__spec__", None)
+    if spec is not None and spec.name not in (None, "__main__"):
+        return ["python", "-m", spec.name.removesuffix(".__main__")], Path(file) if file else None
+    return ["python", sys.argv[0]], Path(file) if file else None

@@ -1,0 +1,54 @@
+"""The help of a run: beside the options, what the script and the graph can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand
+
+from graphtrain.command.failure import exit_on_failure
+from graphtrain.graph import Graph
+
+
+class RunCommand(TyperCommand):
+    """The command `run`; its help lists arguments and parameters where a script is named, and imports nothing else."""
+
+    setup: Callable[..., Any] | None = None
+    graph: Graph | str | Path = "fit"
+    _typed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, setup: Callable[..., Any], graph: Graph | str | Path) -> type[RunCommand]:
+        """The command of a script that is one itself."""
+        return type("ScriptCommand", (cls,), {"setup": staticmethod(setup), "graph": graph})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        self._typed = tuple(args)  # help is printed before any argument is known
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        setup = type(self).setup
+        script = next((one for one in self._typed if one.partition(":")[0].endswith(".py")), None)
+        if setup is None and script is None:
+            return
+        with exit_on_failure():
+            from graphtrain.command.script import setup_function
+            from graphtrain.command.settings_help import print_settings
+
+            name = "setup"
+            if setup is None:
+                assert script is not None
+                _, name, setup = setup_function(script)
+            graph = self._named_graph()
+            print_settings(setup, name, graph if isinstance(graph, Graph) else Graph.load(graph))
+
+    def _named_graph(self) -> Graph | str | Path:
+        for word, following in zip(self._typed, (*self._typed[1:], ""), strict=True):
+            if word == "--graph" and following:
+                return following
+            if word.startswith("--graph="):
+                return word.partition("=")[2]
+        return self.graph

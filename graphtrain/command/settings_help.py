@@ -1,0 +1,120 @@
+"""What can be set by NAME=VALUE: the arguments of a setup, and the parameters of a graph, with types and defaults."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from graphtrain.command.printable import printable
+from graphtrain.elements import NESTED
+from graphtrain.graph import Graph
+from graphtrain.kind import Kind
+from graphtrain.parameter import REQUIRED, plain_value, show_value, type_name
+from graphtrain.registry import kind_of_node
+
+_SECTION = re.compile(r"^(?:Arguments|Args|Parameters):\s*$")
+
+
+def print_settings(setup: Callable[..., Any], name: str, graph: Graph) -> None:
+    """Print both lists."""
+    _print(f"Arguments of {name}", "NAME=VALUE", list(setup_rows(setup)))
+    _print(f"Parameters of the graph {graph.name}", "NODE.PARAM=VALUE", list(graph_rows(graph)))
+
+
+def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Name, default, type and meaning of each argument of a setup.
+
+    >>> def setup(lr: float = 0.1):
+    ...     '''Arguments:
+    ...         lr: learning rate.'''
+    >>> list(setup_rows(setup))
+    [('lr', '0.1', 'a number', 'learning rate.')]
+    """
+    try:
+        hints = typing.get_type_hints(setup)
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    meanings = meanings_of(inspect.getdoc(setup) or "")
+    for one in inspect.signature(setup).parameters.values():
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        default = "required" if one.default is one.empty else _shown(one.default)
+        wanted = type_name(hints[one.name]) if one.name in hints else ""
+        yield one.name, default, wanted if hints.get(one.name) is not Path else "a path", meanings.get(one.name, "")
+
+
+def graph_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """The same for each parameter of the nodes of a graph, those of nested graphs by their paths."""
+    for name, node in graph.nodes.items():
+        kind = kind_of_node(node)
+        if kind is None:
+            continue  # declared by a script that is not loaded
+        meanings = meanings_of(_documentation(kind))
+        for parameter in kind.parameters.values():
+            if node.use == NESTED and parameter.name not in node.parameters:
+                continue
+            value = node.parameters.get(parameter.name, parameter.default)
+            default = "required" if value is REQUIRED else _shown(value)
+            yield f"{prefix}{name}.{parameter.name}", default, parameter.type_name, meanings.get(parameter.name, "")
+        if node.body is not None:
+            yield from graph_rows(node.body, f"{prefix}{name}/")
+
+
+def meanings_of(documentation: str) -> dict[str, str]:
+    """What a docstring says of each argument, its first sentence.
+
+    >>> meanings_of("Arguments:\\n    lr: learning rate\\n        of AdamW. Default: 1.\\n    b: other.\\n\\nMore.")
+    {'lr': 'learning rate of AdamW.', 'b': 'other.'}
+    """
+    found: dict[str, list[str]] = {}
+    indent, current, inside = 0, "", False
+    for line in documentation.splitlines():
+        text = line.strip()
+        if _SECTION.match(text):
+            inside, indent = True, -1
+            continue
+        if not inside or not text:
+            continue
+        depth = len(line) - len(line.lstrip())
+        if depth == 0 and indent > 0:
+            break
+        indent = depth if indent < 0 else indent
+        head, colon, rest = text.partition(":")
+        if depth == indent and colon:
+            for current in head.split(","):
+                found[current.partition("(")[0].strip()] = [rest.strip()]
+            current = head.split(",")[-1].partition("(")[0].strip()
+        elif current:
+            found[current].append(text)
+    return {name: re.split(r"(?<=\.)\s", " ".join(lines))[0] for name, lines in found.items()}
+
+
+def _documentation(kind: Kind) -> str:
+    return inspect.getdoc(kind.implementation) or ""
+
+
+def _shown(value: Any) -> str:
+    try:
+        return show_value(plain_value(value)) if value is not None else "none"
+    except ValueError:
+        return str(value)
+
+
+def _print(title: str, form: str, rows: list[tuple[str, str, str, str]]) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for column in (form, "default", "type", ""):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(printable(text)) for text in row))
+    console.print(f"\n[bold]{escape(printable(title))}[/bold]" + ("" if rows else ": none"))
+    if rows:
+        console.print(table)

@@ -1,0 +1,63 @@
+"""Which display fits where the run is looked at from."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from graphtrain.display.footer import can_be_drawn_on
+from graphtrain.display.lines import Lines
+from graphtrain.display.live import Live
+from graphtrain.display.notebook import Notebook
+from graphtrain.display.snapshot import Display
+from graphtrain.display.summary import Summary
+
+
+def display_for(say: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display:
+    """A panel on a terminal, an output that renews itself in a notebook, plain lines everywhere else.
+
+    Arguments:
+        say: takes a plain line.
+        metrics: names of the metrics to show. Default: all.
+
+    >>> type(display_for(print)).__name__ in ("Live", "Notebook", "Lines")
+    True
+    """
+    if in_notebook():
+        return Notebook(metrics)
+    return Live(metrics) if on_terminal() else Lines(say, metrics=metrics)
+
+
+def introduce(summary: Summary, say: Callable[[str], Any]) -> None:
+    """Show what a run is about to do, where `display_for` would show the run.
+
+    Arguments:
+        say: takes a plain line.
+
+    >>> introduce(Summary("fit", {}, ()), print)
+    graph fit
+    """
+    if in_notebook():
+        importlib.import_module("IPython.display").display(summary)
+    elif on_terminal():
+        Console(file=sys.stderr, force_jupyter=False, highlight=False).print(summary)
+    else:
+        for line in str(summary).splitlines():
+            say(line)
+
+
+def in_notebook() -> bool:
+    """True inside the kernel of a notebook, not at the prompt of IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def on_terminal() -> bool:
+    """True if standard error is a terminal to draw on, and this process did not get it from another."""
+    return multiprocessing.parent_process() is None and can_be_drawn_on(sys.stderr)

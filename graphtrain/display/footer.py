@@ -1,0 +1,278 @@
+"""Lines that stay at the bottom of a terminal, below whatever is printed meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import math
+import mmap
+import os
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast, final
+
+from rich.cells import cell_len
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_PAGE_BYTES = 64 * 1024
+_UNKNOWN_SIZE = os.terminal_size((80, 24))
+
+
+@final
+class Footer:
+    """Some lines below everything that is printed to a terminal while they are there.
+
+    While it is open, `sys.stderr`, `sys.stdout` where it is the same terminal, and the handlers of `logging` that write
+    to them go through it: a text is written where the lines stood, and the lines again after it, in one piece. The
+    lines are kept in memory that forked processes share, so that what they print comes out above too. Where the
+    keyboard is read (`input`, a debugger) the lines make room until they are drawn again. The cursor stays visible, on
+    the line below: whatever ends the process, even by force, leaves a terminal that can be used.
+
+    It draws only when it is told to, has no thread, and a lock that a forked process finds open.
+    """
+
+    def __init__(self) -> None:
+        self._page = _Page()
+        self._lock = threading.RLock()  # a signal handler may print while its own thread does
+        self._is_writing = False
+        self._waiting: list[str] = []
+        self._process = 0
+        self._terminal: TextIO | None = None
+        self._replaced: dict[str, _Above | _Keyboard] = {}
+        _footers.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """True between `open` and `close`; never in a process that was forked meanwhile."""
+        return self._terminal is not None and self._process == os.getpid()
+
+    @property
+    def size(self) -> os.terminal_size:
+        """Columns and lines of the terminal; 80 by 24 where it does not say."""
+        try:
+            size = os.get_terminal_size(self._terminal.fileno() if self._terminal is not None else 2)
+        except (OSError, ValueError):
+            return _UNKNOWN_SIZE
+        return size if size.columns > 0 and size.lines > 0 else _UNKNOWN_SIZE
+
+    def open(self, terminal: TextIO) -> None:
+        """Take the place at the bottom of a terminal; nothing is drawn yet."""
+        self._terminal = terminal
+        self._process = os.getpid()
+        self._page.keep("", mid_line=False)
+        for name in ("stderr", "stdout"):
+            stream = getattr(sys, name)
+            if stream is terminal or _same_device(stream, terminal):
+                stream.flush()
+                above = _Above(self, stream)
+                self._replaced[name] = above
+                setattr(sys, name, above)
+                _redirect_logging(stream, above)
+        if _same_device(sys.stdin, terminal):
+            sys.stdin = self._replaced["stdin"] = cast(Any, _Keyboard(self, sys.stdin))
+
+    def draw(self, lines: Iterable[str]) -> None:
+        """Draw these lines in the place of those that are there."""
+        if not self.is_open:
+            return
+        frame = "".join(f"{line}\n" for line in [*lines][: max(self.size.lines - 1, 1)])
+        with suppress(OSError, ValueError), self._alone():  # a terminal that is gone ends no run
+            self._write(("\n" if self._page.mid_line else "") + self._erasure() + frame)
+            self._page.keep(frame, mid_line=False)
+
+    def make_room(self) -> None:
+        """Clear the lines away until they are drawn again: someone else needs the terminal."""
+        if not self.is_open:
+            return
+        with suppress(OSError, ValueError), self._alone():
+            self._write(self._erasure())
+            self._page.keep("", mid_line=False)
+
+    def close(self) -> None:
+        """Leave the lines that are there where they are, and everything else as it was."""
+        if not self.is_open:
+            return
+        with suppress(OSError, ValueError), self._lock:
+            for above in self._aboves():
+                above.finish_line()
+        self._page.keep("", mid_line=False)
+        for name, replacement in self._replaced.items():
+            if getattr(sys, name) is replacement:
+                setattr(sys, name, replacement.stream)
+            _redirect_logging(replacement, replacement.stream)
+        self._replaced.clear()
+        self._terminal = None
+
+    def print(self, text: str, stream: TextIO) -> None:
+        """Write a text above the lines. One that ends within a line takes their place until they are drawn again."""
+        with self._lock:
+            if self._terminal is None:
+                stream.write(text)
+                stream.flush()
+            elif self._is_writing:  # a signal handler prints, amid what its thread was writing
+                self._waiting.append(text)
+            else:
+                with self._alone():
+                    self._print(text)
+
+    def _print(self, text: str) -> None:
+        frame, ends = self._page.frame, text.endswith("\n")
+        self._write(self._erasure() + text + (frame if ends else ""))
+        self._page.keep(frame if ends else "", mid_line=not ends)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """What is printed meanwhile by this very thread is printed afterwards."""
+        with self._lock:
+            self._is_writing = True
+            try:
+                yield
+                while self._waiting:
+                    self._print(self._waiting.pop(0))
+            finally:
+                self._is_writing = False
+
+    def after_fork(self) -> None:
+        """In a forked process: nobody holds the lock, and a line that the parent has begun is the parent's."""
+        self._lock = threading.RLock()
+        self._is_writing = False
+        self._waiting.clear()
+        for above in self._aboves():
+            above.forget_line()
+
+    def _aboves(self) -> list[_Above]:
+        return [one for one in self._replaced.values() if isinstance(one, _Above)]
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while something is written."""
+        return self._lock
+
+    def _erasure(self) -> str:
+        """What moves the cursor to where the lines begin, and clears them. A terminal made narrower has folded them."""
+        columns = self.size.columns
+        lines = self._page.frame.splitlines()
+        rows = sum(max(1, math.ceil(cell_len(_ESCAPE.sub("", line)) / columns)) for line in lines)
+        return f"\r\x1b[{rows}A\x1b[J" if rows else ""
+
+    def _write(self, text: str) -> None:
+        assert self._terminal is not None
+        encoding = getattr(self._terminal, "encoding", None) or "utf-8"
+        self._terminal.write(text.encode(encoding, "replace").decode(encoding))
+        self._terminal.flush()
+
+
+class _Above:
+    """Stands for a standard stream: whole lines, and parts of lines that are flushed, are printed above the footer."""
+
+    def __init__(self, footer: Footer, stream: TextIO) -> None:
+        self.stream = stream
+        self._footer = footer
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        with self._footer.lock:
+            lines, line_break, self._begun = (self._begun + text).rpartition("\n")
+            if line_break:
+                self._footer.print(lines + line_break, self.stream)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        with self._footer.lock:
+            begun, self._begun = self._begun, ""
+            if begun:
+                self._footer.print(begun, self.stream)
+
+    def finish_line(self) -> None:
+        if self._begun:
+            self.write("\n")
+
+    def forget_line(self) -> None:
+        self._begun = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class _Keyboard:
+    """Stands for standard input: whoever is about to read from the terminal writes to it too, past every stream."""
+
+    def __init__(self, footer: Footer, stream: TextIO) -> None:
+        self.stream = stream
+        self._footer = footer
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__getattr__("readline"), "")
+
+    def __getattr__(self, name: str) -> Any:
+        self._footer.make_room()
+        return getattr(self.stream, name)
+
+
+class _Page:
+    """The lines that are on the terminal now, in memory shared with processes that are forked later.
+
+    Nothing guards it against two processes that write at one moment: a line drawn twice is the worst of it.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _PAGE_BYTES)
+
+    def keep(self, frame: str, *, mid_line: bool) -> None:
+        content = frame.encode("utf-8", "replace")
+        self._memory[0:4] = bytes(4)  # whoever reads meanwhile finds no lines, not half of them
+        self._memory[4] = mid_line
+        if len(content) <= _PAGE_BYTES - 5:
+            self._memory[5 : 5 + len(content)] = content
+            self._memory[0:4] = len(content).to_bytes(4, "big")
+
+    @property
+    def frame(self) -> str:
+        length = int.from_bytes(self._memory[0:4], "big")
+        return self._memory[5 : 5 + length].decode("utf-8", "replace")
+
+    @property
+    def mid_line(self) -> bool:
+        return bool(self._memory[4])
+
+
+def can_be_drawn_on(stream: Any) -> bool:
+    """True for a terminal that can move its cursor."""
+    try:
+        return bool(stream.isatty()) and os.environ.get("TERM") not in ("dumb", "unknown")
+    except (AttributeError, ValueError):  # None under pythonw, closed
+        return False
+
+
+def _same_device(stream: TextIO, terminal: TextIO) -> bool:
+    try:
+        return stream.isatty() and os.fstat(stream.fileno()).st_rdev == os.fstat(terminal.fileno()).st_rdev
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _redirect_logging(source: Any, target: Any) -> None:
+    """Handlers keep the stream they were made with, so replacing `sys.stderr` does not reach them."""
+    for logger in (logging.getLogger(), *logging.Logger.manager.loggerDict.values()):
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and handler.stream is source:
+                handler.setStream(target)
+
+
+_footers: weakref.WeakSet[Footer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for footer in tuple(_footers):
+        footer.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

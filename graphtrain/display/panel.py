@@ -1,0 +1,255 @@
+"""A snapshot as a few lines: what they say, and how they fit a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from graphtrain.display.printable import one_line
+from graphtrain.display.snapshot import Snapshot
+from graphtrain.display.wording import duration, metric, rate, share, size
+
+_GAP = "  "
+_LEAST_BAR = 8
+_MOST_BAR = 60
+_COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "stopping": "yellow"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a snapshot has to say, in words; text of others has no control characters left. What is not known is empty.
+
+    Attributes:
+        epoch, batch, step, window: ``"epoch 3/10"`` and so on.
+        ends: what else ends the run: ``"until 2 hours"``.
+        done: how much of the run is behind it, or else of the epoch, 0 to 1; None where neither is known.
+        place: the inner graph that the run is in, or its state where it stands still.
+        metrics: names and values.
+        rates: how many of what a second.
+        elapsed, left: times.
+        memory: how much, and where.
+        host_time: shares of host time, by activity.
+    """
+
+    epoch: str
+    batch: str
+    step: str
+    window: str
+    ends: tuple[str, ...]
+    done: float | None
+    place: str
+    metrics: tuple[tuple[str, str], ...]
+    rates: tuple[str, ...]
+    elapsed: str
+    left: str
+    memory: str
+    host_time: tuple[str, ...]
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Where the run is, the most wanted first."""
+        return tuple(filter(None, (self.epoch, self.batch, self.step, self.window, *self.ends)))
+
+    @property
+    def pace(self) -> tuple[str, ...]:
+        """How it goes, the most wanted first."""
+        return tuple(filter(None, (*self.rates, self.elapsed, self.left, self.memory)))
+
+
+def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
+    """The words of a snapshot.
+
+    Arguments:
+        metrics: names of the metrics to show, in this order. Default: all, the latest last.
+
+    >>> said = parts(Snapshot("running", "fit", "validate/next_batch", step=40, epoch=2.5, end=("10 epochs",), batch=5))
+    >>> said.facts, said.place
+    (('epoch 3/10', 'batch 5', 'step 40'), 'in validate')
+    """
+    totals, other_ends = _ends(snapshot.end)
+    epochs = totals.get("epochs")
+    epoch, batch, left, memory = snapshot.epoch, snapshot.batch, snapshot.seconds_left, snapshot.memory_bytes
+    goes_on = snapshot.state in ("ready", "running", "stopping")
+    return Parts(
+        epoch=f"epoch {_of(_epoch_number(snapshot, epochs), epochs)}" if epoch is not None else "",
+        batch=f"batch {_of(batch, snapshot.epoch_batches)}" if batch is not None else "",
+        step=f"step {_of(snapshot.step, totals.get('steps'))}" if snapshot.step is not None else "",
+        window=f"window {_of(*snapshot.window)}" if snapshot.window is not None else "",
+        ends=tuple(f"until {one_line(end)}" for end in other_ends),
+        done=snapshot.done if snapshot.done is not None else _epoch_share(snapshot),
+        place=_place(snapshot),
+        metrics=tuple((one_line(name), metric(value)) for name, value in _chosen(snapshot.metrics, metrics)),
+        rates=tuple(rate(number, one_line(unit)) for unit, number in snapshot.rates.items()),
+        elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed",
+        left=f"{duration(left)} left" if left is not None and goes_on else "",
+        memory=f"{size(memory)} on {one_line(snapshot.device)}" if memory is not None else "",
+        host_time=tuple(f"{one_line(name)} {share(part)}" for name, part in snapshot.shares.items()),
+    )
+
+
+def _ends(ends: Iterable[str]) -> tuple[dict[str, int], list[str]]:
+    """The least amounts of epochs and steps as numbers; every other one as it stands."""
+    totals: dict[str, int] = {}
+    others = []
+    for text in ends:
+        number, _, unit = text.partition(" ")
+        if unit in ("epochs", "steps") and number.isascii() and number.isdigit() and len(number) < 16:
+            totals[unit] = min(int(number), totals.get(unit, int(number)))
+        else:
+            others.append(text)
+    return totals, others
+
+
+def _of(number: float, whole: float | None) -> str:
+    return f"{number:.0f}/{whole:.0f}" if whole else f"{number:.0f}"
+
+
+def _epoch_number(snapshot: Snapshot, total: int | None) -> int:
+    """The epoch the run is in, from 1; one that is complete is the current one while its batches are still counted."""
+    epoch = snapshot.epoch or 0.0
+    complete = epoch >= 1 and epoch == int(epoch)
+    ended = complete and ((snapshot.batch and snapshot.epoch_batches) or snapshot.state == "finished")
+    number = int(epoch) if ended else int(epoch) + 1
+    return min(number, total) if total else number
+
+
+def _epoch_share(snapshot: Snapshot) -> float | None:
+    if snapshot.batch is None or not snapshot.epoch_batches:
+        return None
+    return min(snapshot.batch / snapshot.epoch_batches, 1.0)
+
+
+def _place(snapshot: Snapshot) -> str:
+    match snapshot.state:
+        case "running":
+            inner, slash, _ = snapshot.position.rpartition("/")
+            return f"in {one_line(inner)}" if slash else ""
+        case "failed" | "interrupted":
+            return f"{snapshot.state} in {one_line(snapshot.position)}"
+        case _:
+            return one_line(snapshot.state)
+
+
+def _chosen(latest: Mapping[str, float], names: Sequence[str] | None) -> list[tuple[str, float]]:
+    if names is not None:
+        return [(name, latest[name]) for name in names if name in latest]
+    return [(name, value) for name, value in latest.items() if name not in ("step", "epoch")]
+
+
+def plain_text(renderable: RenderableType, width: int = 100) -> str:
+    """What a rich renderable looks like where there are no colours, without a line break at the end."""
+    console = Console(file=StringIO(), width=width, color_system=None, force_jupyter=False, highlight=False)
+    with console.capture() as drawn:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in drawn.get().splitlines())
+
+
+def in_reading_order(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Metrics in an order that is the same from row to row: `loss`, then what has no prefix, then the rest, by name."""
+    return sorted(metrics, key=lambda one: ("/" in one[0], one[0] != "loss", one[0]))
+
+
+class Panel:
+    """A snapshot as a rich renderable of at most four lines, none longer than the terminal is wide.
+
+    Arguments:
+        snapshot: the run.
+        metrics: names of the metrics to show, in this order. Default: as many of the latest as fit on a line.
+
+    >>> console = Console(width=60, highlight=False, no_color=True)
+    >>> console.print(Panel(Snapshot("stopped", "fit", "step", step=7, epoch=0.5, done=0.25, metrics={"loss": 0.25})))
+    epoch 1 ━━━━━━━                       25 %  step 7 · stopped
+    loss 0.25
+    0 s elapsed
+    """
+
+    def __init__(self, snapshot: Snapshot, metrics: Sequence[str] | None = None) -> None:
+        self._parts = parts(snapshot, metrics)
+        self._graph = one_line(snapshot.graph)
+        self._colour = _COLOURS.get(snapshot.state, "cyan")
+        self._in_order = metrics is not None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        said, width = self._parts, options.max_width
+        yield from self._first_line(console, options)
+        if said.metrics:
+            yield self._metrics_line(width)
+        yield _line(said.pace, width)
+        if said.host_time:
+            yield _line((f"host time: {said.host_time[0]}", *said.host_time[1:]), width, style="dim")
+
+    def _first_line(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        said = self._parts
+        separator = " | " if options.ascii_only else " · "
+        head, *facts = said.facts or (self._graph,)
+        percent = f" {share(said.done)}" if said.done is not None else ""
+
+        def tail() -> str:
+            words = separator.join([*facts, *filter(None, [said.place])])
+            return _GAP + words if words else ""
+
+        def room() -> int:
+            return min(options.max_width - cell_len(head + percent + tail()) - 1, _MOST_BAR)
+
+        while facts and room() < (_LEAST_BAR if said.done is not None else -1):
+            facts.pop()
+        line = Text().append(head, style="bold")
+        if said.done is not None and room() >= _LEAST_BAR:
+            bar = console.render(ProgressBar(1.0, said.done, width=room()), options)
+            drawn = Text.assemble(*((segment.text, segment.style or "") for segment in bar))
+            drawn.truncate(room(), pad=True)  # without colours the rest of a bar is not drawn
+            line.append(" ").append_text(drawn)
+        line.append(percent + tail().removesuffix(said.place)).append(said.place, style=self._colour)
+        yield _cut(line, options.max_width)
+
+    def _metrics_line(self, width: int) -> Text:
+        metrics = self._parts.metrics
+        wanted = metrics if self._in_order else metrics[::-1]
+        number = len(wanted)
+        while number > 1 and _width_of(wanted[:number], len(wanted)) > width:
+            number -= 1
+        kept = wanted[:number] if self._in_order else in_reading_order(wanted[:number])
+        hidden = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
+        line = Text()
+        for name, value in kept:
+            line.append(_GAP if line else "").append(
+                _shortened(name, width - len(hidden) - len(value) - 1), style="dim"
+            )
+            line.append(f" {value}")
+        return _cut(line.append(hidden, style="dim"), width)
+
+
+def _width_of(metrics: Sequence[tuple[str, str]], of: int) -> int:
+    texts = [f"{name} {value}" for name, value in metrics]
+    if len(metrics) < of:
+        texts.append(f"+{of - len(metrics)} more")
+    return cell_len(_GAP.join(texts))
+
+
+def _shortened(name: str, width: int) -> str:
+    """The end of a name that is too long: it tells one metric from another."""
+    if cell_len(name) <= width:
+        return name
+    while name and cell_len(name) >= width:
+        name = name[1:]
+    return "…" + name
+
+
+def _line(words: Sequence[str], width: int, style: str = "") -> Text:
+    """Words on one line, as many as fit."""
+    number = len(words)
+    while number > 1 and cell_len(_GAP.join(words[:number])) > width:
+        number -= 1
+    return _cut(Text(_GAP.join(words[:number]), style=style), width)
+
+
+def _cut(line: Text, width: int) -> Text:
+    line.no_wrap = True
+    line.truncate(width, overflow="ellipsis")
+    return line

@@ -1,0 +1,186 @@
+"""Where a run is and how it goes, as one value: what every display renders, and what `status.json` holds."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment. A unit that the graph does not count is None.
+
+    Attributes:
+        state: ready, running, stopping, stopped, finished, failed or interrupted.
+        graph: the name of the graph.
+        position: the path of the node that runs next, or is running.
+        step: steps of the optimizer.
+        epoch: epochs, as a fraction.
+        end: the amounts that end the run, as the graph has them: ``("10 epochs",)``.
+        done: the share of the run that is behind it, 0 to 1; None where nothing says when it ends.
+        batch: batches fetched in the current epoch.
+        epoch_batches: batches that the epoch will have, where the length of the data is known.
+        window: backward passes in the open window, and how many it will have; None between two windows.
+        metrics: the latest value of each metric, by name, the latest row's last.
+        rates: for each unit of things trained on (`batches`, `samples`, `tokens`): how many a second, lately.
+        elapsed_seconds: since this process began or went on with the run.
+        seconds_left: until the end, at the present rate.
+        memory_bytes: memory in use where the model is.
+        device: where the model is: ``"cpu"``, ``"cuda:0"``.
+        seconds: host time by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
+    """
+
+    state: str
+    graph: str
+    position: str
+    step: int | None = None
+    epoch: float | None = None
+    end: tuple[str, ...] = ()
+    done: float | None = None
+    batch: int | None = None
+    epoch_batches: int | None = None
+    window: tuple[int, int] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
+    elapsed_seconds: float = 0.0
+    seconds_left: float | None = None
+    memory_bytes: int | None = None
+    device: str = "cpu"
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of host time that each activity took, 0 to 1; they add up to 1.
+
+        >>> Snapshot("running", "fit", "step", seconds={"data": 1.0, "train": 3.0}).shares
+        {'data': 0.25, 'train': 0.75}
+        """
+        total = sum(self.seconds.values())
+        return {name: value / total for name, value in self.seconds.items() if value} if total else {}
+
+    def as_plain(self) -> dict[str, Any]:
+        """This snapshot as JSON has it; NaN and infinities are the strings "nan", "inf" and "-inf".
+
+        >>> Snapshot("running", "fit", "step", metrics={"loss": math.inf}).as_plain()["metrics"]
+        {'loss': 'inf'}
+        """
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+
+    @staticmethod
+    def from_plain(mapping: Mapping[str, Any]) -> Snapshot:
+        """A snapshot out of what `as_plain` made, or of anything else: what does not fit is left out.
+
+        >>> Snapshot.from_plain({"state": "running", "step": "many", "metrics": {"loss": "nan"}, "x": 1}).metrics
+        {'loss': nan}
+        """
+        found = {name: read(mapping.get(name)) for name, read in _READERS.items()}
+        return Snapshot(**{name: value for name, value in found.items() if value is not None})
+
+
+class Display(ABC):
+    """Shows one run. The engine calls it from the main thread only, so no lock is held when loader workers are forked.
+
+    Attributes:
+        interval_seconds: the engine leaves at least this time between two calls of `show`.
+    """
+
+    interval_seconds: float = 0.1
+
+    @abstractmethod
+    def begin(self) -> None:
+        """The run begins, or goes on."""
+
+    @abstractmethod
+    def show(self, snapshot: Snapshot) -> None:
+        """The run is here now."""
+
+    @abstractmethod
+    def end(self, snapshot: Snapshot) -> None:
+        """The run stands still, for whatever reason. What was shown last stays to be read."""
+
+
+_UNKNOWN = "?"
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(float(value))
+    return value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _UNKNOWN
+
+
+def _number(value: Any) -> float | None:
+    """A number of JSON, or the name of one it does not have."""
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < 1e300 or isinstance(value, float) else None
+
+
+def _finite(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and math.isfinite(number) and number >= 0 else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _finite(value)
+    return int(number) if number is not None and number == int(number) else None
+
+
+def _numbers(of: Callable[[Any], float | None]) -> Callable[[Any], dict[str, float]]:
+    def read(value: Any) -> dict[str, float]:
+        found = {str(name): of(inner) for name, inner in value.items()} if isinstance(value, Mapping) else {}
+        return {name: number for name, number in found.items() if number is not None}
+
+    return read
+
+
+def _share(value: Any) -> float | None:
+    number = _finite(value)
+    return min(number, 1.0) if number is not None else None
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list | tuple) else ()
+
+
+def _window(value: Any) -> tuple[int, int] | None:
+    found = [_whole(one) for one in value] if isinstance(value, list | tuple) and len(value) == 2 else []
+    match found:
+        case [int(done), int(whole)]:
+            return done, whole
+        case _:
+            return None
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "state": _text,
+    "graph": _text,
+    "position": _text,
+    "step": _whole,
+    "epoch": _finite,
+    "end": _texts,
+    "done": _share,
+    "batch": _whole,
+    "epoch_batches": _whole,
+    "window": _window,
+    "metrics": _numbers(_number),
+    "rates": _numbers(_finite),
+    "elapsed_seconds": _finite,
+    "seconds_left": _finite,
+    "memory_bytes": _whole,
+    "device": lambda value: value if isinstance(value, str) else None,
+    "seconds": _numbers(_finite),
+}

@@ -1,0 +1,103 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+_THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def duration(seconds: float) -> str:
+    """A time in its two largest units.
+
+    >>> duration(0.4), duration(41), duration(133), duration(3 * 3600 + 5 * 60 + 59), duration(52 * 3600)
+    ('0 s', '41 s', '2 min 13 s', '3 h 05 min', '2 d 4 h')
+    >>> duration(float("nan")), duration(-1)
+    ('?', '0 s')
+    """
+    if not math.isfinite(seconds):
+        return "?"
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if not minutes:
+        return f"{whole} s"
+    if not hours:
+        return f"{minutes} min {whole % 60:02d} s"
+    return f"{hours} h {minutes % 60:02d} min" if not days else f"{days} d {hours % 24} h"
+
+
+def scaled(value: float) -> str:
+    """A number of three digits with the prefix of its thousands.
+
+    >>> scaled(0.347), scaled(8.1249), scaled(812), scaled(26_000), scaled(1_240_000), scaled(999.7)
+    ('0.347', '8.12', '812', '26.0 k', '1.24 M', '1.00 k')
+    >>> scaled(0), scaled(float("inf")), scaled(1e30)
+    ('0', 'inf', '1e+30')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    size = abs(value)
+    if size < 0.001 or size >= 999.5e18:
+        return f"{value:.3g}"
+    power = 0
+    while size >= 999.5:
+        size, value, power = size / 1000, value / 1000, power + 1
+    places = 3 if size < 0.9995 else 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{value:.{places}f} {_THOUSANDS[power]}".rstrip()
+
+
+def rate(per_second: float, unit: str = "") -> str:
+    """How many a second.
+
+    >>> rate(812), rate(26_000), rate(26_000, "samples"), rate(3.5, "batches")
+    ('812/s', '26.0 k/s', '26.0 k samples/s', '3.50 batches/s')
+    """
+    return f"{scaled(per_second)} {unit}".rstrip() + "/s"
+
+
+def count(number: int) -> str:
+    """How many there are, exact below a thousand.
+
+    >>> count(7), count(812), count(1_240_000), count(7_000_000_000)
+    ('7', '812', '1.24 M', '7.00 G')
+    """
+    return str(number) if abs(number) < 1000 else scaled(number)
+
+
+def size(number_of_bytes: float) -> str:
+    """An amount of memory.
+
+    >>> size(512), size(4096), size(1.2 * 2**30), size(1023.96 * 2**20)
+    ('512 B', '4.0 KiB', '1.2 GiB', '1.0 GiB')
+    """
+    value, unit = float(number_of_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(value) < 1023.95:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def metric(value: float) -> str:
+    """A value in four significant digits; whole numbers below a million keep all of theirs.
+
+    >>> metric(0.042317), metric(1e-05), metric(12), metric(54321), metric(54321.7), metric(7.0), metric(float("nan"))
+    ('0.04232', '1e-05', '12', '54321', '54322', '7', 'nan')
+    >>> metric(float("-inf")), metric(123456789.0)
+    ('-inf', '1.235e+08')
+    """
+    if math.isfinite(value) and 1e4 <= abs(value) < 1e6:
+        return f"{value:.0f}"
+    try:
+        return f"{value:.4g}"
+    except OverflowError:  # an integer beyond every float
+        return "inf" if value > 0 else "-inf"
+
+
+def share(part: float) -> str:
+    """A part of a whole, given from 0 to 1.
+
+    >>> share(0.084), share(1), share(0.002), share(0)
+    ('8 %', '100 %', '<1 %', '0 %')
+    """
+    return "<1 %" if 0 < part < 0.005 else f"{100 * part:.0f} %"

@@ -1,0 +1,118 @@
+"""Going on from a checkpoint: the state is put back, what has changed is said, what is undecided is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphtrain.engine.assembly import Assembly
+from graphtrain.engine.hyper_parameters import SetUp, difference_error
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.tree import tree_digest
+from graphtrain.text.canonical import structural_hash
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """How a run is to be gone on with.
+
+    Attributes:
+        resume: "auto", "never", or the name or path of a checkpoint.
+        from_setup: hyper-parameters that are taken as they are set up now: ``("optimizer.lr", "scheduler")``.
+        from_saved: True keeps all others as they were saved.
+    """
+
+    resume: str | Path = "auto"
+    from_setup: tuple[str, ...] = ()
+    from_saved: bool = False
+
+    @classmethod
+    def of(cls, resume: str | Path, from_setup: str | Iterable[str], from_saved: bool) -> Resumption:
+        """From what a person gives: names as a list, or as one text with commas."""
+        names = from_setup.split(",") if isinstance(from_setup, str) else from_setup
+        return cls(resume, tuple(one.strip() for one in names if one.strip()), from_saved)
+
+    @property
+    def named(self) -> bool:
+        """True if a checkpoint is named."""
+        return self.resume not in ("auto", "never")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where a run stands that was put back.
+
+    Attributes:
+        decided: True if it goes on with other hyper-parameters than it was saved with.
+    """
+
+    position: int
+    ended: bool
+    decided: bool
+
+
+def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resumption) -> Restored:
+    """Put the state of a checkpoint back.
+
+    Raises:
+        UsageError: the graph has no place for it, or hyper-parameters differ and nobody said which to take.
+        CheckpointError: a resource does not fit, or what was loaded is not what was saved.
+    """
+    manifest, tree = checkpoint.manifest, checkpoint.tree
+    ended = bool(manifest["ended"])
+    position = assembly.locate(manifest["position"], tree["slots"], ended)
+    saved = manifest["hyper_parameters"]
+    differences = set_up.differences(saved)
+    chosen = set_up.chosen(how.from_setup, saved)
+    undecided = [one for one in differences if one.name not in chosen]
+    if undecided and not how.from_saved:
+        raise difference_error(undecided)
+    if lost := [one for one in undecided if one.field == "class"]:
+        raise UsageError(
+            f"the saved state of `{lost[0].resource}` cannot be used: {lost[0]}", f"--from-setup {lost[0].resource}"
+        )
+    anew = set_up.begins_anew(chosen)
+    assembly.state.restore_objects(tree, anew)
+    assembly.state.restore_progress(tree)
+    assembly.go_on(position)
+    assembly.state.restore_generators(tree)
+    if not anew and not changed_graph(manifest, assembly):
+        _expect_digest(checkpoint, assembly, position, ended)
+    set_up.apply(chosen, saved)
+    return Restored(position, ended, bool(differences))
+
+
+def changed_graph(manifest: Mapping[str, Any], assembly: Assembly) -> bool:
+    """True if the graph is not the one that the checkpoint was made with."""
+    return bool(manifest["graph_hash"] != structural_hash(assembly.graph))
+
+
+def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:
+    """What was trained after the checkpoint and is lost, as far as the status of that process told.
+
+    >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
+    ('repeating 40 batches, 41 s', 'repeating nothing')
+    """
+    try:
+        batches, seconds = status["trained"]
+        lost, lost_seconds = int(batches) - trained[0], float(seconds) - trained[1]
+    except (KeyError, TypeError, ValueError):
+        return ""
+    if lost <= 0:
+        return "repeating nothing"
+    return f"repeating {lost} {'batch' if lost == 1 else 'batches'}, {max(lost_seconds, 0):.0f} s"
+
+
+def _expect_digest(checkpoint: Checkpoint, assembly: Assembly, position: int, ended: bool) -> None:
+    """What was loaded must be what was saved, to the last bit."""
+    state = assembly.state
+    found = tree_digest(state.essential(state.capture(assembly.alive(position, ended))))
+    saved = checkpoint.manifest["digest"]
+    if found != saved:
+        raise CheckpointError(
+            f"{checkpoint.path}: the state loaded is not the state saved (digest {found[:12]}, not {saved[:12]})",
+            "a resource has state that its state_dict does not load back exactly",
+        )

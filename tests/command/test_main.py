@@ -1,0 +1,285 @@
+"""A script that is the whole command, and the help that says what can be set."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command.conftest import Command
+from tests.command.running import TINY, Result, environment
+
+MAIN = '\nif __name__ == "__main__":\n    import graphtrain\n    graphtrain.main(setup)\n'
+
+WORKERS = '''\
+import torch
+from torch.utils.data import DataLoader, Dataset
+import graphtrain
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        return torch.full((1,), index / 64) + torch.randn(1)
+
+
+def training_step(model, batch):
+    return model(batch).square().mean()
+
+
+def setup(loader: str = "Loader", start: str = "spawn", workers: int = 2):
+    """Arguments:
+        loader: Loader or DataLoader.
+        start: how workers are started.
+    """
+    model = torch.nn.Linear(1, 1)
+    make = graphtrain.Loader if loader == "Loader" else DataLoader
+    data = make(Numbers(), batch_size=4, num_workers=workers, multiprocessing_context=start if workers else None)
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3),
+        "train_data": data,
+        "training_step": training_step,
+    }
+
+
+graphtrain.main(setup)
+'''
+
+
+def python(*words: str, cwd: Path, timeout_seconds: float = 120) -> Result:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        env=environment(),
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def script(folder: Path) -> Path:
+    (folder / "train.py").write_text(TINY + MAIN)
+    return folder
+
+
+def status_of(run_dir: Path) -> dict[str, object]:
+    return dict(json.loads((run_dir / "status.json").read_text()))
+
+
+def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Command) -> None:
+    first = python("train.py", "lr=0.2", "finish.after=2 epochs", "--until", "3 steps", cwd=script)
+    assert first.code == 0, first.err
+    assert "go on with: python train.py lr=0.2 'finish.after=2 epochs' --run-dir runs/train-001" in first.err
+    again = python("train.py", "lr=0.2", "finish.after=2 epochs", "--run-dir", "runs/train-001", cwd=script)
+    assert again.code == 0 and "unchanged: exact" in again.err
+    assert command("run", "train.py", "lr=0.2", "finish.after=2 epochs", "--run-dir", "whole").code == 0
+    assert status_of(script / "runs/train-001")["digest"] == status_of(script / "whole")["digest"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["lr=fast"], 2, 'error: train.py:setup: lr: expected a number, got "fast"'),
+        (["rate=1"], 2, "error: `rate` is no argument of train.py:setup"),
+        (["acumulate.every=2"], 2, "did you mean `accumulate`?"),
+        (["--run-dri", "r"], 2, "No such option: --run-dri (Possible options: --run-dir"),
+        (["--graph", "fitt"], 2, "did you mean `fit`?"),
+    ],
+)
+def test_what_is_wrong_is_answered_as_by_the_command(words: list[str], code: int, said: str, script: Path) -> None:
+    result = python("train.py", *words, cwd=script)
+    assert (result.code, said in result.err, "Traceback" in result.err) == (code, True, False), result.err
+    assert not (script / "runs").exists()
+
+
+def test_the_graph_of_the_script_is_used_unless_another_is_named(script: Path) -> None:
+    edited = 'graphtrain.main(setup, graph=graphtrain.Graph.load("fit").set("finish", after="2 steps"))'
+    (script / "train.py").write_text(TINY + MAIN.replace("graphtrain.main(setup)", edited))
+    assert python("train.py", "--run-dir", "a", cwd=script).code == 0
+    assert status_of(script / "a")["step"] == 2
+    assert python("train.py", "--run-dir", "b", "finish.after=3 steps", cwd=script).code == 0
+    assert status_of(script / "b")["step"] == 3
+    assert python("train.py", "--run-dir", "c", "--graph", "fit", cwd=script).code == 0
+    assert status_of(script / "c")["step"] == 40
+
+
+def test_a_module_is_run_by_its_name(script: Path) -> None:
+    (script / "package").mkdir()
+    (script / "package" / "__init__.py").touch()
+    (script / "package" / "learn.py").write_text(TINY + MAIN)
+    result = python("-m", "package.learn", "finish.after=1 steps", cwd=script)
+    assert result.code == 0, result.err
+    assert "go on with: python -m package.learn 'finish.after=1 steps' --run-dir runs/learn-001" in result.err
+
+
+def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
+    shown = python("train.py", "--help", cwd=script)
+    assert shown.code == 0, shown.err
+    lines = [line.split() for line in shown.out.splitlines()]
+    assert ["lr", "0.1", "a", "number"] in lines
+    assert ["batches", "4", "an", "integer"] in lines
+    assert any(line[:5] == ["accumulate.every", "1", "an", "integer", ">"] for line in lines)
+    assert any(line[:2] == ["validate/next_batch.limit", "none"] for line in lines)
+    assert "Usage: python train.py" in shown.out
+    by_command = command("run", "train.py", "--help", "--graph", "evaluate")
+    assert by_command.code == 0
+    assert "Arguments of setup" in by_command.out and "Parameters of the graph evaluate" in by_command.out
+    listed = by_command.out.partition("Parameters of the graph")[2]
+    assert "next_batch.limit" in listed and "accumulate.every" not in listed
+
+
+def test_help_without_a_script_imports_nothing(script: Path) -> None:
+    code = (
+        "import sys, graphtrain.command as c\nsys.argv[1:] = ['run', '--help']\n"
+        "try: c.main()\nfinally: print('torch' in sys.modules)"
+    )
+    result = python("-c", code, cwd=script)
+    assert result.out.rstrip().endswith("False"), result
+
+
+def test_meanings_come_from_the_docstring(script: Path, command: Command) -> None:
+    (script / "digits.py").write_text(WORKERS)
+    shown = command("run", "digits.py", "--help")
+    assert "how workers are started." in shown.out
+
+
+@pytest.mark.parametrize("loader", ["Loader", "DataLoader"])
+@pytest.mark.parametrize("start", ["spawn", "forkserver", "fork"])
+def test_workers_however_they_are_started(loader: str, start: str, folder: Path) -> None:
+    """Not even a guard is needed: in a worker, `main` does nothing. Ctrl-C reaches all of them, and the run stops well."""
+    (folder / "train.py").write_text(WORKERS)
+    words = [
+        sys.executable,
+        "train.py",
+        f"loader={loader}",
+        f"start={start}",
+        "finish.after=1 epochs",
+        "log.every=1 steps",
+    ]
+    process = subprocess.Popen(
+        [*words, "--run-dir", "r"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 90
+    while not (folder / "r" / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "Traceback" not in err and "stopped on request" in err
+    assert 0 < int(str(status_of(folder / "r")["step"])) < 1024
+
+
+@pytest.mark.parametrize("command_word", ["main", "run"])
+def test_spawned_workers_import_the_script_by_its_name(command_word: str, folder: Path) -> None:
+    (folder / "train.py").write_text(WORKERS)
+    words = ["train.py"] if command_word == "main" else ["-m", "graphtrain", "run", "train.py"]
+    result = python(*words, "finish.after=3 steps", "--run-dir", "r", cwd=folder)
+    assert result.code == 0, result.err
+    alone = python("train.py", "finish.after=3 steps", "--run-dir", "alone", "workers=0", cwd=folder)
+    assert alone.code == 0, alone.err
+    assert status_of(folder / "r")["digest"] == status_of(folder / "alone")["digest"]
+
+
+# ---- what else a setup may return
+
+
+def test_loggers_of_a_setup_are_called(script: Path, command: Command) -> None:
+    text = TINY.replace(
+        "    return {\n", '    def log(metrics, step):\n        print("row", step)\n    return {"loggers": [log],\n'
+    )
+    (script / "logged.py").write_text(text)
+    result = command("run", "logged.py", "finish.after=2 steps", "log.every=1 steps")
+    assert result.code == 0, result.err
+    assert [line for line in result.out.splitlines() if line.startswith("row")][:2] == ["row 1", "row 2"]
+    (script / "wrong.py").write_text(text.replace("[log]", "[7]"))
+    result = command("run", "wrong.py")
+    assert (result.code, "`loggers` with a int, which cannot be called" in result.err) == (2, True)
+
+
+# ---- --init
+
+
+@pytest.fixture
+def weights(tiny: Path, command: Command) -> Path:
+    assert command("run", "tiny.py", "finish.after=3 steps", "--run-dir", "old").code == 0
+    return next((tiny / "old" / "checkpoints").iterdir()) / "model.safetensors"
+
+
+def test_a_warm_start_begins_with_weights_and_is_no_resume(weights: Path, folder: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "finish.after=2 steps", "--init", f"model={weights}", "--run-dir", "new"]
+    first = command(*words)
+    assert first.code == 0, first.err
+    assert f"`model` begins with {weights}" in first.err and "resumed" not in first.err
+    assert status_of(folder / "new")["step"] == 2
+    cold = command("run", "tiny.py", "finish.after=2 steps", "--run-dir", "cold")
+    assert cold.code == 0
+    assert status_of(folder / "new")["digest"] != status_of(folder / "cold")["digest"]
+    again = command(*words)
+    assert again.code == 0 and "was finished before" in again.err, "the same command goes on with the run"
+    by_folder = command(*words[:4], f"model={weights.parent}", "--run-dir", "by_folder")
+    assert by_folder.code == 0
+    assert status_of(folder / "by_folder")["digest"] == status_of(folder / "new")["digest"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("weights", "expected NAME=FILE, got `weights`"),
+        ("model=nowhere.safetensors", "there is no file `nowhere.safetensors`"),
+        ("model=model.pt", "is a pickled file"),
+        ("modle=WEIGHTS", "there is no module `modle`"),
+        ("model=tiny.py", "cannot be read as safetensors"),
+    ],
+)
+def test_a_warm_start_that_cannot_be(given: str, said: str, weights: Path, folder: Path, command: Command) -> None:
+    result = command("run", "tiny.py", "--init", given.replace("WEIGHTS", str(weights)), "--run-dir", "new")
+    assert (result.code, said in result.err, "Traceback" in result.err) == (2, True, False), result.err
+    assert not (folder / "new").exists()
+
+
+def test_a_warm_start_is_strict(weights: Path, folder: Path, command: Command) -> None:
+    (folder / "other.py").write_text(TINY.replace("Linear(2, 1)", "Linear(2, 1, bias=False)"))
+    result = command("run", "other.py", "--init", f"model={weights}")
+    assert (result.code, "unknown to the module: bias" in result.err) == (2, True)
+    (folder / "wider.py").write_text(TINY.replace("Linear(2, 1)", "Linear(3, 1)").replace("randn(2, 2)", "randn(2, 3)"))
+    result = command("run", "wider.py", "--init", f"model={weights}")
+    assert (result.code, "weight: (1, 2) in the file, (1, 3) in the module" in result.err) == (2, True)
+
+
+# ---- what setup sets
+
+
+def test_a_changed_rate_is_decided_on_the_command_line(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "finish.after=6 steps", "--run-dir", "r"]
+    assert command(*words, "--until", "2 steps").code == 0
+    refused = command(*words, "lr=0.01")
+    assert refused.code == 2
+    assert "optimizer.lr: 0.1 -> 0.01" in refused.err and "--from-setup optimizer.lr" in refused.err
+    taken = command(*words, "lr=0.01", "--from-setup", "optimizer.lr", "--until", "3 steps")
+    assert taken.code == 0, taken.err
+    assert "--from-setup" not in taken.err.rpartition("go on with")[2], "it is decided"
+    rest = command(*words, "lr=0.01")
+    assert rest.code == 0 and "unchanged: exact" in rest.err
+    assert (
+        command("run", "tiny.py", "finish.after=6 steps", "lr=0.1", "--run-dir", "kept", "--until", "2 steps").code == 0
+    )
+    assert command("run", "tiny.py", "finish.after=6 steps", "lr=0.9", "--run-dir", "kept", "--from-saved").code == 0
+    assert command("run", "tiny.py", "finish.after=6 steps", "--run-dir", "plain").code == 0
+    assert status_of(tiny / "kept")["digest"] == status_of(tiny / "plain")["digest"]

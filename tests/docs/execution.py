@@ -1,0 +1,280 @@
+"""A page executed as its reader would: its files written, its code run, its commands typed, what it shows compared.
+
+    ```python              run, in one namespace for the whole page
+    ```python train.py     written to that file
+    ```toml                a graph: loaded, and free of problems
+    ```toml my.toml        the same, written to that file first; without problems unless a `text` block follows
+    ```text                what the block before it printed (standard output), or the error it raised, or why its graph
+                           is refused
+    ```console             its `graphtrain` commands are parsed
+    ```console run         its commands are run, in order; what is shown below one is what it prints
+    ```bash                its `graphtrain` commands are parsed
+    ```                    to be read only
+
+Everything happens in one folder, with one process for what needs no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from graphtrain import Graph
+from graphtrain.command import main
+from graphtrain.command.app import app
+from graphtrain.kind import DECLARED
+from tests.docs.blocks import Block, commands_of, read_blocks
+
+_SHELL = re.compile(r"[|&;<>$*(){}]")
+_TIMEOUT_SECONDS = 60
+
+
+class PageError(AssertionError):
+    """Something a page says is not so."""
+
+
+class Page:
+    """A page, and the folder in which it is executed.
+
+    Arguments:
+        path: of the page.
+        folder: an empty folder, the current one.
+    """
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self._path = path
+        self._folder = folder
+        self._namespace: dict[str, Any] = {"__name__": "page", "__builtins__": __builtins__}
+        self._code = 0
+        self._bin = folder / ".bin"
+
+    def execute(self) -> int:
+        """Execute every block; how many there were.
+
+        Raises:
+            PageError: something that the page shows is not what happens.
+        """
+        blocks = read_blocks(self._path)
+        following: list[Block | None] = [*blocks[1:], None]
+        with _as_found(self._folder):
+            sys.path.insert(0, str(self._folder))
+            for block, after in zip(blocks, following, strict=True):
+                shown = after.text if after is not None and after.language == "text" else None
+                self._execute(block, shown)
+        return len(blocks)
+
+    def _execute(self, block: Block, shown: str | None) -> None:
+        match block.language, block.words:
+            case "python", []:
+                self._python(block, shown)
+            case (("python" | "toml"), [name]) if not name.endswith(".toml") or name == "pyproject.toml":
+                self._write(name, block.text)
+                if block.language == "python":
+                    compile(block.text, self._at(block.line), "exec", dont_inherit=True)
+                else:
+                    tomllib.loads(block.text)
+            case "toml", ([] | [_]) as words:
+                self._graph(block, words, shown)
+            case "console", (() | ("run",)):
+                self._console(block)
+            case "bash", ():
+                for number, line in enumerate(block.text.splitlines(), start=block.line):
+                    self._parse(line, number)
+            case (("text" | ""), ()):
+                pass  # what the block before it did, or to be read only
+            case _:
+                raise PageError(f"{self._at(block.line)}: no such block: {block.language} {' '.join(block.words)}")
+
+    # ---- blocks
+
+    def _python(self, block: Block, shown: str | None) -> None:
+        code = compile("\n" * (block.line - 1) + block.text, str(self._path), "exec", dont_inherit=True)
+        printed, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+            try:
+                exec(code, self._namespace)  # noqa: S102 - our own text
+            except Exception as error:
+                if shown is None:
+                    raise PageError(f"{self._at(block.line)}:\n{traceback.format_exc()}") from None
+                print(f"{type(error).__name__}: {error}")
+        if shown is not None:
+            self._compare(shown, printed.getvalue(), block.line)
+
+    def _graph(self, block: Block, words: Sequence[str], shown: str | None) -> None:
+        if shown is not None:
+            if not words:
+                raise PageError(f"{self._at(block.line)}: a graph that is refused needs the name of a file")
+            self._write(words[0], block.text)
+            with _printed() as printed:
+                code = _command_here(["graphtrain", "check", words[0]], keep_kinds=True)
+            if code != 2:
+                raise PageError(
+                    f"{self._at(block.line)}: the graph should be refused, and is not:\n{printed.getvalue()}"
+                )
+            self._compare(shown, printed.getvalue(), block.line)
+            return
+        if words:
+            self._write(words[0], block.text)
+        graph = Graph.load(words[0]) if words else Graph.loads(block.text)
+        if problems := graph.check():
+            raise PageError(f"{self._at(block.line)}: " + "\n".join(map(str, problems)))
+
+    def _console(self, block: Block) -> None:
+        commands = commands_of(block)
+        asked = [command.words == "echo $?" for command in commands[1:]] + [False]
+        for command, is_asked in zip(commands, asked, strict=True):
+            self._parse(command.words, command.line)
+            if block.words != ("run",):
+                continue
+            printed = self._type(command.words)
+            if command.shown is not None:
+                self._compare(command.shown, printed, command.line)
+            elif self._code and not is_asked:
+                raise PageError(f"{self._at(command.line)}: {command.words}: exit code {self._code}\n{printed}")
+
+    def _parse(self, words: str, line: int) -> None:
+        try:
+            parse_command(words)
+        except Exception as error:
+            raise PageError(f"{self._at(line)}: {words}: {error}") from None
+
+    def _type(self, words: str) -> str:
+        """What a command prints, both streams together as on a terminal."""
+        if words == "echo $?":
+            code, self._code = self._code, 0
+            return f"{code}\n"
+        if not _SHELL.search(words) and (arguments := shlex.split(words, comments=True))[0] in ("graphtrain", "python"):
+            with _printed() as printed, _as_found(self._folder):
+                self._code = _command_here(arguments, keep_kinds=False)
+            return printed.getvalue()
+        done = subprocess.run(
+            ["bash", "-c", words],  # noqa: S607
+            cwd=self._folder,
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        self._code = done.returncode
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        """Where `graphtrain` and `python` are those of this process."""
+        if not self._bin.exists():
+            self._bin.mkdir()
+            for name, rest in (("python", ""), ("graphtrain", " -m graphtrain")):
+                shim = self._bin / name
+                shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{rest} "$@"\n')
+                shim.chmod(0o755)
+        return {**os.environ, "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+    # ---- small things
+
+    def _write(self, name: str, text: str) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def _compare(self, shown: str, printed: str, line: int) -> None:
+        if not matches(shown, printed):
+            raise PageError(f"{self._at(line)}: the page shows\n{shown}\nbut what comes is\n{printed}")
+
+    def _at(self, line: int) -> str:
+        return f"{self._path.name}:{line}"
+
+
+def matches(shown: str, printed: str) -> bool:
+    """True if what a page shows is what was printed.
+
+    ``...`` stands for anything within a line, a line of nothing else for any number of lines.
+
+    >>> matches("loss ...\\n", "loss 0.25\\n"), matches("...\\ndone\\n", "done\\n"), matches("done\\n", "not done\\n")
+    (True, True, False)
+    """
+    pattern = ""
+    for row in shown.strip().splitlines():
+        pattern += (
+            r"(?:.*\n)*?" if row.strip() == "..." else ".*".join(map(re.escape, row.rstrip().split("..."))) + r"\n"
+        )
+    rows = [row.rstrip() + "\n" for row in printed.strip().splitlines()]
+    return re.fullmatch(pattern, "".join(rows)) is not None
+
+
+def parse_command(line: str) -> None:
+    """Parse the `graphtrain` commands of a line of shell against the options there are.
+
+    Raises:
+        Exception: typer's own, if there is no such command or option.
+    """
+    group: Any = typer.main.get_command(app)
+    for part in re.split(r"\|\||&&|[|;&]", line):
+        words = shlex.split(re.sub(r"\d?>>?\s*\S+", "", part), comments=True)
+        while words and "=" in words[0] and words[0].partition("=")[0].isidentifier():
+            words = words[1:]  # an assignment before the command
+        words = words[1:] if words[:1] == ["srun"] else words
+        if not words or words[0] != "graphtrain" or {"--help", "-h", "--version"} & set(words):
+            continue
+        context = typer.Context(group, info_name="graphtrain")
+        _, command, rest = group.resolve_command(context, words[1:])
+        command.make_context(command.name, list(rest), parent=context).close()
+
+
+@contextlib.contextmanager
+def _printed() -> Iterator[io.StringIO]:
+    """What is printed in the block, on either stream."""
+    both = io.StringIO()
+    with contextlib.redirect_stdout(both), contextlib.redirect_stderr(both):
+        yield both
+
+
+@contextlib.contextmanager
+def _as_found(folder: Path) -> Iterator[None]:
+    """The modules and the path of this process are afterwards as they were: every command is a new process."""
+    modules, path = dict(sys.modules), list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - set(modules):
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+                del sys.modules[name]
+
+
+def _command_here(words: list[str], *, keep_kinds: bool) -> int:
+    """Call the command as its entry point does, or a script as Python does, in this process; its exit code.
+
+    Arguments:
+        keep_kinds: False hides the kinds that the page has declared, as a new process would.
+    """
+    before, kinds = sys.argv, dict(DECLARED)
+    sys.argv = words if words[0] == "graphtrain" else words[1:]
+    if not keep_kinds:
+        DECLARED.clear()
+    try:
+        if words[0] == "graphtrain":
+            main()
+        else:
+            runpy.run_path(words[1], run_name="__main__")
+    except SystemExit as leaving:
+        code = leaving.code
+        return code if isinstance(code, int) else int(code is not None)
+    finally:
+        sys.argv = before
+        DECLARED.clear()
+        DECLARED.update(kinds)
+    return 0

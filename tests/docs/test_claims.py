@@ -1,0 +1,106 @@
+"""What the prose of the pages names exists: options, parameters, fields, verbs, links."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from graphtrain import Graph, Outcome, Trainer, node
+from graphtrain.command.app import app
+from graphtrain.edit import VERBS
+from graphtrain.registry import kind_of_node
+from tests.docs.blocks import read_blocks, without_code, without_fences
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+LINKED = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def by_name(path: Path) -> str:
+    return path.stem
+
+
+def spans(path: Path) -> list[str]:
+    """The code spans of a page's prose."""
+    return _CODE.findall(without_fences(path.read_text(encoding="utf-8")))
+
+
+def anchors(path: Path) -> set[str]:
+    """What the headings of a page are linked by."""
+    titles = re.findall(r"^#+ (.+)$", without_fences(path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", LINKED, ids=by_name)
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    for target in _LINK.findall(without_code(path.read_text(encoding="utf-8"))):
+        if re.match(r"\w+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        found = path.parent / file if file else path
+        assert found.exists(), f"{path.name}: {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=by_name)
+def test_every_option_named_exists(path: Path) -> None:
+    group: Any = typer.main.get_command(app)
+    known = {option for command in group.commands.values() for one in command.params for option in one.opts}
+    known |= {option for one in group.params for option in one.opts} | {"--help"}
+    named = {option for span in spans(path) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
+    assert named <= known, f"{path.name}: {sorted(named - known)}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=by_name)
+def test_every_parameter_and_field_named_exists(path: Path) -> None:
+    fit = Graph.load("fit")
+    nodes = {name: one for name, one in fit.nodes.items()}
+    inner = nodes["validate"].body
+    assert inner is not None
+    nodes |= {f"validate/{name}": one for name, one in inner.nodes.items()}
+    for span in spans(path):
+        for owner, field in re.findall(r"(?<![\w./])((?:validate/)?[a-z_]+)\.([a-z_]+)\b(?!\()", span):
+            if owner not in nodes:
+                continue
+            kind = kind_of_node(nodes[owner])
+            assert kind is not None
+            assert field in {*kind.parameters, *kind.fields}, f"{path.name}: `{span}`"
+
+
+def test_every_attribute_of_a_trainer_named_exists() -> None:
+    for path in PAGES:
+        for span in spans(path):
+            for name in re.findall(r"\btrainer\.([a-z]\w*)", span):
+                assert hasattr(Trainer, name), f"{path.name}: `{span}`"
+
+
+def test_every_verb_is_used_and_described() -> None:
+    page = DOCS / "graph-file.md"
+    used = set()
+    for block in read_blocks(page):
+        if block.language == "toml":
+            used |= {key for edit in tomllib.loads(block.text).get("edit", ()) for key in edit}
+    assert used >= set(VERBS)
+    rows = re.findall(r"^\| `(\w+) = \"[A-Z]+\"` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(VERBS)
+
+
+def test_every_argument_of_the_mark_is_described() -> None:
+    section = (DOCS / "writing-a-kind.md").read_text(encoding="utf-8").split("## What `@node` is told")[1]
+    rows = re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.MULTILINE)
+    assert rows == [name for name in inspect.signature(node).parameters if name != "implementation"]
+
+
+def test_every_outcome_is_named() -> None:
+    assert {one.name for one in Outcome} <= set(spans(DOCS / "resuming.md"))

@@ -1,0 +1,41 @@
+"""The pages under docs: everything on them is executed, and what they show is what comes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from tests.docs.blocks import read_blocks
+from tests.docs.execution import Page
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder, the current one, and a process as a reader's: plain text, one thread, no settings left behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    threads, random_state = (
+        torch.get_num_threads(),
+        (random.getstate(), numpy.random.get_state(), torch.get_rng_state()),
+    )
+    yield tmp_path
+    torch.set_num_threads(threads)
+    random.setstate(random_state[0])
+    numpy.random.set_state(random_state[1])
+    torch.set_rng_state(random_state[2])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_page_is_so(path: Path, folder: Path) -> None:
+    assert Page(path, folder).execute() == len(read_blocks(path)) > 0

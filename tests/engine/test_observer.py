@@ -1,0 +1,138 @@
+"""Snapshots: what a display and the status say is what the run is doing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, Trainer, node, progress
+from graphtrain.display.snapshot import Display, Snapshot
+
+
+class Seen(Display):
+    """Remembers what it was shown."""
+
+    interval_seconds = 0.0
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.snapshots: list[Snapshot] = []
+
+    def begin(self, snapshot: Snapshot) -> None:
+        self.calls.append("begin")
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.calls.append("show")
+        self.snapshots.append(snapshot)
+
+    def end(self, snapshot: Snapshot) -> None:
+        self.calls.append("end")
+        self.snapshots.append(snapshot)
+
+
+def trainer(graph: Graph | None = None, display: Display | None = None, **more: Any) -> Trainer:
+    model = torch.nn.Linear(1, 1)
+    return Trainer(
+        graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs"),
+        more.pop("run_dir", None),
+        display=display,
+        say=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        **{
+            "train_data": [torch.ones(2, 1)] * 6,
+            "training_step": lambda model, batch: model(batch).mean(),
+            **more,
+        },
+    )
+
+
+def test_a_display_sees_every_batch_and_the_end() -> None:
+    seen = Seen()
+    trainer(Graph.load("fit").set("accumulate", every=4).set("finish", after="2 epochs"), seen).run()
+    assert seen.calls == ["begin", *["show"] * 12, "end"]
+    places = [(one.batch, one.epoch_batches, one.window) for one in seen.snapshots[:6]]
+    assert places == [(1, 6, None), (2, 6, (1, 4)), (3, 6, (2, 4)), (4, 6, (3, 4)), (5, 6, None), (6, 6, (1, 4))]
+    assert [one.position for one in seen.snapshots] == ["next_batch"] * 12 + ["end"]
+    assert [one.state for one in seen.snapshots] == ["running"] * 12 + ["finished"]
+    assert seen.snapshots[5].done == 0.5 and seen.snapshots[-1].done == 1.0
+    assert seen.snapshots[-1].end == ("2 epochs",)
+    assert seen.snapshots[-1].metrics["epoch/loss"] == pytest.approx(seen.snapshots[-1].metrics["epoch/loss"])
+
+
+def test_inside_an_evaluation_the_place_of_training_stays() -> None:
+    seen = Seen()
+    trainer(display=seen, val_data=[torch.ones(2, 1)] * 3).run(until="1 epochs")
+    inside = [one for one in seen.snapshots if one.position.startswith("validate/")]
+    assert [one.position for one in inside] == ["validate/next_batch"] * 3
+    assert {one.batch for one in inside} == {6}
+
+
+def test_a_display_that_fails_is_left_alone_and_the_run_goes_on() -> None:
+    class Broken(Seen):
+        def show(self, snapshot: Snapshot) -> None:
+            raise BrokenPipeError
+
+    broken = Broken()
+    trainer(display=broken).run()
+    assert broken.calls == ["begin"]
+
+
+def test_until_is_an_end_too() -> None:
+    seen = Seen()
+    trainer(display=seen).run(until="3 batches")
+    assert seen.snapshots[-1].end == ("2 epochs", "3 batches")
+    assert seen.snapshots[-1].done == 1.0
+
+
+def test_single_transitions_are_not_shown() -> None:
+    seen = Seen()
+    stepped = trainer(display=seen)
+    stepped.advance(20)
+    assert seen.calls == []
+
+
+def test_any_unit_that_grows_has_a_rate() -> None:
+    @node
+    class CountTokens:
+        """Count what a batch holds."""
+
+        tokens: int = progress(0)
+
+        def __call__(self, batch: Any) -> None:
+            self.tokens += batch.numel() * 5
+
+    graph = (
+        Graph.load("fit")
+        .insert("count", CountTokens, between=("next_batch", "train_batch"))
+        .clock("tokens", "count.tokens")
+        .set("finish", after="60 tokens")
+    )
+    run = trainer(graph)
+    run.run()
+    rates = run.snapshot().rates
+    assert set(rates) == {"batches", "samples", "tokens"}
+    assert rates["samples"] == pytest.approx(2 * rates["batches"])
+    assert rates["tokens"] == pytest.approx(10 * rates["batches"])
+
+
+def test_the_status_holds_the_snapshot(tmp_path: Path) -> None:
+    run = trainer(run_dir=tmp_path)
+    run.run(until="1 epochs")
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert Snapshot.from_plain(status["snapshot"]).step == 6 == status["step"]
+    assert status["snapshot"]["state"] == "stopped" == status["state"]
+    assert status["trained"][0] == 6
+
+
+def test_memory_is_that_of_this_process() -> None:
+    run = trainer()
+    before = run.snapshot().memory_bytes
+    assert before is not None
+    ballast = torch.ones(32 * 2**20)
+    after = run.snapshot().memory_bytes
+    assert after is not None and after - before > 0.8 * ballast.numel() * 4

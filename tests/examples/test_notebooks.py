@@ -1,0 +1,347 @@
+"""The notebooks, executed as they are; and what else a person does in one.
+
+They are stored with their outputs, for those who only look at them. `python -m tests.examples.test_notebooks` executes
+them and stores them anew, without what no two runs have in common: speeds, addresses, paths.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ipykernel")
+pytest.importorskip("nbclient")
+pytest.importorskip("pandas")
+pytest.importorskip("sklearn")
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+Output = dict[str, Any]
+
+
+class KernelOfThisEnvironment(AsyncKernelManager):
+    """This interpreter, whatever kernels the person or the machine has installed."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(
+            argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            display_name="Python 3",
+            language="python",
+        )
+
+
+def executed(notebook: Any, folder: Path) -> Any:
+    """A copy with fresh outputs; cells may raise only where they are tagged so."""
+    notebook = copy.deepcopy(notebook)
+    settings = folder / "settings"  # or a person's own start-up files would run
+    settings.mkdir(exist_ok=True)
+    NotebookClient(
+        notebook,
+        timeout=60,
+        kernel_manager_class=KernelOfThisEnvironment,
+        extra_arguments=[f"--ipython-dir={settings}"],
+        resources={"metadata": {"path": str(folder)}},
+    ).execute()
+    return notebook
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def cells_of_code(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def cell_with(notebook: Any, text: str) -> Any:
+    """The first cell of code in which a text stands."""
+    return next(cell for cell in cells_of_code(notebook) if text in cell.source)
+
+
+def outputs(cell: Any, kind: str) -> list[Output]:
+    return [output for output in cell.outputs if output.output_type == kind]
+
+
+def shown(cell: Any) -> Output:
+    """What the last expression of a cell is shown as: MIME type -> content."""
+    (result,) = outputs(cell, "execute_result")
+    return dict(result["data"])
+
+
+# ---- what is stored
+
+
+def storable(notebook: Any) -> Any:
+    """A copy without what differs at every run or names a place on a machine."""
+    notebook = copy.deepcopy(notebook)
+    for cell in cells_of_code(notebook):
+        cell.metadata.pop("execution", None)  # times
+        # The display of a run says how fast it was: it is for those who run it.
+        kept = [_storable(output) for output in cell.outputs if output.output_type != "display_data"]
+        cell.outputs = _joined(kept)
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    return notebook
+
+
+def _storable(output: Output) -> Output:
+    if output["output_type"] == "error":
+        output["traceback"] = [part for part in output["traceback"] if not _plain(part).startswith("File ")]
+    if output["output_type"] == "execute_result" and len(output["data"]) > 1:
+        del output["data"]["text/plain"]  # an address in memory, or the same without its form
+    return output
+
+
+def _joined(outputs: list[Output]) -> list[Output]:
+    """Lines that were written one after another as one output; how many arrive together is chance."""
+    joined: list[Output] = []
+    for output in outputs:
+        if joined and output["output_type"] == "stream" and joined[-1].get("name") == output["name"]:
+            joined[-1]["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
+
+
+def _plain(text: str) -> str:
+    """Without the colours of a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def words(notebook: Any) -> list[list[str]]:
+    """For each cell the words of its outputs: no coordinates, no digits, which another machine may round."""
+    found = []
+    for cell in cells_of_code(storable(notebook)):
+        texts = []
+        for output in cell.outputs:
+            texts += [output["output_type"], *(output.get(key, "") for key in ("text", "ename", "evalue"))]
+            texts += [text for mime in sorted(output.get("data", {})) for text in (mime, output["data"][mime])]
+        plain = re.sub(r"<style.*?</style>|<[^>]*>", " ", _plain(" ".join(texts)), flags=re.DOTALL)
+        found.append(re.sub(r"[-+]?\b\d[\d.,]*(e[-+]?\d+)?", "#", plain).split())
+    return found
+
+
+# ---- the notebooks
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Any]:
+    """Executes a notebook, once."""
+    return functools.cache(lambda path: executed(read(path), tmp_path_factory.mktemp(path.stem)))
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def path(request: pytest.FixtureRequest) -> Path:
+    return Path(request.param)
+
+
+def test_there_are_notebooks() -> None:
+    assert "rewire" in [path.stem for path in NOTEBOOKS]
+
+
+def test_only_tagged_cells_raise(path: Path, fresh: Callable[[Path], Any]) -> None:
+    for cell in cells_of_code(fresh(path)):
+        assert bool(outputs(cell, "error")) == ("raises-exception" in cell.metadata.get("tags", [])), cell.source
+
+
+def test_what_is_stored_is_what_the_cells_show(path: Path, fresh: Callable[[Path], Any]) -> None:
+    assert words(read(path)) == words(fresh(path)), "run `python -m tests.examples.test_notebooks`"
+
+
+def test_what_is_stored_names_no_place_and_no_speed(path: Path) -> None:
+    stored = read(path)
+    assert stored == storable(stored)
+    text = nbformat.writes(stored)
+    assert not re.search(r"/home|/root|/tmp|/usr|site-packages|0x[0-9a-f]{6}|batches/s|elapsed", text)
+    assert len(text) < 250_000
+
+
+@pytest.fixture
+def rewire(fresh: Callable[[Path], Any]) -> Any:
+    return fresh(EXAMPLES / "rewire.ipynb")
+
+
+def test_the_graph_is_drawn(rewire: Any) -> None:
+    picture = shown(cell_with(rewire, 'Graph.load("fit")'))["image/svg+xml"]
+    assert picture.startswith("<svg ") and "train_batch" in picture
+
+
+def test_the_run_is_drawn_with_its_counts(rewire: Any) -> None:
+    drawn = [shown(cell)["text/html"] for cell in cells_of_code(rewire) if cell.source.startswith("trainer  #")]
+    first, second = (re.sub("&#160;", " ", text) for text in drawn)
+    assert "90 runs" in first and "ema" not in first and "step 90, epoch 2" in first
+    assert "135 runs" in second and "45 runs" in second and ">ema<" in second and "step 135, epoch 3" in second
+    assert " current" in first and " current" in second
+
+
+def test_the_run_is_displayed_while_it_goes_on(rewire: Any) -> None:
+    for until in ("1 epochs", "2 epochs", "3 epochs"):
+        (display,) = outputs(cell_with(rewire, f'until="{until}"'), "display_data")
+        assert "batches/s" in display["data"]["text/html"]
+
+
+def test_metrics_are_a_table(rewire: Any) -> None:
+    data = shown(cell_with(rewire, "pandas.DataFrame(trainer.metrics)"))
+    assert "<table" in data["text/html"]
+    for name in ("loss", "accuracy", "epoch/loss", "val/accuracy"):
+        assert f"<th>{name}</th>" in data["text/html"]
+
+
+def test_the_later_end_is_reached(rewire: Any) -> None:
+    assert "Outcome.FINISHED" in shown(cell_with(rewire, 'after="6 epochs"'))["text/plain"]
+
+
+def test_a_refusal_says_everything(rewire: Any) -> None:
+    (error,) = outputs(cell_with(rewire, "evry"), "error")
+    assert error["ename"] == "GraphError"
+    assert "2 problems" in error["evalue"]
+    assert "did you mean `every`?" in error["evalue"] and "did you mean `epochs`?" in error["evalue"]
+
+
+def test_a_failure_can_be_looked_into(rewire: Any) -> None:
+    (error,) = outputs(cell_with(rewire, "spoiled["), "error")
+    assert (error["ename"], error["evalue"]) == ("IndexError", "Target 10 is out of bounds.")
+    assert "raised in node `train_batch`" in _plain(error["traceback"][-1])
+    assert re.fullmatch(
+        r"\('failed', 'train_batch', \d+, 10\)", shown(cell_with(rewire, "trainer.state"))["text/plain"]
+    )
+
+
+# ---- what else a person does
+
+PREPARED = """
+import torch
+from graphtrain import Graph, Trainer, node, registry
+
+model = torch.nn.Linear(2, 1)
+
+def new_trainer(graph="fit"):
+    return Trainer(
+        graph,
+        model=model,
+        seen=[],
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(4, 2)] * 5,
+        training_step=lambda model, batch: model(batch).square().mean(),
+    )
+"""
+
+
+DECLARED = """
+@node
+def note(seen: list) -> None:
+    seen.append({})
+"""
+
+CELLS = {
+    # a cell that declares a node, again and again
+    "declared": DECLARED.format(1),
+    "inserted by name": """
+trainer = new_trainer()
+trainer.rewire(trainer.graph.insert("note", after="step"))
+trainer.run(until="2 steps")
+trainer.resources["seen"]
+""",
+    "declared again": DECLARED.format(2),
+    "the same graph": """
+trainer.rewire(trainer.graph)
+trainer.run(until="4 steps")
+trainer.resources["seen"]
+""",
+    "declared a third time": DECLARED.format(3),
+    "inserted anew": """
+trainer.rewire(Graph.load("fit").insert("note", note, after="step"))
+trainer.run(until="5 steps")
+trainer.resources["seen"]
+""",
+    "inserted twice": 'trainer.rewire(trainer.graph.insert("note", note, after="step"))',
+    "after the refusal": """
+trainer.run(until="6 steps")
+trainer.resources["seen"], trainer.progress["note"]["runs"]
+""",
+    # nothing that draws, or something that fails
+    "layout fails": """
+import importlib
+
+render = importlib.import_module("graphtrain.viz.render")
+draw = render.draw
+
+def fail(*arguments):
+    raise RuntimeError("no layout")
+
+render.draw = fail
+trainer = new_trainer()
+trainer.run(until="1 epochs")
+trainer
+""",
+    "graph, layout fails": "trainer.graph",
+    "graph, layout works": "render.draw = draw\ntrainer.graph",
+    "no entry point": "registry._entry_points = lambda group: {}\ntrainer",
+    "graph, no entry point": "trainer.graph",
+    "the run goes on": 'trainer.run(until="2 epochs")',
+}
+RAISING = ("inserted twice",)
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The cells above, executed one after another in one kernel."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PREPARED)])
+    for name, source in CELLS.items():
+        tags = ["raises-exception"] if name in RAISING else []
+        notebook.cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": tags}))
+    return dict(zip(CELLS, executed(notebook, tmp_path_factory.mktemp("cells")).cells[1:], strict=True))
+
+
+def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> None:
+    assert shown(cells["inserted by name"])["text/plain"] == "[1, 1]"
+    assert shown(cells["the same graph"])["text/plain"] == "[1, 1, 2, 2]"  # used by its name: the latest
+    assert shown(cells["inserted anew"])["text/plain"] == "[1, 1, 2, 2, 3]"
+    (error,) = outputs(cells["inserted twice"], "error")
+    assert error["ename"] == "EditError" and "there is a node `note` already" in error["evalue"]
+    assert shown(cells["after the refusal"])["text/plain"] == "([1, 1, 2, 2, 3, 3], 6)"
+
+
+def test_a_notebook_without_pictures(cells: dict[str, Any]) -> None:
+    for name in ("layout fails", "no entry point"):
+        html = shown(cells[name])["text/html"]
+        assert html.startswith("<div><pre>stopped: step 5, epoch 1") and "<svg" not in html
+    for name in ("graph, layout fails", "graph, no entry point"):
+        assert set(shown(cells[name])) == {"text/plain"}
+    assert set(shown(cells["graph, layout works"])) == {"text/plain", "image/svg+xml"}
+    assert "Outcome.REACHED" in shown(cells["the run goes on"])["text/plain"]
+
+
+def test_a_cell_that_raises_untagged_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(CellExecutionError):
+        executed(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")]), tmp_path)
+
+
+def store() -> None:
+    """Execute every notebook and store it with what it shows."""
+    import tempfile
+
+    for path in NOTEBOOKS:
+        with tempfile.TemporaryDirectory() as folder:
+            nbformat.write(storable(executed(read(path), Path(folder))), path)
+
+
+if __name__ == "__main__":
+    store()

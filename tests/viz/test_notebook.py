@@ -1,0 +1,177 @@
+"""Graphs and runs that draw themselves; a picture that cannot be drawn is left out, whatever the reason."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from graphtrain import registry
+from graphtrain.elements import Edge, Node
+from graphtrain.engine.drawing import html_of, picture_of
+from graphtrain.graph import Graph
+from graphtrain.viz.layout import RenderError
+
+RENDER = importlib.import_module("graphtrain.viz.render")  # `graphtrain.viz.render` is the function of that name
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def entry_points(**values: str) -> Callable[[str], dict[str, EntryPoint]]:
+    """A stand-in for what is installed: name -> where it is."""
+    found = {name: EntryPoint(name, value, "graphtrain.pictures") for name, value in values.items()}
+    return lambda group: found if group == "graphtrain.pictures" else {}
+
+
+def raising(error: BaseException) -> Callable[..., object]:
+    def fail(*arguments: object, **keywords: object) -> object:
+        raise error
+
+    return fail
+
+
+@pytest.fixture(
+    params=[
+        "no entry point",
+        "no such module",
+        "no such function",
+        "layout fails",
+        "picture fails",
+        "no program",
+        "text that is no picture",
+    ]
+)
+def undrawable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One way in which nothing can be drawn."""
+    way = str(request.param)
+    if way == "no entry point":
+        monkeypatch.setattr(registry, "_entry_points", entry_points())
+    elif way == "no such module":
+        missing = "graphtrain_without_pictures:draw"
+        monkeypatch.setattr(registry, "_entry_points", entry_points(svg=missing, file=missing))
+    elif way == "no such function":
+        missing = "graphtrain.viz.render:no_such_function"
+        monkeypatch.setattr(registry, "_entry_points", entry_points(svg=missing, file=missing))
+    elif way == "layout fails":
+        monkeypatch.setattr(RENDER, "draw", raising(RenderError("no layout")))
+    elif way == "picture fails":
+        monkeypatch.setattr(RENDER, "picture", raising(RecursionError()))
+    elif way == "no program":
+        monkeypatch.setattr("graphtrain.viz.layout._programs", lambda format: iter(()))
+    elif way == "text that is no picture":
+        monkeypatch.setattr("graphtrain.viz.layout._output", lambda command, text: b"\xff")
+    return way
+
+
+def only_element(text: str | None) -> ElementTree.Element:
+    assert text is not None
+    return ElementTree.fromstring(text)  # noqa: S314  # written by Graphviz a moment ago
+
+
+def test_the_shipped_pictures_are_found() -> None:
+    from graphtrain.viz import render, svg
+
+    assert registry.find_picture("svg") is svg
+    assert registry.find_picture("file") is render
+    assert registry.find_picture("song") is None
+
+
+def test_a_graph_draws_itself(shipped: Graph) -> None:
+    root = only_element(shipped._repr_svg_())
+    assert root.tag == f"{SVG}svg"
+    assert set(shipped.nodes) <= {"".join(text.itertext()).replace("\xa0", " ") for text in root.iter(f"{SVG}text")}
+
+
+def test_a_graph_with_problems_is_drawn_too(fit: Graph) -> None:
+    broken = fit.set("clip", max_norm="fast").remove("step")
+    assert broken.check()
+    assert only_element(broken._repr_svg_()) is not None
+    lost = Graph("lost", "nowhere", {"a": Node("a", "no_such_kind")}, {"a": (Edge("b", "no_such_guard"),)})
+    assert "no_such_guard" in "".join(only_element(lost._repr_svg_()).itertext())
+
+
+def test_hostile_text_is_only_text(attacked: Graph) -> None:
+    assert only_element(attacked._repr_svg_()).tag == f"{SVG}svg"
+    html = html_of(attacked, {attacked.start: 3}, attacked.start, [attacked.name])
+    assert "<script" not in html and "<img" not in html
+
+
+def test_what_is_no_graph_at_all_does_not_raise() -> None:
+    assert Graph("odd", None, {"a": 3}, {"a": 4})._repr_svg_() is None  # type: ignore[arg-type, dict-item]
+
+
+def test_a_graph_without_its_picture(fit: Graph, undrawable: str) -> None:
+    assert fit._repr_svg_() is None
+
+
+def test_a_run_is_its_picture_and_its_lines(fit: Graph) -> None:
+    html = html_of(fit, {"step": 46_000}, "validate/eval_batch", ["step 46000", "loss 0.25"])
+    assert html.startswith("<div><svg ") and html.endswith("</svg>\n<pre>step 46000\nloss 0.25</pre></div>")
+    root = only_element(html[len("<div>") : html.index("<pre>")])
+    assert "46,000 runs" in "".join(root.itertext()).replace("\xa0", " ")
+    (current,) = (group for group in root.iter(f"{SVG}g") if "current" in group.get("class", "").split())
+    assert "eval_batch" in "".join(current.itertext())
+
+
+def test_a_run_before_its_first_visit(fit: Graph) -> None:
+    html = html_of(fit, None, None, [])
+    assert "current" not in [
+        name
+        for group in only_element(html[len("<div>") : html.index("<pre>")]).iter(f"{SVG}g")
+        for name in group.get("class", "").split()
+    ]
+
+
+def test_lines_are_text(fit: Graph) -> None:
+    html = html_of(fit, None, None, ['<script>alert("1")</script> & so on'])
+    assert html.endswith("<pre>&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp; so on</pre></div>")
+
+
+def test_a_run_without_its_picture(fit: Graph, undrawable: str) -> None:
+    assert html_of(fit, {"step": 3}, "step", ["a < b", "c"]) == "<div><pre>a &lt; b\nc</pre></div>"
+
+
+def test_a_picture_as_a_file(fit: Graph) -> None:
+    png, svg = picture_of(fit, "png"), picture_of(fit, "svg")
+    assert png is not None and png.startswith(b"\x89PNG\r\n\x1a\n")
+    assert svg is not None and only_element(svg.decode()).tag == f"{SVG}svg"
+    assert picture_of(fit, "song") is None
+
+
+def test_no_picture_as_a_file(fit: Graph, undrawable: str) -> None:
+    if undrawable != "text that is no picture":  # bytes are bytes
+        assert picture_of(fit, "png") is None
+
+
+def test_an_interrupt_is_not_swallowed(fit: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RENDER, "draw", raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        fit._repr_svg_()
+
+
+def test_a_graph_is_drawn_without_torch(tmp_path: Path) -> None:
+    code = """
+        import sys
+        from graphtrain import Graph
+        graph = Graph.load("fit")
+        assert "graphtrain.viz" not in sys.modules
+        assert graph._repr_svg_().startswith("<svg")
+        assert "torch" not in sys.modules
+    """
+    lines = "\n".join(line.strip() for line in code.splitlines())
+    subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, check=True, timeout=60)
+
+
+def test_ipython_takes_it(fit: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    formatters = pytest.importorskip("IPython.core.formatters")
+    formats, _ = formatters.DisplayFormatter().format(fit)
+    assert set(formats) == {"image/svg+xml", "text/plain"}
+    monkeypatch.setattr(registry, "_entry_points", entry_points())
+    formats, _ = formatters.DisplayFormatter().format(fit)
+    assert set(formats) == {"text/plain"}
