@@ -169,7 +169,7 @@ class CountTokens:
         self.tokens += windows * (length - 1)
 
 
-# A unit named `tokens` is shown as a rate, and triggers may use it: finish.after='20_000_000 tokens'.
+# A unit named `tokens` is shown as a rate, and triggers may use it: finish.after='4000000 tokens'.
 GRAPH = (
     Graph.load("fit")
     .insert("count_tokens", CountTokens, before="train_batch")
@@ -209,7 +209,8 @@ def setup(
     val_stride = max(len(val_text) // max(windows // 8, 1), 1)
     model = CharacterModel(width, layers, heads, context, dropout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.99))
-    schedule = WarmupCosine(warmup_steps=100, steps=epochs * len(train_data))
+    steps = epochs * len(train_data)
+    schedule = WarmupCosine(warmup_steps=steps // 10, steps=steps)
     return {
         "model": model,
         "optimizer": optimizer,

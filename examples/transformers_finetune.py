@@ -103,7 +103,8 @@ def setup(
         "model": model,
         "optimizer": torch.optim.AdamW(model.parameters(), lr=lr),
         "train_data": Loader(train_snippets, batch_size, sampler=sampler),
-        "val_data": Loader(Snippets(val, vocabulary, words), 256),
+        # Mixed, so that validate/next_batch.limit takes from every package; the order is the same every time.
+        "val_data": Loader(Snippets(val, vocabulary, words), 256, shuffle=True),
         "training_step": training_step,
     }
 

@@ -154,6 +154,9 @@ class Graph(Editable):
 
         return to_machine(self, read)
 
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
+
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows, problems or not; None if it cannot be drawn, for whatever reason."""
         from graphtrain.registry import find_picture

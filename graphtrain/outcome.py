@@ -14,7 +14,7 @@ class Outcome(enum.Enum):
 
     FINISHED = "the run is finished"
     ALREADY_FINISHED = "the run was finished before; raise its ending to go on"
-    REACHED = "the amount given as `until` is reached; run again to go on"
+    REACHED = "the amount given as `until` is reached; run further to go on"
     STOPPED = "stopped on request; run again to go on"
 
     @property

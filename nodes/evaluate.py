@@ -48,8 +48,8 @@ class EvalBatch:
     It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded.
 
     Arguments:
-        precision: "32-true": in the types that model and batch have. "bf16-mixed": the step function runs under torch's
-            autocast, matrix products in bfloat16. Default: "32-true", whatever `train_batch` trains in.
+        precision: "32-true" computes in the types that model and batch have, "bf16-mixed" matrix products in bfloat16,
+            by torch's autocast around the step function. Default: "32-true", whatever `train_batch` trains in.
     """
 
     precision: Precision = "32-true"

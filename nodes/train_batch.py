@@ -21,8 +21,9 @@ class TrainBatch:
         window: backward passes in one step of the optimizer; with 1 the loss is not divided.
 
     Arguments:
-        precision: "32-true": in the types that model and batch have. "bf16-mixed": `training_step` runs under torch's
-            autocast, matrix products in bfloat16; weights, gradients and optimizer stay in float32. Default: "32-true".
+        precision: "32-true" computes in the types that model and batch have, "bf16-mixed" matrix products in bfloat16,
+            by torch's autocast around `training_step`; weights, gradients and optimizer stay in float32. Default:
+            "32-true".
 
     Writes:
         loss: the loss before the division, detached.

@@ -66,10 +66,11 @@ def _place(snapshot: Snapshot) -> str:
 
 
 def _panel(snapshot: Snapshot) -> list[str]:
-    console = Console(file=sys.stdout, highlight=False)
-    width = console.width - 2 if console.is_terminal else _WIDTH_OF_A_PIPE
+    terminal = Console(file=sys.stdout)
+    width = terminal.width - 2 if terminal.is_terminal else _WIDTH_OF_A_PIPE
+    console = Console(file=sys.stdout, width=width, highlight=False)
     with console.capture() as drawn:
-        console.print(Panel(snapshot), width=width, crop=False)
+        console.print(Panel(snapshot))
     return [line.rstrip() for line in drawn.get().splitlines()]
 
 

@@ -62,7 +62,7 @@ class Footer:
         """Take the place at the bottom of a terminal; nothing is drawn yet."""
         self._terminal = terminal
         self._process = os.getpid()
-        self._page.keep("", mid_line=False)
+        self._page.keep("")
         for name in ("stderr", "stdout"):
             stream = getattr(sys, name)
             if stream is terminal or _same_device(stream, terminal):
@@ -80,8 +80,8 @@ class Footer:
             return
         frame = "".join(f"{line}\n" for line in [*lines][: max(self.size.lines - 1, 1)])
         with suppress(OSError, ValueError), self._alone():  # a terminal that is gone ends no run
-            self._write(("\n" if self._page.mid_line else "") + self._erasure() + frame)
-            self._page.keep(frame, mid_line=False)
+            self._write((self._erasure() or self._fresh_line()) + frame)
+            self._page.keep(frame)
 
     def make_room(self) -> None:
         """Clear the lines away until they are drawn again: someone else needs the terminal."""
@@ -89,7 +89,7 @@ class Footer:
             return
         with suppress(OSError, ValueError), self._alone():
             self._write(self._erasure())
-            self._page.keep("", mid_line=False)
+            self._page.keep("")
 
     def close(self) -> None:
         """Leave the lines that are there where they are, and everything else as it was."""
@@ -98,7 +98,7 @@ class Footer:
         with suppress(OSError, ValueError), self._lock:
             for above in self._aboves():
                 above.finish_line()
-        self._page.keep("", mid_line=False)
+        self._page.keep("")
         for name, replacement in self._replaced.items():
             if getattr(sys, name) is replacement:
                 setattr(sys, name, replacement.stream)
@@ -121,7 +121,7 @@ class Footer:
     def _print(self, text: str) -> None:
         frame, ends = self._page.frame, text.endswith("\n")
         self._write(self._erasure() + text + (frame if ends else ""))
-        self._page.keep(frame if ends else "", mid_line=not ends)
+        self._page.keep(frame if ends else "")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -157,6 +157,10 @@ class Footer:
         lines = self._page.frame.splitlines()
         rows = sum(max(1, math.ceil(cell_len(_ESCAPE.sub("", line)) / columns)) for line in lines)
         return f"\r\x1b[{rows}A\x1b[J" if rows else ""
+
+    def _fresh_line(self) -> str:
+        """What moves the cursor to the beginning of a line, and only there if it is at one: a line of blanks wraps."""
+        return " " * self.size.columns + "\r"
 
     def _write(self, text: str) -> None:
         assert self._terminal is not None
@@ -225,22 +229,17 @@ class _Page:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _PAGE_BYTES)
 
-    def keep(self, frame: str, *, mid_line: bool) -> None:
+    def keep(self, frame: str) -> None:
         content = frame.encode("utf-8", "replace")
         self._memory[0:4] = bytes(4)  # whoever reads meanwhile finds no lines, not half of them
-        self._memory[4] = mid_line
-        if len(content) <= _PAGE_BYTES - 5:
-            self._memory[5 : 5 + len(content)] = content
+        if len(content) <= _PAGE_BYTES - 4:
+            self._memory[4 : 4 + len(content)] = content
             self._memory[0:4] = len(content).to_bytes(4, "big")
 
     @property
     def frame(self) -> str:
         length = int.from_bytes(self._memory[0:4], "big")
-        return self._memory[5 : 5 + length].decode("utf-8", "replace")
-
-    @property
-    def mid_line(self) -> bool:
-        return bool(self._memory[4])
+        return self._memory[4 : 4 + length].decode("utf-8", "replace")
 
 
 def can_be_drawn_on(stream: Any) -> bool:

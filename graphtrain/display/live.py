@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Any, TextIO, cast, final
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from graphtrain.display.footer import Footer, can_be_drawn_on
 from graphtrain.display.panel import Panel
@@ -21,7 +21,7 @@ class Live(Display):
     Where standard error is no terminal that can move its cursor, nothing is shown.
 
     Arguments:
-        metrics: names of the metrics to show, in this order. Default: as many of the latest as fit on a line.
+        metrics: names of the metrics to show, in this order. Default: as many as fit on a line, losses first.
     """
 
     def __init__(self, metrics: Sequence[str] | None = None) -> None:
@@ -40,9 +40,11 @@ class Live(Display):
         """Draw the panel anew; about 0.3 ms."""
         if not self._footer.is_open:
             return
+        columns, lines = self._footer.size
+        # A line that fills the terminal leaves the cursor where terminals disagree.
+        self._console.size = ConsoleDimensions(max(columns - 1, 1), lines)
         with self._console.capture() as drawn:
-            # A line that fills the terminal leaves the cursor where terminals disagree.
-            self._console.print(Panel(snapshot, self._metrics), width=max(self._footer.size.columns - 1, 1), crop=False)
+            self._console.print(Panel(snapshot, self._metrics))
         self._footer.draw(drawn.get().splitlines())
 
     def end(self, snapshot: Snapshot) -> None:

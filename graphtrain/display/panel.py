@@ -18,6 +18,7 @@ from graphtrain.display.wording import duration, metric, rate, share, size
 _GAP = "  "
 _LEAST_BAR = 8
 _MOST_BAR = 60
+_ACTIVITIES = ("data", "train", "validate", "save")
 _COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "stopping": "yellow"}
 
 
@@ -89,7 +90,7 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
         elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed",
         left=f"{duration(left)} left" if left is not None and goes_on else "",
         memory=f"{size(memory)} on {one_line(snapshot.device)}" if memory is not None else "",
-        host_time=tuple(f"{one_line(name)} {share(part)}" for name, part in snapshot.shares.items()),
+        host_time=tuple(_host_time(snapshot.shares)),
     )
 
 
@@ -142,6 +143,14 @@ def _chosen(latest: Mapping[str, float], names: Sequence[str] | None) -> list[tu
     return [(name, value) for name, value in latest.items() if name not in ("step", "epoch")]
 
 
+def _host_time(shares: Mapping[str, float]) -> Iterable[str]:
+    """Shares in an order that is always the same."""
+    for name in sorted(
+        shares, key=lambda one: (_ACTIVITIES.index(one) if one in _ACTIVITIES else len(_ACTIVITIES), one)
+    ):
+        yield f"{one_line(name)} {share(shares[name])}"
+
+
 def plain_text(renderable: RenderableType, width: int = 100) -> str:
     """What a rich renderable looks like where there are no colours, without a line break at the end."""
     console = Console(file=StringIO(), width=width, color_system=None, force_jupyter=False, highlight=False)
@@ -155,12 +164,17 @@ def in_reading_order(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]
     return sorted(metrics, key=lambda one: ("/" in one[0], one[0] != "loss", one[0]))
 
 
+def _most_wanted_first(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Losses, then the rest: what is left out for want of room is the same from row to row too."""
+    return sorted(in_reading_order(metrics), key=lambda one: not one[0].endswith("loss"))
+
+
 class Panel:
     """A snapshot as a rich renderable of at most four lines, none longer than the terminal is wide.
 
     Arguments:
         snapshot: the run.
-        metrics: names of the metrics to show, in this order. Default: as many of the latest as fit on a line.
+        metrics: names of the metrics to show, in this order. Default: as many as fit on a line, losses first.
 
     >>> console = Console(width=60, highlight=False, no_color=True)
     >>> console.print(Panel(Snapshot("stopped", "fit", "step", step=7, epoch=0.5, done=0.25, metrics={"loss": 0.25})))
@@ -210,12 +224,14 @@ class Panel:
 
     def _metrics_line(self, width: int) -> Text:
         metrics = self._parts.metrics
-        wanted = metrics if self._in_order else metrics[::-1]
+        wanted = metrics if self._in_order else _most_wanted_first(metrics)
         number = len(wanted)
         while number > 1 and _width_of(wanted[:number], len(wanted)) > width:
             number -= 1
         kept = wanted[:number] if self._in_order else in_reading_order(wanted[:number])
         hidden = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
+        if cell_len(hidden) + _width_of(kept, number) > width:
+            hidden = ""
         line = Text()
         for name, value in kept:
             line.append(_GAP if line else "").append(

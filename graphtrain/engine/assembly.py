@@ -73,6 +73,12 @@ class Assembly:
         """Their names, as paths."""
         return {self.program.slot_names[index] for index in self.alive(position, ended)}
 
+    def written_names(self) -> set[str]:
+        """The slots that hold a value: what was written last, whether somebody will read it or not."""
+        return {
+            name for name, value in zip(self.program.slot_names, self.program.slots, strict=False) if value is not None
+        }
+
     def is_save_point(self, position: int, ended: bool = False) -> bool:
         """True if nothing alive there is declared transient."""
         return not self._transient & self.alive(position, ended)
@@ -103,8 +109,11 @@ class Assembly:
                 f"the run stands before the node `{path}`, which this graph does not have",
                 suggestion(path, self.program.by_path),
             )
-        for name in sorted(self.alive_names(bound.index, ended) - set(saved)):
-            raise UsageError(f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there")
+        if self.alive_names(bound.index, ended) - set(saved):
+            before, after = live_slots(self.program, self.table.asked, optional=False)
+            needed = {self.program.slot_names[index] for index in (after if ended else before)[bound.index]}
+            for name in sorted(needed - set(saved)):
+                raise UsageError(f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there")
         return bound.index
 
     def go_on(self, position: int) -> None:

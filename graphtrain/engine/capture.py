@@ -50,6 +50,20 @@ class State:
             for number, generator in enumerate(generators_of(one))
         }
 
+    def trained_in_evaluation_mode(self) -> list[str]:
+        """The modules that an optimizer trains and that are in evaluation mode as a whole, as pretrained ones come."""
+        trained = {
+            id(parameter)
+            for optimizer in self._optimizers.values()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        return [
+            name
+            for name, module in self._modules.items()
+            if not module.training and any(id(parameter) in trained for parameter in module.parameters())
+        ]
+
     # ---- capture
 
     def capture(self, alive: set[int]) -> Tree:

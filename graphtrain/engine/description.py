@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 import torch
 
 from graphtrain.display.summary import Activity, ModelSummary, Summary
+from graphtrain.engine.drawing import picture_of
+from graphtrain.engine.hyper_parameters import SetUp
 from graphtrain.engine.program import Program
+from graphtrain.metrics.logger import Beginning
+from graphtrain.parameter import plain_value
 from graphtrain.trigger import Trigger
 
 _MOST_AMOUNTS = 3
@@ -23,3 +32,23 @@ def summary_of(program: Program) -> Summary:
             remark = "bypassed" if bound.bypassed else "" if trigger.terms else "never"
             activities.append(Activity(bound.path, verb, amount, remark))
     return Summary(program.graph.name, models, activities)
+
+
+def beginning_of(
+    program: Program,
+    set_up: SetUp,
+    rows: Sequence[Mapping[str, float]],
+    given: Mapping[str, Any],
+    run_dir: Path | None,
+) -> Beginning:
+    """What loggers are told that follow a run: beside `given`, all parameters of nodes and all hyper-parameters."""
+    nodes = {
+        f"{bound.path}.{name}": plain_value(value)
+        for bound in program.nodes
+        for name, value in bound.parameters.items()
+        if value is not None
+    }
+    values = {f"{name}.{field}": value for name, fields in set_up.values.items() for field, value in fields.items()}
+    return Beginning(
+        program.graph, tuple(rows), {**given, **values, **nodes}, run_dir, functools.partial(picture_of, program.graph)
+    )

@@ -69,16 +69,22 @@ class SetUp:
 
     Arguments:
         stateful: by name; modules are passed over, for their state is what is trained.
+        former: what is known of those that are not new. Default: all are.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
     >>> SetUp({"optimizer": optimizer}).values["optimizer"]["lr"]
     0.5
     """
 
-    def __init__(self, stateful: Mapping[str, Any]) -> None:
+    def __init__(self, stateful: Mapping[str, Any], former: SetUp | None = None) -> None:
         self._resources = {name: one for name, one in stateful.items() if not isinstance(one, torch.nn.Module)}
-        self._fresh = {name: copy.deepcopy(_state(one)) for name, one in self._resources.items()}
-        self.values: Values = {name: _hyper_parameters(one) for name, one in self._resources.items()}
+        self._fresh: dict[str, Any] = {}
+        self.values: Values = {}
+        for name, one in self._resources.items():
+            if former is not None and former._resources.get(name) is one:
+                self._fresh[name], self.values[name] = former._fresh[name], former.values[name]
+            else:
+                self._fresh[name], self.values[name] = copy.deepcopy(_state(one)), _hyper_parameters(one)
 
     def differences(self, saved: Values) -> list[Difference]:
         """What differs from the values kept with a checkpoint, by name.

@@ -8,14 +8,17 @@ from __future__ import annotations
 from graphtrain.engine.program import Bound, BoundGraph, Place, Program, SlotPlace, TuplePlace
 
 
-def live_slots(program: Program, extra_reads: dict[str, list[Place]]) -> tuple[list[set[int]], list[set[int]]]:
+def live_slots(
+    program: Program, extra_reads: dict[str, list[Place]], *, optional: bool = True
+) -> tuple[list[set[int]], list[set[int]]]:
     """For each position, the slots alive before its node runs, and after it.
 
     Arguments:
         extra_reads: path -> what the user's functions that this node calls ask for beside its own slots.
+        optional: False leaves out what is read with a default. Default: it counts too.
     """
     nodes = program.nodes
-    reads = [_slots([*bound.reads, *extra_reads.get(bound.path, ())]) for bound in nodes]
+    reads = [_slots([*_reads(bound, optional), *extra_reads.get(bound.path, ())]) for bound in nodes]
     guard_reads = [program.guard_reads(bound) for bound in nodes]
     setup_reads = [_slots(bound.setup_reads) for bound in nodes]
     before: list[set[int]] = [set() for _ in nodes]
@@ -35,6 +38,11 @@ def live_slots(program: Program, extra_reads: dict[str, list[Place]]) -> tuple[l
                 before[position], after[position] = into, out
                 changed = True
     return before, after
+
+
+def _reads(bound: Bound, optional: bool) -> list[Place]:
+    # A node with a body reads nothing itself.
+    return [place for read, place in zip(bound.kind.reads, bound.reads, strict=False) if optional or read.required]
 
 
 def _before(bound: Bound, reads: set[int], out: set[int], before: list[set[int]]) -> set[int]:

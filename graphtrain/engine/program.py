@@ -11,6 +11,7 @@ from typing import Any
 
 from graphtrain.checks.scope import reads_of
 from graphtrain.elements import END, Node
+from graphtrain.engine.resources import PROVIDED
 from graphtrain.graph import Graph
 from graphtrain.guards.syntax import Expression, FieldOf, Name, expand, parse, walk
 from graphtrain.kind import Kind, Read
@@ -18,9 +19,6 @@ from graphtrain.names import suggestion
 from graphtrain.problem import Problem
 from graphtrain.registry import kind_of_node
 from graphtrain.trigger import Term, Trigger
-
-# What the engine itself supplies under the names of slots.
-PROVIDED = ("checkpoints", "device", "recorder", "saving", "say", "seed")
 
 # What people supply to every graph, whether it is read or not.
 USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "val_data")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.kind import Read
 from graphtrain.parameter import REQUIRED
+
+# What the engine itself supplies under the names of slots.
+PROVIDED = ("checkpoints", "device", "recorder", "saving", "say", "seed")
 
 STEP_FUNCTIONS = ("training_step", "validation_step")
 
@@ -43,6 +46,12 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
         elif callable(own := getattr(model, name, None)):
             prepared[name] = _step_call(own, f"model.{name}", takes_model=False)
     return prepared
+
+
+def refuse_provided(resources: Collection[str]) -> None:
+    """Raise where a resource has a name that the engine supplies."""
+    if taken := sorted(set(PROVIDED) & set(resources)):
+        raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
 
 
 def resolve_device(name: str | torch.device) -> torch.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,34 +19,30 @@ from graphtrain.display.summary import Summary
 from graphtrain.elements import END
 from graphtrain.engine.assembly import Assembly
 from graphtrain.engine.circumstances import Circumstances, circumstances
-from graphtrain.engine.description import summary_of
-from graphtrain.engine.drawing import html_of, picture_of
+from graphtrain.engine.description import beginning_of, summary_of
+from graphtrain.engine.drawing import html_of
 from graphtrain.engine.hyper_parameters import SetUp
 from graphtrain.engine.keeper import Keeper, named_checkpoint
 from graphtrain.engine.life_cycle import LifeCycle
 from graphtrain.engine.loop import CheckpointRequests, Loop, Request, Visit
 from graphtrain.engine.observer import Observer
 from graphtrain.engine.reporter import Reporter
-from graphtrain.engine.resources import prepare, resolve_device
+from graphtrain.engine.resources import prepare, refuse_provided, resolve_device
 from graphtrain.engine.resumption import Resumption, changed_graph, repeated, restore
+from graphtrain.engine.saver import Saver
 from graphtrain.engine.signals import StopSignals
 from graphtrain.engine.stopwatch import Stopwatch
 from graphtrain.engine.until import gated_visits, until_trigger
 from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.metrics.logger import Beginning, Logger
+from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
-from graphtrain.parameter import plain_value, show_value
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.plain import UnsaveableError
 from graphtrain.storage.tree import tree_digest
-from graphtrain.text.canonical import structural_hash
 from graphtrain.trigger import Trigger
-
-# A slot that cannot be saved in this many transitions never can be.
-_MOST_ATTEMPTS = 10_000
 
 
 @final
@@ -129,15 +124,14 @@ class Trainer:
             "say": self._say_once,
             "seed": seed,
         }
-        if taken := sorted(set(provided) & set(resources)):
-            raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
+        refuse_provided(resources)
         self._prepared = {**prepare(resources, self._device), **provided}
         self._assembly = self._assembled(graph, pending)
         self._set_up = SetUp(self._assembly.state.stateful)
         self._loop = Loop(self._assembly.start, pending)
         self._begun = False
-        self._attempts = 0
         self._keeper = Keeper(run_dir, self._say) if run_dir is not None else None
+        self._saver = Saver(self._keeper, self._watch) if self._keeper is not None else None
         self._circumstances: Circumstances | None = None
         self._reporter = Reporter(
             self._watch,
@@ -200,7 +194,7 @@ class Trainer:
         return [dict(row) for row in self._recorder.rows]
 
     def read(self, name: str) -> Any:
-        """The value of ``"node.field"`` (``"validate/next_batch.last"``) or of a slot, as a guard would see it.
+        """The value of ``"node.field"`` (``"validate/next_batch.last"``), of a slot (``"batch"``), or of a resource.
 
         Raises:
             KeyError: there is no such node, field or slot.
@@ -208,12 +202,20 @@ class Trainer:
         program = self._assembly.program
         path, dot, field = name.partition(".")
         if not dot:
+            if name in self._resources:
+                return self._resources[name]
+            known = [*program.slot_names, *self._resources]
+            if name not in known:
+                raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
             return program.slots[program.slot_index(name)]
+        if path not in program.by_path:
+            raise KeyError(f"there is no node `{path}`; {suggestion(path, program.by_path)}")
         bound = program.by_path[path]
         if field in bound.kind.parameters:
             return bound.parameters[field]
         if field not in bound.kind.fields:
-            raise KeyError(name)
+            known = [*bound.kind.parameters, *bound.kind.fields]
+            raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
         return self._assembly.compiler.field_value(bound, field)
 
     def digest(self) -> str:
@@ -247,6 +249,9 @@ class Trainer:
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
         return summary_of(self._assembly.program)
+
+    def __repr__(self) -> str:
+        return f"<Trainer of {self.graph.name}: {self.state}, {self._assembly.whereabouts.describe()}>"
 
     def _repr_html_(self) -> str:
         counts = {path: fields["runs"] for path, fields in self.progress.items()}
@@ -307,7 +312,7 @@ class Trainer:
                     self._one_transition()
         return self.position
 
-    def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None) -> None:
+    def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Go on with another graph, in place: position, progress, data, gradients and random numbers stay as they are.
 
         Nodes that are in both graphs under one path keep their progress; those that are just as they were are not even
@@ -315,6 +320,7 @@ class Trainer:
 
         Arguments:
             rename: former path -> path now, of nodes that were renamed. Default: none.
+            resources: further ones that the graph reads, or others in the place of those supplied before.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
@@ -335,19 +341,33 @@ class Trainer:
         (<Outcome.FINISHED: 'the run is finished'>, 5)
         """
         self._life.refuse_change()
-        renamed = dict(rename or {})
-        former, ended = self._assembly, self._loop.ended
-        if not self._begun:
-            self._assembly = self._assembled(checked_graph(graph), self._loop.pending)
-            self._loop.position = self._assembly.start
-        else:
-            path = renamed.get(self._here, self._here)
-            saved = former.alive_names(self._loop.position, ended)
-            new = self._assembled(checked_graph(graph), self._loop.pending, former=former, renamed=renamed)
-            position = new.locate(path, saved, ended)
-            new.go_on_after(former, position)
-            self._assembly, self._loop.position = new, position
+        graph, renamed = checked_graph(graph), dict(rename or {})
+        refuse_provided(resources)
+        before = (self._resources, self._prepared)
+        self._resources = {**self._resources, **resources}
+        now = prepare(self._resources, self._device)
+        self._prepared = {**self._prepared, **{name: now[name] for name in now if name in resources}}
+        try:
+            assembly, position = self._rewired(graph, renamed)
+        except GraphtrainError:
+            self._resources, self._prepared = before
+            raise
+        self._assembly, self._loop.position = assembly, position
+        self._set_up = SetUp(assembly.state.stateful, former=self._set_up)
         self._say_of_graph()
+        if self._begun:
+            self._announce()
+
+    def _rewired(self, graph: Graph, renamed: Mapping[str, str]) -> tuple[Assembly, int]:
+        """The run as it stands, in another graph; nothing is changed yet where that cannot be."""
+        former = self._assembly
+        if not self._begun:
+            new = self._assembled(graph, self._loop.pending)
+            return new, new.start
+        new = self._assembled(graph, self._loop.pending, former=former, renamed=renamed)
+        position = new.locate(renamed.get(self._here, self._here), former.written_names(), self._loop.ended)
+        new.go_on_after(former, position)
+        return new, position
 
     def save(self) -> Path | None:
         """Save a checkpoint now.
@@ -421,6 +441,12 @@ class Trainer:
                 self._loop.choose_again(self._assembly.table.exits)
                 if not self._loop.ended and (line := self._assembly.whereabouts.cut_window()) is not None:
                     self._say(line)
+            if self._assembly.activity(self._loop.position) is None:
+                for name in self._assembly.state.trained_in_evaluation_mode():
+                    self._say_once(
+                        f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
+                        f"call {name}.train() before, unless that is meant"
+                    )
             self._observer.begin(self._assembly.whereabouts, limit.terms if limit is not None else ())
             self._watch.start(inside=self._assembly.activity(self._loop.position))
             self._reporter.begin(self._watch.now(), shown=limit is not None)
@@ -457,7 +483,7 @@ class Trainer:
         if self._keeper is not None and self._circumstances is not None:
             start = {**self._circumstances.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None}
             self._keeper.started(self._circumstances.origin, start)
-        self._reporter.announce(self._beginning())
+        self._announce()
         self._write_status()
 
     def _resume(self, checkpoint: Checkpoint, how: Resumption) -> None:
@@ -484,23 +510,11 @@ class Trainer:
             if restored.decided or not keeper.is_newest(checkpoint):
                 self._save_here()  # so that from now on a resume goes on with this
 
-    def _beginning(self) -> Beginning:
-        nodes = {
-            f"{bound.path}.{name}": value if isinstance(value, int | float | str) else show_value(plain_value(value))
-            for bound in self._assembly.program.nodes
-            for name, value in bound.parameters.items()
-            if value is not None
-        }
-        set_up = {
-            f"{name}.{field}": value for name, fields in self._set_up.values.items() for field, value in fields.items()
-        }
-        return Beginning(
-            self.graph,
-            tuple(self._recorder.rows),
-            {**self._about.get("arguments", {}), **set_up, **nodes, "seed": self._seed},
-            self._keeper.path if self._keeper is not None else None,
-            functools.partial(picture_of, self.graph),
-        )
+    def _announce(self) -> None:
+        given = {**self._about.get("arguments", {}), "seed": self._seed}
+        run_dir = self._keeper.path if self._keeper is not None else None
+        program = self._assembly.program
+        self._reporter.announce(beginning_of(program, self._set_up, self._recorder.rows, given, run_dir))
 
     # ---- saving
 
@@ -520,44 +534,13 @@ class Trainer:
         if self._keeper is None:
             self._say_once("there is no run directory, so no checkpoint is written")
             return True
-        if not self._assembly.is_save_point(self._loop.position, self._loop.ended):
-            return self._not_here("it is declared transient")
-        try:
-            with self._watch.measure("save"):
-                self._write_checkpoint(self._keeper)
-        except UnsaveableError as error:
-            if error.path.startswith("slots"):
-                return self._not_here(error.message)
-            raise
-        self._attempts = 0
+        assert self._saver is not None and self._circumstances is not None, "set when the run begins"
+        if not self._saver.save(
+            self._assembly, self._loop, self._circumstances, self._set_up, keep=self._requests.keep
+        ):
+            return False
         self._write_status()
         return True
-
-    def _write_checkpoint(self, keeper: Keeper) -> None:
-        assert self._circumstances is not None, "set when the run begins"
-        state = self._assembly.state
-        tree = state.capture(self._alive())
-        step, epoch = self._assembly.whereabouts.step_and_epoch()
-        manifest = {
-            **self._circumstances.as_plain(),
-            "graph": self.graph.to_json(),
-            "graph_hash": structural_hash(self.graph),
-            "position": self._here,
-            "ended": self._loop.ended,
-            "digest": tree_digest(state.essential(tree)),
-            "step": step,
-            "epoch": epoch,
-            "seconds": self._watch.seconds(),
-            "hyper_parameters": self._set_up.values,
-        }
-        keeper.save(tree, manifest, keep=self._requests.keep)
-
-    def _not_here(self, reason: str) -> bool:
-        self._attempts += 1
-        if self._attempts >= _MOST_ATTEMPTS:
-            names = ", ".join(sorted(self._assembly.alive_names(self._loop.position, self._loop.ended)))
-            raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {names}", reason)
-        return False
 
     def _write_status(self, state: str | None = None) -> None:
         if self._keeper is None:

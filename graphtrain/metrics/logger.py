@@ -60,7 +60,7 @@ class RunLogger(ABC):
 
     @abstractmethod
     def begin(self, beginning: Beginning) -> None:
-        """The run begins, or this process goes on with it. Called once, before the first row."""
+        """The run begins, or this process goes on with it; again, if it goes on with another graph."""
 
     @abstractmethod
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:

@@ -157,7 +157,7 @@ def test_meanings_come_from_the_docstring(script: Path, command: Command) -> Non
 @pytest.mark.parametrize("loader", ["Loader", "DataLoader"])
 @pytest.mark.parametrize("start", ["spawn", "forkserver", "fork"])
 def test_workers_however_they_are_started(loader: str, start: str, folder: Path) -> None:
-    """Not even a guard is needed: in a worker, `main` does nothing. Ctrl-C reaches all of them, and the run stops well."""
+    """Not even a guard is needed: in a worker, `main` does nothing. Ctrl-C reaches all, and the run stops well."""
     (folder / "train.py").write_text(WORKERS)
     words = [
         sys.executable,

@@ -232,6 +232,20 @@ assert logging.getLogger().handlers[0].stream is sys.stderr
     assert (after, late) == ("after", "late") and terminal.process.returncode == 0
 
 
+@pytest.mark.parametrize("begun", ["b", "begun", "b" * 79, "b" * 80])
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_line_that_was_begun_before(begun: str, flush: bool, tmp_path: Path) -> None:
+    script = f"""
+print({begun!r}, end="", flush={flush})
+display.begin()
+for step in range(3):
+    display.show(snapshot())
+print("above")
+display.end(snapshot())
+"""
+    assert_shown(Terminal(script, tmp_path).end().shown, begun, "above")
+
+
 def test_lines_that_are_begun_and_flushed(tmp_path: Path) -> None:
     script = """
 display.begin()

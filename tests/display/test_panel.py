@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from io import StringIO
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -62,9 +63,13 @@ def test_a_narrow_terminal_keeps_what_matters() -> None:
     assert pace.startswith("812 batches/s") and cell_len(pace) <= 60
 
 
-def test_the_latest_metrics_are_shown_and_the_rest_counted() -> None:
-    _, shown, *_ = lines(snapshot(metrics={"old": 1.0, **LONG}), 120)
-    assert "/11 11.5" in shown and "/10 10.5" in shown and shown.endswith("+11 more") and "old" not in shown
+def test_losses_are_shown_first_and_the_rest_is_counted() -> None:
+    metrics = {"lr": 0.1, "loss": 0.5, "val/loss": 0.75, "val/accuracy": 0.25}
+    for order in permutations(metrics):
+        latest = {name: metrics[name] for name in order}
+        assert lines(snapshot(metrics=latest), 40)[1] == "loss 0.5  lr 0.1  val/loss 0.75  +1 more"
+        assert lines(snapshot(metrics=latest), 32)[1] == "loss 0.5  val/loss 0.75  +2 more"
+    assert lines(snapshot(metrics={**LONG, **metrics}), 120)[1].endswith("/0 0.5  +11 more")
     assert "more" not in lines(snapshot(), 120)[1]
 
 
@@ -72,7 +77,8 @@ def test_a_line_that_fits_exactly_hides_nothing() -> None:
     metrics = {"loss": 0.5, "lr": 0.1}
     width = len("loss 0.5  lr 0.1")
     assert lines(snapshot(metrics=metrics), width)[1] == "loss 0.5  lr 0.1"
-    assert lines(snapshot(metrics=metrics), width - 1)[1] == "lr 0.1  +1 more"
+    assert lines(snapshot(metrics={**metrics, "x": 1.0}), width + 1)[1] == "loss 0.5  +2 more"
+    assert lines(snapshot(metrics=metrics), width - 1)[1] == "loss 0.5"
 
 
 def test_a_name_that_is_too_long_keeps_its_end() -> None:
@@ -144,6 +150,11 @@ def test_the_bar_shows_the_run_or_else_the_epoch() -> None:
     assert "━" not in lines(snapshot(done=None, epoch_batches=None), 120)[0]
     full, half = (lines(snapshot(done=done), 120)[0].count("━") for done in (1.0, 0.5))
     assert full == 2 * half > 0
+
+
+def test_host_time_is_in_one_order() -> None:
+    seconds = {"train": 1.0, "other": 1.0, "save": 1.0, "data": 1.0, "idle": 0.0}
+    assert parts(snapshot(seconds=seconds)).host_time == ("data 25 %", "train 25 %", "save 25 %", "other 25 %")
 
 
 def test_little_is_known_at_the_beginning() -> None:

@@ -63,6 +63,9 @@ def test_tied_to_an_earlier_child() -> None:
     model["second"][0] = model["first"][0]
     tied = {row.path: (row.parameters, row.tied) for row in ModelSummary.of(model).rows}
     assert tied == {"first": (12, 0), "first.0": (12, 0), "second": (0, 12), "second.0": (0, 12)}
+    model["first"] = model["first"][0]
+    tied = {row.path: (row.parameters, row.tied) for row in ModelSummary.of(model).rows}
+    assert tied == {"first": (12, 0), "second": (0, 12), "second.0": (0, 12)}
 
 
 def test_partly_frozen() -> None:

@@ -161,7 +161,7 @@ class Page:
                 self._code = _command_here(arguments, keep_kinds=False)
             return printed.getvalue()
         done = subprocess.run(
-            ["bash", "-c", words],  # noqa: S607
+            ["bash", "-c", words],
             cwd=self._folder,
             env=self._environment(),
             stdout=subprocess.PIPE,

@@ -158,7 +158,8 @@ def test_commands_that_can_be_typed(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["graphtrain rum train.py", "graphtrain run train.py --run_dir r", "true && graphtrain check", "graphtrain show"]
+    "line",
+    ["graphtrain rum train.py", "graphtrain run train.py --run_dir r", "true && graphtrain check", "graphtrain show"],
 )
 def test_commands_that_cannot_be_typed(line: str) -> None:
     with pytest.raises(Exception):  # noqa: B017 - typer's own, of a version's making

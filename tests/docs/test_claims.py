@@ -65,7 +65,7 @@ def test_every_option_named_exists(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=by_name)
 def test_every_parameter_and_field_named_exists(path: Path) -> None:
     fit = Graph.load("fit")
-    nodes = {name: one for name, one in fit.nodes.items()}
+    nodes = dict(fit.nodes)
     inner = nodes["validate"].body
     assert inner is not None
     nodes |= {f"validate/{name}": one for name, one in inner.nodes.items()}

@@ -19,7 +19,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder, the current one, and a process as a reader's: plain text, one thread, no settings left behind."""
+    """An empty folder, the current one; what a page changes in this process is afterwards as it was."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")

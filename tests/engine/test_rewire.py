@@ -132,6 +132,36 @@ def test_a_slot_that_is_missing_is_refused() -> None:
     assert trainer.run() is Outcome.FINISHED, "unharmed"
 
 
+def test_a_slot_that_is_read_with_a_default_is_not_missed(tmp_path: Path) -> None:
+    @node(writes="average")
+    def average_loss(loss: Any, average: Any = None) -> Any:
+        return loss if average is None else 0.5 * average + 0.5 * loss
+
+    plain = Graph.load("fit").set("finish", after="1 epochs")
+    trainer = tiny(plain, run_dir=tmp_path)
+    trainer.run(until="2 steps")
+    trainer.rewire(plain.insert("average_loss", average_loss, after="step"))
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.progress["average_loss"]["runs"] == 3 and trainer.read("average") is not None
+
+
+def test_further_resources_come_with_the_graph_that_reads_them() -> None:
+    @node
+    def average_weights(model: Any, average: Any, *, decay: float = 0.9) -> None:
+        for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
+            mean.data.lerp_(parameter.data, 1 - decay)
+
+    trainer = tiny()
+    trainer.run(until="2 steps")
+    graph = trainer.graph.insert("average_weights", average_weights, after="step")
+    with pytest.raises(GraphError, match="`average` is read by `average_weights`"):
+        trainer.rewire(graph)
+    average = torch.nn.Linear(1, 1)
+    trainer.rewire(graph, average=average)
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.read("average") is average and trainer.progress["average_weights"]["runs"] == 3
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -179,6 +209,7 @@ def test_a_checkpoint_after_it_is_one_of_the_new_graph(tmp_path: Path) -> None:
 def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
+    run_dir = more.pop("run_dir", None)
     resources = {
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
@@ -187,4 +218,4 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
         **more,
     }
     graph = graph if graph is not None else Graph.load("fit").set("finish", after="1 epochs")
-    return Trainer(graph, display=None, say=lambda line: None, **resources)
+    return Trainer(graph, run_dir, display=None, say=lambda line: None, **resources)

@@ -511,3 +511,39 @@ def test_a_guard_inside_a_body_reads_a_slot_written_around_it() -> None:
 
 def test_small_graph_is_sound() -> None:
     assert small_graph().check() == []
+
+
+def test_a_model_that_would_train_in_evaluation_mode_is_said() -> None:
+    """Pretrained models come so, and a cell of a notebook may have left it so; nobody would notice."""
+    said: list[str] = []
+    model = torch.nn.Linear(1, 1)
+    trainer = tiny(said=said, model=model, val_data=[torch.ones(2, 1)])
+    trainer.run(until="1 epochs")
+    assert not [line for line in said if "evaluation mode" in line], "the evaluation puts it back"
+    model.eval()
+    trainer.run()
+    assert [line for line in said if "`model` is in evaluation mode and is trained so" in line]
+
+
+def test_a_stop_inside_an_evaluation_is_no_such_case(tmp_path: Path) -> None:
+    said: list[str] = []
+    trainer = tiny(said=said, val_data=[torch.ones(2, 1)] * 3)
+    while not trainer.position.startswith("validate/eval_batch"):
+        trainer.advance()
+    trainer.run()
+    assert not [line for line in said if "evaluation mode" in line]
+
+
+def test_what_can_be_read() -> None:
+    trainer = tiny()
+    trainer.run(until="2 batches")
+    assert trainer.read("model") is trainer.resources["model"]
+    assert trainer.read("batch").shape == (2, 1) and trainer.read("next_batch.batches") == 2
+    for name, hint in (
+        ("btach", "there is no slot `btach`; did you mean `batch`?"),
+        ("stpe.steps", "there is no node `stpe`; did you mean `step`?"),
+        ("step.step", "`step` has no field `step`; did you mean `steps`?"),
+    ):
+        with pytest.raises(KeyError, match=hint.replace("?", r"\?")):
+            trainer.read(name)
+    assert repr(trainer) == "<Trainer of fit: stopped, step 2, epoch 0.40, batch 2/5>"

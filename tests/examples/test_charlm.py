@@ -151,7 +151,7 @@ def test_the_rate_rises_then_falls_and_its_numbers_are_saved(charlm: ModuleType)
     assert rates[:5] == sorted(rates[:5]) and rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[20:] == [pytest.approx(0.05)] * 10
     saved = charlm.setup(**TINY)["scheduler"].state_dict()
-    assert saved["lr_lambdas"] == [{"warmup_steps": 100, "steps": 2 * 8}]
+    assert saved["lr_lambdas"] == [{"warmup_steps": 1, "steps": 2 * 8}]
 
 
 # --- Weights alone ---------------------------------------------------------------------------------------------------
