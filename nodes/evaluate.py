@@ -83,9 +83,6 @@ class EvalBatch:
         self._recorder.means(split).add({name: detached(value) for name, value in metrics.items()}, samples)
 
 
-eval_batch = EvalBatch  # the name that the entry point has
-
-
 @node(writes="metrics", effects="train")
 def end_evaluation(
     model: torch.nn.Module, split: str, training_state: dict[str, Any], recorder: Recorder

@@ -16,6 +16,7 @@ OUTER = ("command", "nodes", "graphs", "viz")
 # What can be read, edited, checked and drawn without torch, whose import takes a second.
 DEFINITION = [
     "checks",
+    "difference",
     "edit",
     "elements",
     "errors",

@@ -1,4 +1,4 @@
-"""The examples of README run, and what they say is so."""
+"""README is executed as the pages under docs/ are, and what it shows is what comes."""
 
 from __future__ import annotations
 
@@ -8,42 +8,61 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from graphtrain import Graph
+from graphtrain import Graph, node
 from graphtrain.command.app import app
+from graphtrain.viz.render import render
+from tests.docs.execution import Page
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-TYPED = re.findall(r"^\$ (graphtrain [^\n#]*)", README, re.MULTILINE)
+README = ROOT / "README.md"
+TEXT = README.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
-def test_python_blocks_run(block: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})  # noqa: S102 - our own text
-    assert "error" not in capsys.readouterr().err
-
-
-def test_commands_exist_with_their_options() -> None:
-    known = {command.name for command in app.registered_commands}
-    assert TYPED
-    for line in TYPED:
-        assert line.split()[1] in known
-
-
-def test_the_refusal_that_is_shown_is_the_one_that_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def test_every_block_is_executed(folder: Path) -> None:
+    assert Page(README, folder).execute() >= 8
+
+
+def test_the_refusal_that_is_shown_is_the_one_that_comes(folder: Path) -> None:
     text = (ROOT / "graphs" / "fit.toml").read_text(encoding="utf-8")
     text = text.replace('after = "10 epochs"', 'after = "10 epoch"').replace(
         "accumulate  = { every = 1 }", "accumulate  = { evry = 4 }"
     )
     Path("my_fit.toml").write_text(text, encoding="utf-8")
     result = CliRunner().invoke(app, ["check", "my_fit.toml"])
-    shown = re.search(r"\$ graphtrain check my_fit.toml\n(my_fit.*?)```", README, re.DOTALL)
+    shown = re.search(r"\$ graphtrain check my_fit.toml\n(my_fit.*?)```", TEXT, re.DOTALL)
     assert shown is not None
     assert result.output == shown.group(1)
 
 
+def test_the_picture_is_of_the_graph_beside_it(folder: Path) -> None:
+    """Where things stand may differ with the program that lays them out; what stands there may not."""
+
+    @node
+    def average(model: object, mean: object, *, decay: float = 0.999) -> None:
+        """As in README."""
+
+    drawn = render(Graph.load("fit").insert("average", average, after="step"), folder / "average.svg")
+    words = [re.findall(r"<text[^>]*>([^<]*)</text>", one.read_text()) for one in (drawn, ROOT / "docs/average.svg")]
+    assert "average" in words[0]
+    assert sorted(words[0]) == sorted(words[1])
+
+
 def test_the_tree_names_what_there_is() -> None:
-    for name in re.findall(r"^(\w+)/ ", README, re.MULTILINE):
+    for name in re.findall(r"^(\w+)/ ", TEXT, re.MULTILINE):
         assert (ROOT / name).is_dir()
-    assert Graph.load("fit").check() == []
+    for line in re.findall(r"^  (\w\S*/.*|\w+\.py.*?)  ", TEXT, re.MULTILINE):
+        for name in line.split():
+            assert (ROOT / "graphtrain" / name).exists(), name
+
+
+def test_the_examples_it_names_exist() -> None:
+    for name in re.findall(r"\]\(([\w./]+)\)", TEXT):
+        assert (ROOT / name).exists(), name

@@ -111,7 +111,8 @@ def _shown(value: Any) -> str:
 def _print(title: str, form: str, rows: list[tuple[str, str, str, str]]) -> None:
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for column in (form, "default", "type", ""):
+    table.add_column(form, no_wrap=True)
+    for column in ("default", "type", ""):
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(escape(printable(text)) for text in row))

@@ -103,6 +103,8 @@ def _alive(status: dict[str, Any]) -> bool | None:
     process = status.get("process")
     if isinstance(process, bool) or not isinstance(process, int) or process <= 0:
         return False
+    if _is_zombie(process):
+        return False
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -110,3 +112,11 @@ def _alive(status: dict[str, Any]) -> bool | None:
     except PermissionError:
         return True
     return True
+
+
+def _is_zombie(process: int) -> bool:
+    """True for a process that has ended and that nobody has asked how; Linux only."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError, UnicodeDecodeError):
+        return False

@@ -74,4 +74,4 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
         more = f"\n    ... and {len(problems) - 10} more" if len(problems) > 10 else ""
         raise UsageError(f"--init: `{path}` does not fit `{name}`:\n{shown}{more}")
     modules[name].load_state_dict(saved, strict=False)  # strict but for the other names of tied parameters
-    return f"`{name}` begins with {path}"
+    return f"--init: `{name}` has the weights of {path}, unless the run goes on from a checkpoint"

@@ -48,9 +48,11 @@ class Lines(Display):
         self._last = -float("inf")
         self._begun = False
 
-    def begin(self) -> None:
-        """From now on lines are said."""
+    def begin(self, snapshot: Snapshot | None = None) -> None:
+        """From now on lines are said, of metrics that the snapshot does not hold."""
         self._begun = True
+        if snapshot is not None:
+            self._said = dict(snapshot.metrics)
         self._last = max(self._last, self._clock() - self.interval_seconds)
 
     def show(self, snapshot: Snapshot) -> None:

@@ -29,7 +29,7 @@ class Live(Display):
         self._footer = Footer()
         self._console = Console(file=StringIO())
 
-    def begin(self) -> None:
+    def begin(self, snapshot: Snapshot | None = None) -> None:
         """Take the place at the bottom."""
         if self._footer.is_open or not can_be_drawn_on(sys.stderr):
             return

@@ -30,7 +30,7 @@ class Notebook(Display):
         self._output: Any = None
         self._begun = False
 
-    def begin(self) -> None:
+    def begin(self, snapshot: Snapshot | None = None) -> None:
         """From now on there is an output, below the cell that runs."""
         self._begun = True
         self._output = None

@@ -59,7 +59,7 @@ class Parts:
 
     @property
     def pace(self) -> tuple[str, ...]:
-        """How it goes, the most wanted first."""
+        """How it goes."""
         return tuple(filter(None, (*self.rates, self.elapsed, self.left, self.memory)))
 
 
@@ -194,7 +194,7 @@ class Panel:
         yield from self._first_line(console, options)
         if said.metrics:
             yield self._metrics_line(width)
-        yield _line(said.pace, width)
+        yield self._pace_line(width)
         if said.host_time:
             yield _line((f"host time: {said.host_time[0]}", *said.host_time[1:]), width, style="dim")
 
@@ -221,6 +221,13 @@ class Panel:
             line.append(" ").append_text(drawn)
         line.append(percent + tail().removesuffix(said.place)).append(said.place, style=self._colour)
         yield _cut(line, options.max_width)
+
+    def _pace_line(self, width: int) -> Text:
+        words = list(self._parts.pace)
+        for dispensable in (self._parts.memory, self._parts.elapsed):
+            if dispensable in words and cell_len(_GAP.join(words)) > width:
+                words.remove(dispensable)
+        return _line(words, width)
 
     def _metrics_line(self, width: int) -> Text:
         metrics = self._parts.metrics

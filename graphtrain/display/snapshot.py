@@ -90,8 +90,8 @@ class Display(ABC):
     interval_seconds: float = 0.1
 
     @abstractmethod
-    def begin(self) -> None:
-        """The run begins, or goes on."""
+    def begin(self, snapshot: Snapshot | None = None) -> None:
+        """The run begins; or it goes on, from where the snapshot stands: what that holds is not new."""
 
     @abstractmethod
     def show(self, snapshot: Snapshot) -> None:

@@ -141,7 +141,7 @@ class Activity:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """What stands above a run. It prints as text, with colours through rich, and as HTML in a notebook.
 
@@ -168,7 +168,7 @@ class Summary:
             if section.hidden:
                 yield Text(f"  {section.hidden}", style="dim")
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return plain_text(self)
 
     def _repr_html_(self) -> str:

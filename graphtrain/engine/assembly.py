@@ -45,7 +45,7 @@ class Assembly:
     ) -> None:
         self.graph = graph
         self.program = Program(graph, prepared)
-        if problems := self.program.missing_problems(resources):
+        if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
             raise GraphError(problems, f"graph `{graph.name}`")
         # Nodes that are as they were keep their object: an iterator it holds goes on, nothing is fetched again.
         self._kept = _take_over(self.program, former.program, renamed or {}) if former is not None else set()

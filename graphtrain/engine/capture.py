@@ -144,8 +144,9 @@ class State:
                 reason = str(error).strip().replace("\n\t", "\n    ")
                 raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}") from None
         for name, module in self._modules.items():
-            restore_module(module, tree["modules"][name])
-            restore_gradients(module, tree["gradients"][name])
+            if name not in anew:
+                restore_module(module, tree["modules"][name])
+                restore_gradients(module, tree["gradients"][name])
         for name, optimizer in self._optimizers.items():
             if name not in anew:
                 restore_optimizer(optimizer, tree["optimizers"][name], self._owned())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,16 @@ class Circumstances:
             "about": dict(self.about),
         }
 
-    def compared(self, saved: Mapping[str, Any], *, changed_graph: bool) -> str:
-        """What has changed since a manifest was written, in words: ``code, data, threads unchanged: exact``."""
+    def compared(self, saved: Mapping[str, Any], others: Sequence[str] = ()) -> str:
+        """What has changed since a manifest was written, in words: ``code, data, threads unchanged: exact``.
+
+        Arguments:
+            others: what else has changed, in words. Default: nothing.
+        """
         code = saved["origin"]["code"]
         arguments, before = self.about.get("arguments", {}), saved["about"].get("arguments", {})
         changes = {
-            "the graph": ["the graph"] if changed_graph else [],
+            "others": others,
             "code": code_changes(code, self.origin.code),
             "arguments": [
                 f"{name} {before.get(name, 'default')} -> {arguments.get(name, 'default')}"

@@ -21,16 +21,15 @@ _MOST_AMOUNTS = 3
 
 
 def summary_of(program: Program) -> Summary:
-    """The models among the resources, and every node of the outermost graph that has a trigger."""
+    """The models among the resources, and every node of the outermost graph that has a trigger and something to do."""
     models = {name: ModelSummary.of(one) for name, one in program.resources.items() if isinstance(one, torch.nn.Module)}
     activities = []
     for bound in program.main.nodes.values():
         verb = bound.kind.trigger
         trigger = bound.parameters.get(verb) if verb is not None else None
-        if verb is not None and isinstance(trigger, Trigger):
+        if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
             amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
-            remark = "bypassed" if bound.bypassed else "" if trigger.terms else "never"
-            activities.append(Activity(bound.path, verb, amount, remark))
+            activities.append(Activity(bound.path, verb, amount, "" if trigger.terms else "never"))
     return Summary(program.graph.name, models, activities)
 
 

@@ -33,6 +33,7 @@ _MOVING = frozenset(
         *("scale", "_growth_tracker"),  # the scaler of half precision
     }
 )
+_ABSENT = {CLASS: "absent"}
 _NOT_HYPER = frozenset({"params", "param_names", "initial_lr"})
 
 
@@ -68,7 +69,7 @@ class SetUp:
     """The optimizers, schedulers and other resources with a `state_dict`, as they were before any step.
 
     Arguments:
-        stateful: by name; modules are passed over, for their state is what is trained.
+        stateful: by name; of modules only that they are there, for their state is what is trained.
         former: what is known of those that are not new. Default: all are.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
@@ -79,7 +80,7 @@ class SetUp:
     def __init__(self, stateful: Mapping[str, Any], former: SetUp | None = None) -> None:
         self._resources = {name: one for name, one in stateful.items() if not isinstance(one, torch.nn.Module)}
         self._fresh: dict[str, Any] = {}
-        self.values: Values = {}
+        self.values: Values = {name: {} for name in stateful}
         for name, one in self._resources.items():
             if former is not None and former._resources.get(name) is one:
                 self._fresh[name], self.values[name] = former._fresh[name], former.values[name]
@@ -95,9 +96,9 @@ class SetUp:
         """
         found = []
         for name in sorted({*saved, *self.values}):
-            before, now = saved.get(name, {}), self.values.get(name, {})
+            before, now = saved.get(name, _ABSENT), self.values.get(name, _ABSENT)
             if before.get(CLASS) != now.get(CLASS):  # the names of other fields say nothing any more
-                found.append(Difference(f"{name}.{CLASS}", before.get(CLASS), now.get(CLASS)))
+                found.append(Difference(f"{name}.{CLASS}", before.get(CLASS, "there"), now.get(CLASS, "there")))
                 continue
             for field in dict.fromkeys([*before, *now]):
                 one = Difference(f"{name}.{field}", before.get(field), now.get(field))

@@ -19,6 +19,8 @@ from graphtrain.trigger import Term
 # Rates are taken over this much training; shorter ones tremble, longer ones hide a change.
 _RATE_SECONDS = 10.0
 _SAMPLE_SECONDS = 0.5
+# Of less, nothing can be told.
+_LEAST_SECONDS = 0.02
 
 
 @final
@@ -85,10 +87,14 @@ class Observer:
                 samples.popleft()
         since, before = samples[0]
         span = spent - since
-        return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()} if span > 0 else {}
+        if span < _LEAST_SECONDS:
+            return {}
+        return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
 
     def _seconds_left(self, whereabouts: Whereabouts, elapsed: float) -> float | None:
         """By the end that comes first, if the run goes on as it went in this process."""
+        if elapsed < _SAMPLE_SECONDS:
+            return None
         left = []
         for term, before in self._done_at_start.items():
             done = whereabouts.done(term)

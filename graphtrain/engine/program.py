@@ -15,7 +15,7 @@ from graphtrain.engine.resources import PROVIDED
 from graphtrain.graph import Graph
 from graphtrain.guards.syntax import Expression, FieldOf, Name, expand, parse, walk
 from graphtrain.kind import Kind, Read
-from graphtrain.names import suggestion
+from graphtrain.names import FOREIGN, suggestion
 from graphtrain.problem import Problem
 from graphtrain.registry import kind_of_node
 from graphtrain.trigger import Term, Trigger
@@ -350,13 +350,27 @@ class Program:
             if slot in bound.kind.transient
         }
 
+    def foreign_problems(self) -> list[Problem]:
+        """A problem for every resource that nobody reads and that has the name of a setting elsewhere."""
+        unread = [name for name in self.resources if name in FOREIGN and name not in self.asked | reads_of(self.graph)]
+        return [
+            Problem(
+                "G302",
+                "error",
+                self.graph.name,
+                f"nothing reads a resource `{name}`",
+                f"that is {FOREIGN[name]} here",
+            )
+            for name in unread
+        ]
+
     def unread_resources(self) -> list[str]:
         """What to say of each resource that no node of the graph reads."""
         known = self.asked | reads_of(self.graph)
         lines = []
         for name in self.resources:
             if name not in known and name not in PROVIDED and name not in USUAL:
-                hint = suggestion(name, known - set(PROVIDED))
+                hint = suggestion(name, known - set(PROVIDED) - {name})
                 lines.append(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you mean" in hint else ""))
         return lines
 

@@ -49,7 +49,7 @@ class Reporter:
         """The run goes on from here; `shown` on the display or not."""
         self._showing = shown and self._display is not None
         if self._showing:
-            self._draw(lambda display: display.begin())
+            self._draw(lambda display: display.begin(self._snapshot()))
         self._next_show = now if self._showing else math.inf
         self._next_status = now if self._write_status is not None else math.inf
         self._watch.next_tick = now
@@ -57,8 +57,8 @@ class Reporter:
     def tick(self, now: float) -> None:
         """Show what is due; called after the visits that are timed."""
         if now >= self._next_show and self._display is not None:
-            self._draw(lambda display: display.show(self._snapshot()))
             self._next_show = now + self._display.interval_seconds
+            self._draw(lambda display: display.show(self._snapshot()))
         if now >= self._next_status and self._write_status is not None:
             self._write_status()
             self._next_status = now + _STATUS_SECONDS

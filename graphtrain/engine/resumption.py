@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphtrain.difference import differences as graph_differences
 from graphtrain.engine.assembly import Assembly
 from graphtrain.engine.hyper_parameters import SetUp, difference_error
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.graph import Graph
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.tree import tree_digest
 from graphtrain.text.canonical import structural_hash
@@ -46,12 +48,14 @@ class Restored:
     """Where a run stands that was put back.
 
     Attributes:
-        decided: True if it goes on with other hyper-parameters than it was saved with.
+        differs: True if some hyper-parameters are not those that the run was set up with.
+        changes: of the graph and of hyper-parameters, these with what was decided; in words.
     """
 
     position: int
     ended: bool
-    decided: bool
+    differs: bool
+    changes: list[str]
 
 
 def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resumption) -> Restored:
@@ -79,15 +83,13 @@ def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resu
     assembly.state.restore_progress(tree)
     assembly.go_on(position)
     assembly.state.restore_generators(tree)
-    if not anew and not changed_graph(manifest, assembly):
+    same_graph = manifest["graph_hash"] == structural_hash(assembly.graph)
+    changes = [] if same_graph else graph_differences(Graph.from_json(manifest["graph"]), assembly.graph)
+    if not anew and same_graph:
         _expect_digest(checkpoint, assembly, position, ended)
     set_up.apply(chosen, saved)
-    return Restored(position, ended, bool(differences))
-
-
-def changed_graph(manifest: Mapping[str, Any], assembly: Assembly) -> bool:
-    """True if the graph is not the one that the checkpoint was made with."""
-    return bool(manifest["graph_hash"] != structural_hash(assembly.graph))
+    decided = [f"{one} ({'taken' if one.name in chosen else 'kept as saved'})" for one in differences]
+    return Restored(position, ended, bool(differences), changes + decided)
 
 
 def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:

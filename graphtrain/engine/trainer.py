@@ -28,7 +28,7 @@ from graphtrain.engine.loop import CheckpointRequests, Loop, Request, Visit
 from graphtrain.engine.observer import Observer
 from graphtrain.engine.reporter import Reporter
 from graphtrain.engine.resources import prepare, refuse_provided, resolve_device
-from graphtrain.engine.resumption import Resumption, changed_graph, repeated, restore
+from graphtrain.engine.resumption import Resumption, repeated, restore
 from graphtrain.engine.saver import Saver
 from graphtrain.engine.signals import StopSignals
 from graphtrain.engine.stopwatch import Stopwatch
@@ -502,12 +502,12 @@ class Trainer:
         own = keeper is not None and keeper.is_own(checkpoint)
         facts = [
             repeated(whereabouts.trained(), status) if own else "",
-            here.compared(manifest, changed_graph=changed_graph(manifest, self._assembly)),
+            here.compared(manifest, restored.changes),
         ]
         self._say(f"{': '.join(line)}; " + "; ".join(one for one in facts if one))
         if keeper is not None:
             self._recorder.go_on_from(keeper.go_on_from(checkpoint))
-            if restored.decided or not keeper.is_newest(checkpoint):
+            if restored.differs or not keeper.is_newest(checkpoint):
                 self._save_here()  # so that from now on a resume goes on with this
 
     def _announce(self) -> None:

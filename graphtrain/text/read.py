@@ -393,7 +393,8 @@ def _placed_node(node: Node, before: Node | None, place: Place) -> Node:
     if node.place is not None and node == before:
         return node
     if before is not None and before.body is not None and node.body is not None and node.reference == before.reference:
-        return replace(node, body=_placed(node.body, before.body, place))
+        same = replace(node, body=before.body) == before
+        return replace(node, body=_placed(node.body, before.body, place), place=node.place if same else place)
     return replace(node, place=place)
 
 

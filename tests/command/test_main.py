@@ -226,7 +226,7 @@ def test_a_warm_start_begins_with_weights_and_is_no_resume(weights: Path, folder
     words = ["run", "tiny.py", "finish.after=2 steps", "--init", f"model={weights}", "--run-dir", "new"]
     first = command(*words)
     assert first.code == 0, first.err
-    assert f"`model` begins with {weights}" in first.err and "resumed" not in first.err
+    assert f"--init: `model` has the weights of {weights}" in first.err and "resumed" not in first.err
     assert status_of(folder / "new")["step"] == 2
     cold = command("run", "tiny.py", "finish.after=2 steps", "--run-dir", "cold")
     assert cold.code == 0

@@ -365,3 +365,21 @@ def test_values_as_a_text_holds_them() -> None:
         with pytest.raises(ValueError, match="cannot be written in a graph"):
             plain_value(odd)
     assert show_value(True) == "true"
+
+
+def test_one_annotation_that_cannot_be_resolved_hides_no_other() -> None:
+    """As under `from __future__ import annotations`, with a name imported for type checkers only."""
+
+    @node(name="periodic")
+    class Periodic:
+        """Stand-in."""
+
+        every: Trigger = Trigger("1 epochs")
+        size: int = 3
+        _cache: Tensor  # type: ignore[name-defined]  # noqa: F821
+
+        def __call__(self) -> None: ...
+
+    kind = kind_of(Periodic)
+    assert kind.trigger == "every"
+    assert kind.parameters["size"].annotation is int

@@ -612,3 +612,10 @@ sys.exit(f"imported: {kinds + heavy}" if kinds + heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_an_edit_sets_on_a_node_with_a_body_stands_where_the_edit_stands(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('format = 1\nextends = "fit"\n\n[[edit]]\nset = "validate"\nevery = "0.25 epoch"\n')
+    (problem,) = Graph.load(file).check()
+    assert (problem.code, problem.where) == ("G106", f"{file}:4 nodes.validate.every"), problem

@@ -136,7 +136,7 @@ def test_one_of_each(tmp_path: Path) -> None:
     assert (group["lr"], group["momentum"]) == (0.01, 0)
 
 
-@pytest.mark.parametrize("names", ["optimiser.lr", "optimizer.rate", "model", "nothing"])
+@pytest.mark.parametrize("names", ["optimiser.lr", "optimizer.rate", "model.width", "nothing"])
 def test_a_name_that_means_nothing_is_refused(names: str, tmp_path: Path) -> None:
     trainer(tmp_path).run(until="6 steps")
     with pytest.raises(UsageError, match=f"from_setup: there is no `{names}`"):
@@ -289,3 +289,31 @@ def test_other_resources_with_state_are_compared_too(tmp_path: Path) -> None:
     third = with_curriculum(5)
     third.run(from_setup="curriculum.hardest")
     assert (third.resources["curriculum"].hardest, third.resources["curriculum"].seen) == (5, [0, 7])
+
+
+def test_a_module_that_is_new_begins_without_a_past(tmp_path: Path) -> None:
+    """As the mean of weights does, which the new graph reads and the old one had not."""
+    first = trainer(tmp_path)
+    first.run(until="6 steps")
+    objects = {name: first.resources[name] for name in ("optimizer", "train_data", "training_step", "model")}
+
+    def with_mean() -> Trainer:
+        mean = torch.nn.Linear(3, 1)
+        return Trainer(first.graph, tmp_path, display=None, say=lambda line: None, mean=mean, **objects)
+
+    with pytest.raises(UsageError, match=r"mean.class: absent -> there"):
+        with_mean().run()
+    second = with_mean()
+    second.run(from_setup="mean", until="8 steps")
+    assert second.progress["step"]["steps"] == 8
+    third = with_mean()
+    third.run()
+    assert torch.equal(third.read("mean").weight, second.read("mean").weight), "it has a past now"
+
+
+def test_what_was_decided_is_said(tmp_path: Path) -> None:
+    trainer(tmp_path).run(until="6 steps")
+    said: list[str] = []
+    trainer(tmp_path, said=said, lr=0.01, momentum=0.9).run(from_setup="optimizer.lr", from_saved=True)
+    line = next(one for one in said if one.startswith("resumed"))
+    assert line.endswith("; changed: optimizer.lr: 0.1 -> 0.01 (taken), optimizer.momentum: 0 -> 0.9 (kept as saved)")

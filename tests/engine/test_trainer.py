@@ -547,3 +547,10 @@ def test_what_can_be_read() -> None:
         with pytest.raises(KeyError, match=hint.replace("?", r"\?")):
             trainer.read(name)
     assert repr(trainer) == "<Trainer of fit: stopped, step 2, epoch 0.40, batch 2/5>"
+
+
+def test_a_setting_of_another_library_is_answered_with_ours() -> None:
+    with pytest.raises(GraphError) as caught:
+        tiny(max_epochs=3, train_dataloader=[1])
+    assert [one.code for one in caught.value.problems] == ["G302", "G302"]
+    assert 'that is `finish.after = "N epochs"` here' in str(caught.value)
