@@ -115,7 +115,9 @@ def _print(title: str, form: str, rows: list[tuple[str, str, str, str]]) -> None
     for column in ("default", "type", ""):
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(printable(text)) for text in row))
+        name, default, wanted, meaning = row
+        short = re.sub(r"^an? | such as .*", "", wanted)
+        table.add_row(*(escape(printable(text)) for text in (name, default, short, meaning)))
     console.print(f"\n[bold]{escape(printable(title))}[/bold]" + ("" if rows else ": none"))
     if rows:
         console.print(table)

@@ -92,6 +92,8 @@ def _process(status: dict[str, Any]) -> str:
     host = status.get("host")
     if host is not None and host != socket.gethostname():
         return f" on host {_text(host)}"
+    if status.get("state") in ("finished", "stopped", "failed"):
+        return ""
     alive = _alive(status)
     return "" if alive is None else ", which is alive" if alive else ", which is gone"
 

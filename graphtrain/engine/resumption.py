@@ -95,17 +95,23 @@ def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resu
 def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:
     """What was trained after the checkpoint and is lost, as far as the status of that process told.
 
+    A process that was killed has told less than it did.
+
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
+    >>> repeated((100, 7.5), {"trained": [140, 48.2], "state": "running"})
+    'repeating 40 batches, 41 s, or a little more'
     """
     try:
         batches, seconds = status["trained"]
         lost, lost_seconds = int(batches) - trained[0], float(seconds) - trained[1]
     except (KeyError, TypeError, ValueError):
         return ""
+    killed = status.get("state") in ("running", "stopping")
     if lost <= 0:
-        return "repeating nothing"
-    return f"repeating {lost} {'batch' if lost == 1 else 'batches'}, {max(lost_seconds, 0):.0f} s"
+        return "repeating what came after it" if killed else "repeating nothing"
+    more = ", or a little more" if killed else ""
+    return f"repeating {lost} {'batch' if lost == 1 else 'batches'}, {max(lost_seconds, 0):.0f} s{more}"
 
 
 def _expect_digest(checkpoint: Checkpoint, assembly: Assembly, position: int, ended: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,12 @@ def test_any_unit_that_grows_has_a_rate() -> None:
         .clock("tokens", "count.tokens")
         .set("finish", after="60 tokens")
     )
-    run = trainer(graph)
+
+    def slow_step(model: Any, batch: Any) -> Any:
+        time.sleep(0.01)
+        return model(batch).mean()
+
+    run = trainer(graph, training_step=slow_step)
     run.run()
     rates = run.snapshot().rates
     assert set(rates) == {"batches", "samples", "tokens"}
