@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from graphtrain.command.script import is_importing
 from graphtrain.graph import Graph
-
-_IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
 
 
 def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
@@ -32,22 +29,12 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
     >>> if __name__ == "__main__":
     ...     main(setup)
     """
-    if _in_a_worker() or _IMPORTING.get():
+    if _in_a_worker() or is_importing():
         return
     from graphtrain.command.app import program_app
 
     words, script = _program()
     program_app(setup, graph, words, script)(prog_name=" ".join(words))
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """A span of code in which scripts are imported, not run."""
-    token = _IMPORTING.set(True)
-    try:
-        yield
-    finally:
-        _IMPORTING.reset(token)
 
 
 def _in_a_worker() -> bool:

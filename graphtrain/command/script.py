@@ -5,13 +5,21 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from graphtrain.command.program import importing
 from graphtrain.errors import UsageError
 from graphtrain.names import nearest
+
+
+_IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
+
+
+def is_importing() -> bool:
+    """True while a script is imported, and not run."""
+    return _IMPORTING.get()
 
 
 def import_script(path: Path) -> ModuleType:
@@ -39,8 +47,11 @@ def import_script(path: Path) -> ModuleType:
     if folder_name not in sys.path:
         sys.path.insert(0, folder_name)
     importlib.invalidate_caches()  # the script may be younger than the last look into its folder
-    with importing():
+    token = _IMPORTING.set(True)
+    try:
         module = importlib.import_module(path.stem)
+    finally:
+        _IMPORTING.reset(token)
     if module.__file__ is None or not path.samefile(module.__file__):
         found = module.__file__ or "a package without a file"
         raise UsageError(f"`{path}` has the name of another module, `{path.stem}` ({found})", "rename the script")
