@@ -20,6 +20,7 @@ DEFINITION = [
     "edit",
     "elements",
     "errors",
+    "frames",
     "graph",
     "guards",
     "kind",

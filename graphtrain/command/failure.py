@@ -6,21 +6,16 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 from graphtrain.command.printable import printable
 from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, UsageError
+from graphtrain.frames import users_frames
 
 FAILED = 1
 BAD_USAGE = 2
 STOPPED = 75  # EX_TEMPFAIL: "try again", which job queues know
 INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
-
-_PACKAGE = Path(__file__).parent.parent
-# By the name of the module, not by its file: a user's own folder may well be called `click`.
-_MACHINERY = frozenset({"typer", "click", "rich", "importlib", "contextlib", "runpy"})
 
 
 @contextmanager
@@ -56,18 +51,3 @@ def say_error(error: GraphtrainError) -> None:
 def _exit_with_traceback(error: Exception) -> NoReturn:
     traceback.print_exception(error)
     sys.exit(FAILED)
-
-
-def users_frames(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame after graphtrain's own and its libraries'; None if there is none."""
-    while frames is not None:
-        if not _is_ours(frames):
-            return frames
-        frames = frames.tb_next
-    return None
-
-
-def _is_ours(frames: TracebackType) -> bool:
-    frame = frames.tb_frame
-    module = str(frame.f_globals.get("__name__", ""))
-    return Path(frame.f_code.co_filename).is_relative_to(_PACKAGE) or module.partition(".")[0] in _MACHINERY

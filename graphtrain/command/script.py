@@ -13,7 +13,6 @@ from typing import Any
 from graphtrain.errors import UsageError
 from graphtrain.names import nearest
 
-
 _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
 
 

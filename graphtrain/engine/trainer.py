@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, final
 
 import torch
@@ -34,6 +34,7 @@ from graphtrain.engine.signals import StopSignals
 from graphtrain.engine.stopwatch import Stopwatch
 from graphtrain.engine.until import gated_visits, until_trigger
 from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, UsageError
+from graphtrain.frames import users_frames
 from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
@@ -568,7 +569,8 @@ class Trainer:
             self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         except CheckpointError as problem:
             error.add_note(f"the status could not be written either: {problem}")
-        raise error.with_traceback(_users_frames(error))
+        frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
+        raise error.with_traceback(frames or error.__traceback__)
 
     # ---- words
 
@@ -580,16 +582,3 @@ class Trainer:
 
 def _say_on_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _users_frames(error: BaseException) -> TracebackType | None:
-    """The traceback from the first frame outside this package on; the whole of it for an error of our own."""
-    package = str(Path(__file__).parent.parent)
-    traceback = error.__traceback__
-    frame = None if isinstance(error, GraphtrainError) else traceback
-    while frame is not None:
-        file = frame.tb_frame.f_code.co_filename
-        if not file.startswith(package):
-            return frame
-        frame = frame.tb_next
-    return traceback
