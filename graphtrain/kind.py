@@ -10,13 +10,13 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, overload
 
+from graphtrain.hints import hints_of
 from graphtrain.parameter import REQUIRED, Parameter, is_trigger
 
 Effect = Literal["backward", "clip", "unscale", "use", "step", "zero_grad", "eval", "train"]
@@ -361,7 +361,7 @@ def _declare(
 def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str, Field]]:
     parameters: dict[str, Parameter] = {}
     fields: dict[str, Field] = {}
-    for attribute, annotation in _hints(target).items():
+    for attribute, annotation in hints_of(target).items():
         value = inspect.getattr_static(target, attribute, REQUIRED)
         if attribute.startswith("_") or typing.get_origin(annotation) is typing.ClassVar:
             continue
@@ -373,7 +373,7 @@ def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str
             parameters[attribute] = Parameter(attribute, annotation, value)
     for attribute, value in inspect.getmembers_static(target):
         if isinstance(value, property) and not attribute.startswith("_"):
-            returned = _hints(value.fget).get("return", Any)
+            returned = hints_of(value.fget).get("return", Any)
             fields[attribute] = Field(attribute, returned, stored=False)
         elif isinstance(value, _Progress) and attribute not in fields:
             raise TypeError(f"{name}.{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
@@ -411,7 +411,7 @@ def _check_defaults(parameters: Mapping[str, Parameter], name: str) -> None:
 def _signature(
     function: Callable[..., Any], name: str, *, method: bool
 ) -> tuple[tuple[Read, ...], dict[str, Parameter]]:
-    hints = _hints(function)
+    hints = hints_of(function)
     reads: list[Read] = []
     parameters: dict[str, Parameter] = {}
     members = list(inspect.signature(function).parameters.values())
@@ -426,26 +426,6 @@ def _signature(
             is_step_function = StepFunction in (annotation, *get_args(annotation))
             reads.append(Read(one.name, default, is_step_function))
     return tuple(reads), parameters
-
-
-def _hints(target: Any) -> dict[str, Any]:
-    """The resolved annotations; one that names what cannot be imported here counts as Any, and the others do not."""
-    try:
-        return typing.get_type_hints(target, include_extras=True)
-    except (NameError, AttributeError, TypeError):
-        owners = reversed(target.__mro__) if inspect.isclass(target) else (target,)
-        return {
-            name: _hint(owner, name, one) for owner in owners for name, one in inspect.get_annotations(owner).items()
-        }
-
-
-def _hint(owner: Any, name: str, annotation: Any) -> Any:
-    space = getattr(owner, "__globals__", None) or vars(sys.modules.get(owner.__module__, typing))
-    alone = SimpleNamespace(__annotations__={name: annotation})
-    try:
-        return typing.get_type_hints(alone, globalns=space, include_extras=True)[name]
-    except (NameError, AttributeError, TypeError):
-        return Any
 
 
 def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:

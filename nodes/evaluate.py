@@ -11,7 +11,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes.precision import Precision, autocast_of
-from graphtrain.nodes.step_result import detached
+from graphtrain.nodes.step_result import metrics_of
 from graphtrain.state.random import capture_random, restore_random, seed_everything
 
 
@@ -79,8 +79,11 @@ class EvalBatch:
             else:
                 with self._autocast:
                     result = function(model, batch)
-        metrics = result if isinstance(result, Mapping) else {"loss": result}
-        self._recorder.means(split).add({name: detached(value) for name, value in metrics.items()}, samples)
+        name = "validation_step" if validation_step is not None else "training_step"
+        if result is None:
+            raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")
+        metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name)
+        self._recorder.means(split).add(metrics, samples)
 
 
 @node(writes="metrics", effects="train")

@@ -38,7 +38,7 @@ class NextBatch:
         exhausted: the data ended without a batch.             empty: the epoch gave no batch at all.
         epoch_length: batches that the current epoch will have; 0 where the data does not say.
         epochs: epochs fetched, as an exact fraction where the length is known.
-        seconds: time spent training, in seconds, summed over interruptions.
+        seconds: time spent training, in seconds, summed over interruptions; not while the run stands still.
     """
 
     limit: Annotated[int, Above(0)] | None = None
@@ -59,6 +59,7 @@ class NextBatch:
     _source: Source
     _iterator: Iterator[Any]
     _turns: int
+    _clock: Callable[[], float]
     _mark: float
     _count: Callable[[Any], int]
     _move: Callable[[Any], Any] | None
@@ -72,19 +73,21 @@ class NextBatch:
         saving: bool,
         say: Callable[[str], None],
         batch_size: Callable[[Any], int] | None = None,
+        running_seconds: Callable[[], float] | None = None,
     ) -> None:
         self._source = source_of(train_data, seed=seed, saving=saving, say=say)
         self._count = batch_size or sample_counter()
         self._move = batch_mover(device)
         self._say = say
         self._turns = 0
-        self._mark = time.monotonic()
+        self._clock = running_seconds or time.monotonic
+        self._mark = self._clock()
         if self.opened and not self.last:  # a resume inside an epoch
             drawn = self.epoch_batches + len(self.ahead)
             self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
 
     def __call__(self) -> tuple[Any, int]:
-        now = time.monotonic()
+        now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
         if self.last or not self.opened:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.trigger import Trigger
 
@@ -19,4 +22,9 @@ class Schedule:
     every: Trigger = Trigger("1 steps")
 
     def __call__(self, scheduler: Any) -> None:
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise UsageError(
+                "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
+                'set schedule.every = "never", and step it in a node of your own after `validate`, from its `metrics`',
+            )
         scheduler.step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,16 +22,31 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     if isinstance(result, Mapping):
         loss = result.get("loss")
         if isinstance(loss, torch.Tensor) and loss.ndim == 0:
-            return loss, {name: detached(value) for name, value in result.items() if name != "loss"}
+            return loss, metrics_of({name: value for name, value in result.items() if name != "loss"}, function)
         came = "a mapping without `loss`" if "loss" not in result else f"a mapping whose `loss` is {_describe(loss)}"
     else:
         came = _describe(result)
     raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {came}")
 
 
-def detached(value: Any) -> Any:
-    """A metric without its autograd graph."""
-    return value.detach() if isinstance(value, torch.Tensor) else value
+def metrics_of(result: Mapping[str, Any], function: str) -> dict[str, Any]:
+    """The metrics of a step function's result, without their autograd graphs.
+
+    Raises:
+        UsageError: one is neither a number nor a scalar tensor; said at the first batch, not when a mean is taken.
+    """
+    return {name: _metric(name, value, function) for name, value in result.items()}
+
+
+def _metric(name: str, value: Any, function: str) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.detach()
+    if isinstance(value, numbers.Real):
+        return value
+    raise UsageError(
+        f"`{function}` returned `{name}`, {_describe(value)}; metrics are numbers or scalar tensors",
+        "return a mean of it, or leave it out",
+    )
 
 
 def _describe(value: Any) -> str:

@@ -23,6 +23,7 @@ DEFINITION = [
     "frames",
     "graph",
     "guards",
+    "hints",
     "kind",
     "machine",
     "names",

@@ -24,7 +24,11 @@ class RunOptions:
 
     graph: Annotated[
         str | None,
-        typer.Option("--graph", help="A shipped graph or the path of a TOML file. Default: fit, or the script's own."),
+        typer.Option(
+            "--graph",
+            help="A shipped graph or the path of a TOML file. Default: what the script gives to main, if "
+            "it is run itself; else fit.",
+        ),
     ] = None
     run_dir: Annotated[
         Path | None,

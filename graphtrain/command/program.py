@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.command.script import is_importing
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 
 
@@ -29,19 +30,24 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
     >>> if __name__ == "__main__":
     ...     main(setup)
     """
-    if _in_a_worker() or is_importing():
+    if _in_a_worker(setup) or is_importing():
         return
+    if not callable(setup):
+        raise UsageError(
+            f"main takes the function that returns the resources; it got a {type(setup).__name__}",
+            "write main(setup), without parentheses after setup",
+        )
     from graphtrain.command.app import program_app
 
     words, script = _program()
     program_app(setup, graph, words, script)(prog_name=" ".join(words))
 
 
-def _in_a_worker() -> bool:
-    """True in a process started by another, also while it still imports what it is to run."""
-    return multiprocessing.parent_process() is not None or getattr(
-        multiprocessing.current_process(), "_inheriting", False
-    )
+def _in_a_worker(setup: Callable[..., Any]) -> bool:
+    """True in a process started by another that only imports the script; one that runs it as its program trains."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        return True  # still importing what it is to run
+    return multiprocessing.parent_process() is not None and getattr(setup, "__module__", "") != "__main__"
 
 
 def _program() -> tuple[list[str], Path | None]:

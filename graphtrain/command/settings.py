@@ -11,6 +11,7 @@ from typing import Any
 
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.hints import hints_of
 from graphtrain.names import suggestion
 from graphtrain.parameter import Parameter
 
@@ -47,6 +48,8 @@ def toml_value(text: str) -> Any:
     >>> toml_value("true"), toml_value("[1, 2]"), toml_value("bf16-mixed"), toml_value("inf")
     (True, [1, 2], 'bf16-mixed', inf)
     """
+    if text in ("True", "False"):
+        return text == "True"
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -80,10 +83,7 @@ def setup_arguments(setup: Callable[..., Any], given: Mapping[str, Any], name: s
     parameters = inspect.signature(setup).parameters
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     named = {key: one for key, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
-    try:
-        hints = typing.get_type_hints(setup)
-    except (NameError, TypeError, AttributeError):
-        hints = {}
+    hints = hints_of(setup)
     checked = {}
     for key, value in given.items():
         if key not in named:

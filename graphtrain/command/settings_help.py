@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rich.table import Table
 from graphtrain.command.printable import printable
 from graphtrain.elements import NESTED
 from graphtrain.graph import Graph
+from graphtrain.hints import hints_of
 from graphtrain.kind import Kind
 from graphtrain.parameter import REQUIRED, plain_value, show_value, type_name
 from graphtrain.registry import kind_of_node
@@ -38,10 +38,7 @@ def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str, str, str]]
     >>> list(setup_rows(setup))
     [('lr', '0.1', 'a number', 'learning rate.')]
     """
-    try:
-        hints = typing.get_type_hints(setup)
-    except (NameError, TypeError, AttributeError):
-        hints = {}
+    hints = hints_of(setup)
     meanings = meanings_of(inspect.getdoc(setup) or "")
     for one in inspect.signature(setup).parameters.values():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):

@@ -57,16 +57,18 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
         raise UsageError(f"--init: `{path}` cannot be read as safetensors: {error}") from None
     wanted = modules[name].state_dict()
     # Of tied parameters a file may hold one name only.
-    places = {key: one.data_ptr() for key, one in wanted.items() if one.numel()}
+    places = {key: one.data_ptr() for key, one in wanted.items() if isinstance(one, torch.Tensor) and one.numel()}
     given = {places[key] for key in saved if key in places}
     missing = [key for key in wanted if key not in saved and places.get(key) not in given]
+    shaped = {key: one for key, one in wanted.items() if isinstance(one, torch.Tensor)}
+    missing = [key for key in missing if key in shaped]  # an extra state is no weight, and no such file holds it
     problems = [
         *(f"missing in the file: {key}" for key in missing),
         *(f"unknown to the module: {key}" for key in saved if key not in wanted),
         *(
-            f"{key}: {tuple(one.shape)} in the file, {tuple(wanted[key].shape)} in the module"
+            f"{key}: {_form(one)} in the file, {_form(shaped[key])} in the module"
             for key, one in saved.items()
-            if key in wanted and one.shape != wanted[key].shape
+            if key in shaped and not _fits(one, shaped[key])
         ),
     ]
     if problems:
@@ -75,3 +77,12 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
         raise UsageError(f"--init: `{path}` does not fit `{name}`:\n{shown}{more}")
     modules[name].load_state_dict(saved, strict=False)  # strict but for the other names of tied parameters
     return f"--init: `{name}` has the weights of {path}, unless the run goes on from a checkpoint"
+
+
+def _fits(saved: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Of one shape; and whole numbers, such as quantised weights, are not taken for fractions."""
+    return saved.shape == wanted.shape and saved.is_floating_point() == wanted.is_floating_point()
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

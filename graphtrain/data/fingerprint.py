@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from graphtrain.data.loader import Loader
-from graphtrain.state.random import HostRandomAside, seed_host
+
+# Of these types exactly: looking at a sample of them changes nothing. A class of one's own may count what it is asked.
+_PLAIN = (list, tuple, torch.Tensor, numpy.ndarray, numpy.memmap)
+_INDICES = (list, tuple, range, torch.Tensor, numpy.ndarray)
 
 
 def fingerprint(data: Any) -> dict[str, Any]:
-    """The length of data, and a hash of a few samples where looking at them has no effect and gives the same twice.
+    """The length of data, and a hash of a few samples where looking at them is without any effect.
 
-    Samples are looked at in sequences and in data sets that are read in this process: one that workers read may open
-    files that must not be open before they are forked.
+    Samples are looked at in lists, tuples, tensors, NumPy arrays, `TensorDataset` and `Subset` of those. Any other data
+    set may have a generator, a cursor or an open file of its own, so it is asked for its length alone.
 
     >>> fingerprint([torch.ones(2), torch.zeros(2)])["length"]
     2
     """
     dataset = getattr(data, "dataset", data) if isinstance(data, Loader | DataLoader) else data
-    found = {"length": _length(data), "samples": _length(dataset), "hash": ""}
-    is_sequence = isinstance(dataset, Sequence) and not isinstance(dataset, str)
-    read_here = isinstance(data, Loader | DataLoader) and data.num_workers == 0 and hasattr(dataset, "__getitem__")
-    if isinstance(dataset, TensorDataset) or is_sequence or read_here:
-        found["hash"] = _hash_of_samples(dataset)
-    return found
+    return {"length": _length(data), "samples": _length(dataset), "hash": _hash_of_samples(dataset)}
 
 
 def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -62,48 +61,49 @@ def is_data(name: str, resource: Any) -> bool:
 def _length(data: Any) -> int | None:
     try:
         return len(data)
-    except (TypeError, NotImplementedError, AttributeError):
+    except Exception:  # code of others; what it cannot say here the run will say
         return None
 
 
+def _is_plain(dataset: Any) -> bool:
+    """True where a sample can be looked at without any effect."""
+    while type(dataset) is Subset:
+        if type(dataset.indices) not in _INDICES:
+            return False
+        dataset = dataset.dataset
+    if type(dataset) is TensorDataset:
+        return all(type(one) is torch.Tensor for one in dataset.tensors)
+    return type(dataset) in _PLAIN
+
+
 def _hash_of_samples(dataset: Any) -> str:
-    length = _length(dataset)
+    length = _length(dataset) if _is_plain(dataset) else None
     if not length:
         return ""
-    indices = sorted({0, length // 2, length - 1})
-    with HostRandomAside():
-        try:
-            first, second = (_hash([_sample(dataset, index) for index in indices]) for _ in range(2))
-        except Exception:  # a data set may refuse to be looked at outside its loader; the run will say why
-            return ""
-    return first if first == second else ""
-
-
-def _sample(dataset: Any, index: int) -> Any:
-    seed_host(index)
-    return dataset[index]
-
-
-def _hash(value: Any) -> str:
     digest = hashlib.sha256()
-    _feed(digest, value)
+    try:
+        for index in sorted({0, length // 2, length - 1}):
+            _feed(digest, dataset[index])
+    except Exception:  # an index beyond the data, or a tensor that has no bytes: the run will say it
+        return ""
     return digest.hexdigest()[:16]
 
 
 def _feed(digest: Any, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
+    if type(value) is torch.Tensor:
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
         flat = value.detach().cpu().contiguous()
         digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() and flat.ndim else repr(flat).encode())
-    elif isinstance(value, Mapping):
+    elif type(value) in (numpy.ndarray, numpy.memmap) or isinstance(value, numpy.generic):
+        if not value.dtype.hasobject:  # the bytes of objects are their addresses
+            digest.update(value.tobytes())
+    elif type(value) is dict:
         for key, one in value.items():
-            digest.update(repr(key).encode())
+            _feed(digest, key)
             _feed(digest, one)
-    elif isinstance(value, list | tuple):
+    elif type(value) in (list, tuple):
         for one in value:
             _feed(digest, one)
-    elif hasattr(value, "tobytes"):
-        digest.update(value.tobytes())
-    elif isinstance(value, str | bytes | int | float | bool | None):
-        digest.update(repr(value).encode())
+    elif value is None or type(value) in (str, bytes, int, float, bool):
+        digest.update(repr(value).encode(errors="backslashreplace"))
     # Anything else has no form that is the same in another process; it says nothing.

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data.samplers import announce_epoch, generators_of
-from graphtrain.data.workers import iterate
+from graphtrain.data.workers import WorkerStart, iterate
 from graphtrain.errors import DataError
 from graphtrain.state.random import HostRandomAside, seed_host
 
@@ -99,7 +99,7 @@ class Loader:
             "num_workers": num_workers,
             "pin_memory": pin_memory,
             "timeout": timeout,
-            "worker_init_fn": worker_init_fn,
+            "worker_init_fn": WorkerStart(worker_init_fn) if num_workers else worker_init_fn,
             "multiprocessing_context": multiprocessing_context,
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,

@@ -76,7 +76,7 @@ def source_of(data: Any, *, seed: int | None, saving: bool, say: Callable[[str],
             "train or validation data is a DataLoader: a resume inside an epoch draws that epoch's earlier batches "
             "again; graphtrain.Loader takes the same keywords and resumes at once"
         )
-    return Replayed(data)
+    return Replayed(data, once)
 
 
 @final
@@ -119,10 +119,13 @@ class Replayed(Source):
 
     That holds where the order of an epoch is drawn when it begins, as torch's own samplers do. An order that is drawn
     bit by bit, from a generator that training draws from too, cannot be replayed; `Loader` can be given such a sampler.
+
+    Arguments:
+        once: True for data that cannot be iterated over again: it can be opened, and not reopened where it was begun.
     """
 
-    def __init__(self, data: Any) -> None:
-        self._data = data
+    def __init__(self, data: Any, once: bool = False) -> None:
+        self._data, self._once = data, once
 
     def length(self) -> int | None:
         try:
@@ -133,9 +136,21 @@ class Replayed(Source):
     def open(self, epoch: int) -> tuple[Iterator[Any], dict[str, Any]]:
         announce_epoch(self._data, epoch)
         state = {"random": capture_random(), "generators": [one.get_state() for one in generators_of(self._data)]}
-        return iterate(self._data), state
+        return iterate(self._data), state | ({"once": True} if self._once else {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+        if "random" not in state:
+            raise DataError(
+                f"the run is inside an epoch that was begun with data of another kind: where it stands, after {drawn} "
+                f"batches, cannot be found in a {type(self._data).__name__}",
+                "change the data at the end of an epoch, or give a list of batches or a graphtrain.Loader",
+            )
+        if self._once and "once" in state:
+            raise DataError(
+                f"the data is a {type(self._data).__name__} that can be iterated over only once, and the run is in the "
+                "middle of it: what reads it cannot be set up anew without losing batches",
+                "leave the node that fetches batches, and its data, as they are until the epoch has ended",
+            )
         announce_epoch(self._data, epoch)
         restore_random(state["random"])
         for generator, saved in zip(generators_of(self._data), state["generators"], strict=False):

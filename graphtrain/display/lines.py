@@ -87,7 +87,8 @@ class Lines(Display):
         self._last = self._clock()
         wanted = metrics if self._metrics is None else self._metrics
         said = parts(snapshot, [name for name in wanted if name in metrics and name not in ("step", "epoch")])
-        step, epoch = metrics.get("step", snapshot.step), metrics.get("epoch", snapshot.epoch)
+        row = snapshot.metrics if metrics else {}  # what the values belong to, which may lie some batches back
+        step, epoch = row.get("step", snapshot.step), row.get("epoch", snapshot.epoch)
         words = [
             f"step {step:.0f}" if step is not None else "",
             f"epoch {epoch:.2f}" if epoch is not None else "",

@@ -232,9 +232,7 @@ class Panel:
     def _metrics_line(self, width: int) -> Text:
         metrics = self._parts.metrics
         wanted = metrics if self._in_order else _most_wanted_first(metrics)
-        number = len(wanted)
-        while number > 1 and _width_of(wanted[:number], len(wanted)) > width:
-            number -= 1
+        number = _how_many([f"{name} {value}" for name, value in wanted], width, more=True)
         kept = wanted[:number] if self._in_order else in_reading_order(wanted[:number])
         hidden = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
         if cell_len(hidden) + _width_of(kept, number) > width:
@@ -248,6 +246,23 @@ class Panel:
         return _cut(line.append(hidden, style="dim"), width)
 
 
+def _how_many(texts: Sequence[str], width: int, *, more: bool = False) -> int:
+    """How many of the first texts fit on a line, at least one.
+
+    Arguments:
+        more: True if the line is to say how many are left out.
+    """
+    fitting, taken = 1, 0
+    for number, text in enumerate(texts, 1):
+        taken += cell_len(text) + (len(_GAP) if number > 1 else 0)
+        if taken > width:  # nothing is added up that is not seen: there may be thousands
+            break
+        left = len(texts) - number
+        if taken + (len(f"{_GAP}+{left} more") if more and left else 0) <= width:
+            fitting = number
+    return fitting
+
+
 def _width_of(metrics: Sequence[tuple[str, str]], of: int) -> int:
     texts = [f"{name} {value}" for name, value in metrics]
     if len(metrics) < of:
@@ -259,16 +274,17 @@ def _shortened(name: str, width: int) -> str:
     """The end of a name that is too long: it tells one metric from another."""
     if cell_len(name) <= width:
         return name
-    while name and cell_len(name) >= width:
-        name = name[1:]
+    taken = 0
+    for start in range(len(name) - 1, -1, -1):
+        taken += cell_len(name[start])
+        if taken >= width:
+            return "…" + name[start + 1 :]
     return "…" + name
 
 
 def _line(words: Sequence[str], width: int, style: str = "") -> Text:
     """Words on one line, as many as fit."""
-    number = len(words)
-    while number > 1 and cell_len(_GAP.join(words[:number])) > width:
-        number -= 1
+    number = _how_many(words, width)
     return _cut(Text(_GAP.join(words[:number]), style=style), width)
 
 

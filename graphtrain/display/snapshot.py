@@ -73,6 +73,8 @@ class Snapshot:
     def from_plain(mapping: Mapping[str, Any]) -> Snapshot:
         """A snapshot out of what `as_plain` made, or of anything else: what does not fit is left out.
 
+        Of metrics and the like the last 200 are taken, and 200 characters of each text.
+
         >>> Snapshot.from_plain({"state": "running", "step": "many", "metrics": {"loss": "nan"}, "x": 1}).metrics
         {'loss': nan}
         """
@@ -103,6 +105,8 @@ class Display(ABC):
 
 
 _UNKNOWN = "?"
+_MOST_ENTRIES = 200
+_MOST_CHARACTERS = 200
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -111,13 +115,15 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, tuple):
         return [_plain(inner) for inner in value]
+    if not isinstance(value, int | float) and hasattr(value, "item"):
+        value = value.item()  # a number of NumPy, or a tensor of one value
     if isinstance(value, float) and not math.isfinite(value):
         return repr(float(value))
     return value
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _UNKNOWN
+    return value[:_MOST_CHARACTERS] if isinstance(value, str) else _UNKNOWN
 
 
 def _number(value: Any) -> float | None:
@@ -141,7 +147,8 @@ def _whole(value: Any) -> int | None:
 
 def _numbers(of: Callable[[Any], float | None]) -> Callable[[Any], dict[str, float]]:
     def read(value: Any) -> dict[str, float]:
-        found = {str(name): of(inner) for name, inner in value.items()} if isinstance(value, Mapping) else {}
+        entries = list(value.items())[-_MOST_ENTRIES:] if isinstance(value, Mapping) else []
+        found = {str(name)[:_MOST_CHARACTERS]: of(inner) for name, inner in entries}
         return {name: number for name, number in found.items() if number is not None}
 
     return read
@@ -153,7 +160,8 @@ def _share(value: Any) -> float | None:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list | tuple) else ()
+    entries = value[:_MOST_ENTRIES] if isinstance(value, list | tuple) else ()
+    return tuple(one[:_MOST_CHARACTERS] for one in entries if isinstance(one, str))
 
 
 def _window(value: Any) -> tuple[int, int] | None:
@@ -181,6 +189,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "elapsed_seconds": _finite,
     "seconds_left": _finite,
     "memory_bytes": _whole,
-    "device": lambda value: value if isinstance(value, str) else None,
+    "device": lambda value: value[:_MOST_CHARACTERS] if isinstance(value, str) else None,
     "seconds": _numbers(_finite),
 }

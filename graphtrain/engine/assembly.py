@@ -16,7 +16,6 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
-from graphtrain.state.random import capture_random, restore_random
 
 
 @final
@@ -48,8 +47,13 @@ class Assembly:
         if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
             raise GraphError(problems, f"graph `{graph.name}`")
         # Nodes that are as they were keep their object: an iterator it holds goes on, nothing is fetched again.
-        self._kept = _take_over(self.program, former.program, renamed or {}) if former is not None else set()
+        self._kept: set[Bound] = set()
+        if former is not None:
+            refuse_renaming(renamed or {}, former.program, self.program)
+            self._kept = _take_over(self.program, former.program, renamed or {})
         self.compiler = Compiler(self.program, lambda: pending.append("ended"), watch)
+        if problems := self.program.missing_problems(resources):  # what a user's step function asks for is known now
+            raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table
         self.whereabouts = Whereabouts(self.program)
         self.state = State(self.program, resources, recorder)
@@ -122,13 +126,25 @@ class Assembly:
             self.compiler.enter(scope, reset=False, ready=self._kept)
 
     def go_on_after(self, former: Assembly, position: int) -> None:
-        """Go on where a run of another graph stands: its slots are taken over, and no random number is drawn."""
+        """Go on where a run of another graph stands: its slots are taken over. May draw random numbers."""
         for index, name in enumerate(former.program.slot_names):
             if name in self.program.slot_names:
                 self.program.slots[self.program.slot_index(name)] = former.program.slots[index]
-        random = capture_random()
         self.go_on(position)
-        restore_random(random)
+
+
+def refuse_renaming(renamed: Mapping[str, str], former: Program, program: Program) -> None:
+    """Raise where a renaming (former path -> path now) names no node, or gives two nodes one name.
+
+    Raises:
+        UsageError: it does.
+    """
+    for old, new in renamed.items():
+        for path, nodes, graph in ((old, former.by_path, "former"), (new, program.by_path, "new")):
+            if path not in nodes:
+                raise UsageError(f"rename: there is no node `{path}` in the {graph} graph", suggestion(path, nodes))
+        if twice := [one for one in renamed if renamed[one] == new and one != old]:
+            raise UsageError(f"rename: `{old}` and `{twice[0]}` cannot both become `{new}`")
 
 
 def _take_over(program: Program, former: Program, renamed: Mapping[str, str]) -> set[Bound]:
@@ -136,7 +152,9 @@ def _take_over(program: Program, former: Program, renamed: Mapping[str, str]) ->
     old_path = {new: old for old, new in renamed.items()}
     kept = set()
     for bound in program.nodes:
-        old = former.by_path.get(old_path.get(bound.path, bound.path))
+        path = old_path.get(bound.path, bound.path)
+        # A new node under the former name of one that was renamed begins with its own progress.
+        old = former.by_path.get(path) if bound.path in old_path or path not in renamed else None
         if old is None or old.bypassed or bound.bypassed:
             continue
         if _same(bound, old, program.slot_names, former.slot_names):
@@ -174,5 +192,6 @@ def _copy_progress(bound: Bound, old: Bound) -> None:
     for name, declared in bound.kind.fields.items():
         if declared.stored and name in old.kind.fields and old.kind.fields[name].stored:
             setattr(bound.instance, name, getattr(old.instance, name))
-    if bound.kind.keeps_state and bound.kind is old.kind:
+    # By name: a cell of a notebook that is run again declares its kind anew.
+    if bound.kind.name == old.kind.name and bound.kind.keeps_state and old.kind.keeps_state:
         bound.instance.load_state_dict(old.instance.state_dict())

@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.data.fingerprint import data_changes, fingerprint, is_data
+from graphtrain.display.printable import one_line
 from graphtrain.engine.environment import environment, environment_changes
 from graphtrain.engine.origin import Origin, code_changes, origin
+from graphtrain.storage.text import all_utf8
+
+_MOST_CHANGES = 50
+_MOST_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,14 @@ class Circumstances:
     about: Mapping[str, Any]
 
     def as_plain(self) -> dict[str, Any]:
-        """The form that a manifest holds."""
-        return {
+        """The form that a manifest holds; every text of it can be written as UTF-8."""
+        plain = {
             "origin": self.origin.as_plain(),
-            "data": dict(self.data),
-            "environment": dict(self.environment),
-            "about": dict(self.about),
+            "data": self.data,
+            "environment": self.environment,
+            "about": self.about,
         }
+        return {name: all_utf8(one) for name, one in plain.items()}
 
     def compared(self, saved: Mapping[str, Any], others: Sequence[str] = ()) -> str:
         """What has changed since a manifest was written, in words: ``code, data, threads unchanged: exact``.
@@ -40,32 +46,54 @@ class Circumstances:
         Arguments:
             others: what else has changed, in words. Default: nothing.
         """
-        code = saved["origin"]["code"]
-        arguments, before = self.about.get("arguments", {}), saved["about"].get("arguments", {})
+        now = self.as_plain()
+        arguments, before = now["about"].get("arguments", {}), saved["about"].get("arguments", {})
+        code = code_changes(saved["origin"], now["origin"])
         changes = {
             "others": others,
-            "code": code_changes(code, self.origin.code),
+            "code": code or (),
             "arguments": [
                 f"{name} {before.get(name, 'default')} -> {arguments.get(name, 'default')}"
                 for name in sorted({*before, *arguments})
                 if before.get(name) != arguments.get(name)
             ],
-            "data": data_changes(saved["data"], self.data),
-            "versions, threads": environment_changes(saved["environment"], self.environment),
+            "data": data_changes(saved["data"], now["data"]),
+            "versions, threads": environment_changes(saved["environment"], now["environment"])
+            if saved["environment"]
+            else (),
         }
-        found = [one for group in changes.values() for one in group]
+        found = [_shown(one) for group in changes.values() for one in group]
         if found:
-            return "changed: " + ", ".join(found)
-        known = {"code": bool(code), "arguments": bool(before), "data": bool(self.data), "versions, threads": True}
-        return ", ".join(name for name, one in known.items() if one) + " unchanged: exact"
+            more = [f"{len(found) - _MOST_CHANGES} more"] if len(found) > _MOST_CHANGES else []
+            return "changed: " + ", ".join(found[:_MOST_CHANGES] + more)
+        known = {
+            "code": code is not None,
+            "arguments": bool(before),
+            "data": any(_says_something(one) and name in saved["data"] for name, one in now["data"].items()),
+            "versions, threads": bool(saved["environment"]),
+        }
+        named = ", ".join(name for name, one in known.items() if one)
+        return f"{named} unchanged: exact" if named else ""
 
 
-def circumstances(resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool) -> Circumstances:
+def _shown(change: str) -> str:
+    """A change on a line: what was saved is text of others."""
+    text = one_line(change[:_MOST_CHARACTERS])
+    return text if len(change) <= _MOST_CHARACTERS else f"{text}..."
+
+
+def _says_something(data: Mapping[str, Any]) -> bool:
+    return any(one not in (None, "") for one in data.values())
+
+
+def circumstances(
+    resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int | None = None
+) -> Circumstances:
     """Those of this process; `about` may name its `script`."""
     script = about.get("script")
     return Circumstances(
         origin(Path(script) if script else None),
         {name: fingerprint(one) for name, one in resources.items() if is_data(name, one)},
-        environment(deterministic),
+        environment(deterministic, seed),
         about,
     )

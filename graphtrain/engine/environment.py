@@ -13,8 +13,8 @@ import torch
 from graphtrain.version import __version__
 
 
-def environment(deterministic: bool) -> dict[str, Any]:
-    """Library versions, machine, threads and numeric flags of this process."""
+def environment(deterministic: bool, seed: int | None = None) -> dict[str, Any]:
+    """Library versions, machine, threads, numeric flags and the seed of this process."""
     return {
         "graphtrain": __version__,
         "python": platform.python_version(),
@@ -26,6 +26,7 @@ def environment(deterministic: bool) -> dict[str, Any]:
         "cuda": torch.version.cuda or "",
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "deterministic": deterministic,
+        "seed": seed,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
 
@@ -36,4 +37,4 @@ def environment_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     >>> environment_changes({"threads": 2}, {"threads": 1})
     ['threads 2 -> 1']
     """
-    return [f"{name} {saved.get(name)} -> {now.get(name)}" for name in now if saved.get(name) != now.get(name)]
+    return [f"{name} {saved[name]} -> {now[name]}" for name in now if name in saved and saved[name] != now[name]]

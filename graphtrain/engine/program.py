@@ -14,7 +14,7 @@ from graphtrain.elements import END, Node
 from graphtrain.engine.resources import PROVIDED
 from graphtrain.graph import Graph
 from graphtrain.guards.syntax import Expression, FieldOf, Name, expand, parse, walk
-from graphtrain.kind import Kind, Read
+from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.names import FOREIGN, suggestion
 from graphtrain.problem import Problem
 from graphtrain.registry import kind_of_node
@@ -373,6 +373,15 @@ class Program:
                 hint = suggestion(name, known - set(PROVIDED) - {name})
                 lines.append(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you mean" in hint else ""))
         return lines
+
+    def outdated_kinds(self) -> list[str]:
+        """What to say of kinds that were declared anew since the graph took them, as in a cell that is run again."""
+        return [
+            f"`{bound.path}` is of the kind `{bound.node.use}` as it was before it was declared anew; "
+            f'to take the new one: graph.replace("{bound.node.name}", {bound.node.use})'
+            for bound in self.nodes
+            if bound.node.kind is not None and DECLARED.get(bound.node.use, bound.node.kind) is not bound.node.kind
+        ]
 
     def timed(self) -> list[str]:
         """What to say of triggers that the training depends on and that count time."""

@@ -8,10 +8,13 @@ from typing import final
 
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.engine.stopwatch import Stopwatch
+from graphtrain.errors import CheckpointError
 from graphtrain.metrics.logger import Beginning, Logger, RunLogger
 
 # How old the status may be while the run goes on.
 _STATUS_SECONDS = 2.0
+# Between two drawings there is at least this many times what one takes.
+_LEAST_REST = 10
 
 
 @final
@@ -21,6 +24,7 @@ class Reporter:
     Arguments:
         snapshot: answers the run as it is now.
         write_status: writes the status; None if there is nowhere to.
+        say: told of what cannot be shown or written, once each.
     """
 
     def __init__(
@@ -30,11 +34,13 @@ class Reporter:
         display: Display | None,
         write_status: Callable[[], None] | None,
         loggers: Iterable[Logger],
+        say: Callable[[str], None],
     ) -> None:
         self._watch = watch
         self._snapshot = snapshot
         self._display = display
         self._write_status = write_status
+        self._say = say
         self.loggers = tuple(loggers)
         self._showing = False
         self._next_show = self._next_status = math.inf
@@ -57,10 +63,13 @@ class Reporter:
     def tick(self, now: float) -> None:
         """Show what is due; called after the visits that are timed."""
         if now >= self._next_show and self._display is not None:
-            self._next_show = now + self._display.interval_seconds
+            interval = self._display.interval_seconds
             self._draw(lambda display: display.show(self._snapshot()))
-        if now >= self._next_status and self._write_status is not None:
-            self._write_status()
+            drawn = self._watch.now()
+            # A terminal at the end of a slow line must not take the time of training.
+            self._next_show = drawn + max(interval, _LEAST_REST * (drawn - now)) if self._display else math.inf
+        if now >= self._next_status:
+            self._write()
             self._next_status = now + _STATUS_SECONDS
         self._watch.next_tick = min(self._next_show, self._next_status)
 
@@ -80,12 +89,21 @@ class Reporter:
             if isinstance(logger, RunLogger):
                 logger.close()
 
+    def _write(self) -> None:
+        """A status that cannot be written costs nobody a run."""
+        try:
+            if self._write_status is not None:
+                self._write_status()
+        except CheckpointError as error:
+            self._say(f"{error.message}; the run goes on")
+
     def _draw(self, call: Callable[[Display], None]) -> None:
-        """A terminal that has gone away is no reason to stop training."""
+        """Nor does a display that fails, or a terminal that has gone away."""
         if self._display is None:
             return
         try:
             call(self._display)
-        except (OSError, ValueError):  # closed: Python says ValueError
+        except Exception as error:
             self._display = None
-            self._next_show = math.inf
+            if not isinstance(error, OSError):
+                self._say(f"nothing is shown any more: the display raised {type(error).__name__}: {error}")

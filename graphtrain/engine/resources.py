@@ -14,7 +14,7 @@ from graphtrain.kind import Read
 from graphtrain.parameter import REQUIRED
 
 # What the engine itself supplies under the names of slots.
-PROVIDED = ("checkpoints", "device", "recorder", "saving", "say", "seed")
+PROVIDED = ("checkpoints", "device", "recorder", "running_seconds", "saving", "say", "seed")
 
 STEP_FUNCTIONS = ("training_step", "validation_step")
 
@@ -46,6 +46,27 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
         elif callable(own := getattr(model, name, None)):
             prepared[name] = _step_call(own, f"model.{name}", takes_model=False)
     return prepared
+
+
+def prepare_further(
+    prepared: Mapping[str, Any], resources: Mapping[str, Any], further: Mapping[str, Any], device: torch.device
+) -> dict[str, Any]:
+    """What is prepared, with further resources, or others in the place of some.
+
+    A model comes with its own step functions. What is not new stays the same object.
+
+    Arguments:
+        resources: what the user supplies, the further ones included.
+
+    Raises:
+        UsageError: a step function cannot be called with a model and a batch.
+    """
+    now = prepare(resources, device)
+    renewed = set(further)
+    if "model" in further:
+        renewed |= {name for name in STEP_FUNCTIONS if resources.get(name) is None}
+    kept = {name: one for name, one in prepared.items() if name not in renewed}
+    return kept | {name: now[name] for name in renewed if name in now}
 
 
 def refuse_provided(resources: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from graphtrain.difference import differences as graph_differences
 from graphtrain.engine.assembly import Assembly
 from graphtrain.engine.hyper_parameters import SetUp, difference_error
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.tree import tree_digest
@@ -68,28 +68,36 @@ def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resu
     manifest, tree = checkpoint.manifest, checkpoint.tree
     ended = bool(manifest["ended"])
     position = assembly.locate(manifest["position"], tree["slots"], ended)
-    saved = manifest["hyper_parameters"]
-    differences = set_up.differences(saved)
-    chosen = set_up.chosen(how.from_setup, saved)
+    saved = manifest.get("hyper_parameters")
+    in_force = manifest.get("hyper_parameters_in_force", saved)
+    differences = set_up.differences(saved, in_force)
+    chosen = set_up.chosen(how.from_setup, saved, in_force)
     undecided = [one for one in differences if one.name not in chosen]
     if undecided and not how.from_saved:
         raise difference_error(undecided)
-    if lost := [one for one in undecided if one.field == "class"]:
-        raise UsageError(
-            f"the saved state of `{lost[0].resource}` cannot be used: {lost[0]}", f"--from-setup {lost[0].resource}"
-        )
+    if lost := [one for one in undecided if set_up.cannot_keep(one)]:
+        name = lost[0].resource if lost[0].field == "class" else lost[0].name
+        raise UsageError(f"the saved state of `{name}` cannot be used: {lost[0]}", f"--from-setup {name}")
     anew = set_up.begins_anew(chosen)
     assembly.state.restore_objects(tree, anew)
     assembly.state.restore_progress(tree)
     assembly.go_on(position)
     assembly.state.restore_generators(tree)
     same_graph = manifest["graph_hash"] == structural_hash(assembly.graph)
-    changes = [] if same_graph else graph_differences(Graph.from_json(manifest["graph"]), assembly.graph)
+    changes = [] if same_graph else graph_differences(_saved_graph(checkpoint), assembly.graph)
     if not anew and same_graph:
         _expect_digest(checkpoint, assembly, position, ended)
-    set_up.apply(chosen, saved)
+    notes = set_up.apply(chosen, in_force)
     decided = [f"{one} ({'taken' if one.name in chosen else 'kept as saved'})" for one in differences]
-    return Restored(position, ended, bool(differences), changes + decided)
+    decided += [f"{name} (taken)" for name in sorted(chosen - {one.name for one in differences})]
+    return Restored(position, ended, bool(differences or chosen), changes + decided + notes)
+
+
+def _saved_graph(checkpoint: Checkpoint) -> Graph:
+    try:
+        return Graph.from_json(checkpoint.manifest["graph"])
+    except (ValueError, GraphtrainError) as error:
+        raise CheckpointError(f"{checkpoint.path}: its graph cannot be read: {error}") from None
 
 
 def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:

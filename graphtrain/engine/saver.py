@@ -60,7 +60,8 @@ class Saver:
             "step": step,
             "epoch": epoch,
             "seconds": self._watch.seconds(),
-            "hyper_parameters": set_up.values,
+            "hyper_parameters": set_up.made,
+            "hyper_parameters_in_force": set_up.values,
         }
         self._keeper.save(tree, manifest, keep=keep)
 

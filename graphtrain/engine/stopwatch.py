@@ -113,9 +113,11 @@ class Stopwatch:
 
     def load(self, seconds: Mapping[str, float]) -> None:
         """Go on from what was counted before an interruption."""
-        self.spent.clear()
-        self.spent.update({name: value for name, value in seconds.items() if name != TRAINING})
-        self._total = sum(seconds.values())
+        known = {name: value for name, value in seconds.items() if isinstance(value, int | float) and 0 <= value < 1e12}
+        # Not cleared: a visit that is timed counts on its activity being there.
+        self.spent.update(dict.fromkeys(self.spent, 0.0))
+        self.spent.update({name: value for name, value in known.items() if name != TRAINING})
+        self._total = sum(known.values())
 
     def _add(self, activity: str, seconds: float) -> None:
         self.spent[activity] = self.spent.get(activity, 0.0) + seconds

@@ -13,11 +13,12 @@ from typing import Any, Literal, NoReturn, final
 import torch
 
 from graphtrain.checks import checked_graph
+from graphtrain.data.fingerprint import fingerprint, is_data
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.display.summary import Summary
 from graphtrain.elements import END
-from graphtrain.engine.assembly import Assembly
+from graphtrain.engine.assembly import Assembly, refuse_renaming
 from graphtrain.engine.circumstances import Circumstances, circumstances
 from graphtrain.engine.description import beginning_of, summary_of
 from graphtrain.engine.drawing import html_of
@@ -27,7 +28,7 @@ from graphtrain.engine.life_cycle import LifeCycle
 from graphtrain.engine.loop import CheckpointRequests, Loop, Request, Visit
 from graphtrain.engine.observer import Observer
 from graphtrain.engine.reporter import Reporter
-from graphtrain.engine.resources import prepare, refuse_provided, resolve_device
+from graphtrain.engine.resources import prepare, prepare_further, refuse_provided, resolve_device
 from graphtrain.engine.resumption import Resumption, repeated, restore
 from graphtrain.engine.saver import Saver
 from graphtrain.engine.signals import StopSignals
@@ -40,7 +41,7 @@ from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
-from graphtrain.state.random import seed_everything
+from graphtrain.state.random import capture_random, restore_random, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.tree import tree_digest
 from graphtrain.trigger import Trigger
@@ -121,13 +122,14 @@ class Trainer:
             "checkpoints": self._requests,
             "device": self._device,
             "recorder": self._recorder,
+            "running_seconds": lambda: sum(self._watch.seconds().values()),
             "saving": run_dir is not None,
             "say": self._say_once,
             "seed": seed,
         }
         refuse_provided(resources)
         self._prepared = {**prepare(resources, self._device), **provided}
-        self._assembly = self._assembled(graph, pending)
+        self._assembly = self._assembled(graph, self._resources, self._prepared, pending)
         self._set_up = SetUp(self._assembly.state.stateful)
         self._loop = Loop(self._assembly.start, pending)
         self._begun = False
@@ -140,17 +142,25 @@ class Trainer:
             display_for(self._say) if display == "auto" else display,
             self._write_status if self._keeper is not None else None,
             loggers,
+            self._say_once,
         )
         own: list[Logger] = [self._keeper.row] if self._keeper is not None else []
         self._recorder.loggers += [*own, self._reporter.row, *self._reporter.loggers]
         self._say_of_graph()
 
-    def _assembled(self, graph: Graph, pending: list[Request], **former: Any) -> Assembly:
-        return Assembly(graph, self._resources, self._prepared, pending, self._recorder, self._watch, **former)
+    def _assembled(
+        self,
+        graph: Graph,
+        resources: Mapping[str, Any],
+        prepared: Mapping[str, Any],
+        pending: list[Request],
+        **former: Any,
+    ) -> Assembly:
+        return Assembly(graph, resources, prepared, pending, self._recorder, self._watch, **former)
 
     def _say_of_graph(self) -> None:
         program = self._assembly.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
+        for line in [*program.absent, *program.unread_resources(), *program.timed(), *program.outdated_kinds()]:
             self._say_once(line)
 
     # ---- what can be looked at
@@ -321,12 +331,17 @@ class Trainer:
 
         Arguments:
             rename: former path -> path now, of nodes that were renamed. Default: none.
-            resources: further ones that the graph reads, or others in the place of those supplied before.
+            resources: further ones that the graph reads, or others in the place of those supplied before. A model
+                comes with its own step functions, where none were given.
+
+        Whatever it raises, a kind's own `setup` included, the run stands as before.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
             GraphError: the graph has problems, or reads a resource that is missing.
-            UsageError: the run stands at a node, or needs a slot there, that the graph does not have.
+            UsageError: the run stands at a node, or needs a slot there, that the graph does not have; or `rename` names
+                no node.
+            DataError: the data would be opened anew inside an epoch, and the place in it cannot be found.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> trainer = Trainer(
@@ -344,28 +359,43 @@ class Trainer:
         self._life.refuse_change()
         graph, renamed = checked_graph(graph), dict(rename or {})
         refuse_provided(resources)
-        before = (self._resources, self._prepared)
-        self._resources = {**self._resources, **resources}
-        now = prepare(self._resources, self._device)
-        self._prepared = {**self._prepared, **{name: now[name] for name in now if name in resources}}
+        all_resources = {**self._resources, **resources}
+        keep, random = self._requests.keep, capture_random()
         try:
-            assembly, position = self._rewired(graph, renamed)
-        except GraphtrainError:
-            self._resources, self._prepared = before
+            prepared = prepare_further(self._prepared, all_resources, resources, self._device)
+            here = self._circumstances_with(all_resources)  # before the data is opened: looking at it may draw from it
+            assembly, position = self._rewired(graph, renamed, all_resources, prepared)
+            set_up = SetUp(assembly.state.stateful, former=self._set_up)
+        except BaseException:
+            self._requests.keep = keep  # which the `setup` of a `checkpoint` may have changed
             raise
-        self._assembly, self._loop.position = assembly, position
-        self._set_up = SetUp(assembly.state.stateful, former=self._set_up)
+        finally:
+            restore_random(random)
+        self._resources, self._prepared, self._circumstances = all_resources, prepared, here
+        self._assembly, self._loop.position, self._set_up = assembly, position, set_up
         self._say_of_graph()
         if self._begun:
             self._announce()
 
-    def _rewired(self, graph: Graph, renamed: Mapping[str, str]) -> tuple[Assembly, int]:
-        """The run as it stands, in another graph; nothing is changed yet where that cannot be."""
+    def _circumstances_with(self, resources: Mapping[str, Any]) -> Circumstances | None:
+        """Those of the start, with the data that is new since."""
+        if self._circumstances is None:
+            return None
+        new = {name: one for name, one in resources.items() if self._resources.get(name) is not one}
+        data = {name: fingerprint(one) for name, one in new.items() if is_data(name, one)}
+        kept = {name: one for name, one in self._circumstances.data.items() if resources.get(name) is not None}
+        return replace(self._circumstances, data={**kept, **data})
+
+    def _rewired(
+        self, graph: Graph, renamed: Mapping[str, str], resources: Mapping[str, Any], prepared: Mapping[str, Any]
+    ) -> tuple[Assembly, int]:
+        """The run as it stands, in another graph."""
         former = self._assembly
         if not self._begun:
-            new = self._assembled(graph, self._loop.pending)
+            new = self._assembled(graph, resources, prepared, self._loop.pending)
+            refuse_renaming(renamed, former.program, new.program)
             return new, new.start
-        new = self._assembled(graph, self._loop.pending, former=former, renamed=renamed)
+        new = self._assembled(graph, resources, prepared, self._loop.pending, former=former, renamed=renamed)
         position = new.locate(renamed.get(self._here, self._here), former.written_names(), self._loop.ended)
         new.go_on_after(former, position)
         return new, position
@@ -470,9 +500,13 @@ class Trainer:
     def _begin(self, how: Resumption) -> None:
         if self._keeper is not None:
             checkpoint = self._keeper.find(how.resume)
-            self._circumstances = circumstances(self._resources, self._about, deterministic=self._deterministic)
         else:
             checkpoint = named_checkpoint(how.resume) if how.named else None
+        # Before anything is restored: looking at data may draw from a generator of its own.
+        if self._keeper is not None or checkpoint is not None:
+            self._circumstances = circumstances(
+                self._resources, self._about, deterministic=self._deterministic, seed=self._seed
+            )
         if checkpoint is None:
             if self._seed is not None:
                 seed_everything(self._seed)
@@ -490,11 +524,11 @@ class Trainer:
     def _resume(self, checkpoint: Checkpoint, how: Resumption) -> None:
         manifest, keeper = checkpoint.manifest, self._keeper
         status = keeper.last_status() if keeper is not None else {}
+        self._watch.load(manifest["seconds"])  # first: nodes that measure time mark it when they are set up
         restored = restore(checkpoint, self._assembly, self._set_up, how)
         self._loop.position, self._loop.ended = restored.position, restored.ended
-        self._watch.load(manifest["seconds"])
         whereabouts = self._assembly.whereabouts
-        here = self._circumstances or circumstances(self._resources, self._about, deterministic=self._deterministic)
+        assert self._circumstances is not None, "set before"
         where = str(keeper.path) if keeper is not None else checkpoint.path.name
         line = [
             f"resumed {where}" + (f" from {checkpoint.path.name}" if how.named and keeper is not None else ""),
@@ -503,7 +537,7 @@ class Trainer:
         own = keeper is not None and keeper.is_own(checkpoint)
         facts = [
             repeated(whereabouts.trained(), status) if own else "",
-            here.compared(manifest, restored.changes),
+            self._circumstances.compared(manifest, restored.changes),
         ]
         self._say(f"{': '.join(line)}; " + "; ".join(one for one in facts if one))
         if keeper is not None:

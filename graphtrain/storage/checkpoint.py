@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import safetensors
 import safetensors.torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.storage.manifest import checked
+from graphtrain.storage.regular import NotAsAgreedError, read_regular
 from graphtrain.storage.tree import PROGRESS_FILE, join, split
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
 _TENSOR_SUFFIX = ".safetensors"
+_MOST_BYTES_OF_A_MANIFEST = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ def write_checkpoint(path: Path, tree: Mapping[str, Mapping[str, Any]], manifest
                 {key: one.detach().cpu().contiguous().clone() for key, one in tensors.named.items()}
             )
             written[name] = _write(temporary / name, data)
-        body = msgpack.packb({"format": FORMAT, **manifest, "files": written}, use_bin_type=True)
+        whole = {"format": FORMAT, **manifest, "files": written}
+        body = msgpack.packb(whole, use_bin_type=True, unicode_errors="backslashreplace")
         _write(temporary / MANIFEST_FILE, msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}))
         _flush_folder(temporary)
         temporary.rename(path)
@@ -70,25 +75,30 @@ def write_checkpoint(path: Path, tree: Mapping[str, Mapping[str, Any]], manifest
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint folder.
+    """The manifest of a checkpoint folder, each field of its type; what an earlier version did not write is empty.
 
     Raises:
         CheckpointError: it is missing, torn, altered, or of a later format.
     """
     try:
-        outer = msgpack.unpackb((path / MANIFEST_FILE).read_bytes())
+        outer = msgpack.unpackb(read_regular(path / MANIFEST_FILE, _MOST_BYTES_OF_A_MANIFEST, links=False))
         body = outer["manifest"]
         if hashlib.sha256(body).hexdigest() != outer["sha256"]:
             raise CheckpointError(f"{path}: the manifest is not as it was written")
-        manifest: dict[str, Any] = msgpack.unpackb(body)
+        manifest = msgpack.unpackb(body)
         version = manifest["format"]
     except OSError as error:
         raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from None
     except (msgpack.UnpackException, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: the manifest is torn or foreign ({type(error).__name__})") from None
     if version != FORMAT:
-        raise CheckpointError(f"{path}: format {version} is not known to this version", "use a later graphtrain")
-    return manifest
+        raise CheckpointError(
+            f"{path}: format {_shown(version)} is not known to this version", "use a later graphtrain"
+        )
+    try:
+        return checked(manifest)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: the manifest is torn or foreign ({error})") from None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -102,22 +112,33 @@ def read_checkpoint(path: Path) -> Checkpoint:
     packed = b""
     for name, (size, checksum) in manifest["files"].items():
         try:
-            data = (path / name).read_bytes()
+            data = read_regular(path / name, size, exactly=True, links=False)
         except OSError as error:
             raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from None
-        if len(data) != size:
-            raise CheckpointError(f"{path}: {name} has {len(data)} bytes instead of {size}")
+        except NotAsAgreedError as error:
+            raise CheckpointError(f"{path}: {name} {error}") from None
         if hashlib.sha256(data).hexdigest() != checksum:
             raise CheckpointError(f"{path}: {name} is not as it was written")
         if name == PROGRESS_FILE:
             packed = data
         else:
-            tensors[name.removesuffix(_TENSOR_SUFFIX)] = safetensors.torch.load(data)
+            tensors[name.removesuffix(_TENSOR_SUFFIX)] = _tensors(path, name, data)
     try:
         tree = join(packed, tensors)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise CheckpointError(f"{path}: {error}") from None
     return Checkpoint(path, manifest, tree)
+
+
+def _tensors(path: Path, name: str, data: bytes) -> dict[str, Any]:
+    try:
+        return safetensors.torch.load(data)
+    except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: {name} is no file of tensors ({type(error).__name__})") from None
+
+
+def _shown(version: Any) -> str:
+    return str(version) if isinstance(version, int) else f"of type {type(version).__name__}"
 
 
 def _write(path: Path, data: bytes) -> list[Any]:

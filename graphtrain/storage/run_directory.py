@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.storage.regular import NotAsAgreedError, read_regular
 
 METRICS_FILE = "metrics.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
+_MOST_BYTES_OF_A_STATUS = 1 << 20
 
 
 class RunDirectory:
@@ -63,7 +65,7 @@ class RunDirectory:
         target = self.path / name
         if not target.exists():
             with _readable_failure(target):
-                target.write_text(text, encoding="utf-8")
+                target.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def read_status(path: str | Path) -> dict[str, Any]:
@@ -74,11 +76,15 @@ def read_status(path: str | Path) -> dict[str, Any]:
     """
     file = Path(path) / STATUS_FILE
     try:
-        status = json.loads(file.read_text(encoding="utf-8"))
+        status = json.loads(read_regular(file, _MOST_BYTES_OF_A_STATUS))
     except FileNotFoundError:
         raise UsageError(f"there is no run in `{path}`", f"a run directory holds a file {STATUS_FILE}") from None
+    except NotAsAgreedError as error:
+        raise UsageError(f"the status of `{path}` cannot be read: {STATUS_FILE} {error}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"the status of `{path}` cannot be read: {error}") from None
+    except RecursionError:
+        raise UsageError(f"the status of `{path}` cannot be read: it is nested too deep") from None
     if not isinstance(status, dict):
         raise UsageError(f"the status of `{path}` cannot be read: it is no table")
     return status
@@ -149,12 +155,17 @@ def _readable_failure(path: Path) -> Iterator[None]:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinities."""
-    return {
-        name: repr(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
+def _finite(value: Any) -> Any:
+    """A value as JSON has it: without NaN and infinities, and with numbers of Python for those of other libraries."""
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if not isinstance(value, int | float) and hasattr(value, "item"):
+        value = value.item()  # of NumPy, or a tensor of one value
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(float(value))
+    return value
 
 
 def _number(value: Any) -> float:

@@ -266,6 +266,20 @@ def test_status_without_a_snapshot_says_what_there_is(folder: Path, command: Com
     assert not any("digest" in line for line in lines)
 
 
+def test_status_of_a_stranger_is_bounded(folder: Path, command: Command) -> None:
+    many = {f"m{number}/\x1b[2J": 1.0 for number in range(8000)}
+    write_status(folder, snapshot={"metrics": many, "rates": many, "seconds": many, "graph": "g\x07" * 9999})
+    begun = time.monotonic()
+    result = command("status", "r")
+    assert time.monotonic() - begun < 5
+    assert result.code == 0 and len(result.out) < 4000
+    assert result.out.replace("\n", "").isprintable()
+    (folder / "r" / "status.json").unlink()
+    os.mkfifo(folder / "r" / "status.json")
+    result = command("status", "r")
+    assert result.code == 2 and "is no regular file" in result.err
+
+
 def test_status_of_a_real_run(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=2 epochs", "log.every=1 steps", "--run-dir", "r").code == 0
     result = command("status", "r")

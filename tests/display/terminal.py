@@ -15,6 +15,9 @@ from pathlib import Path
 
 from tests.display.screen import Screen
 
+# Where tests run in the background, Ctrl-C is ignored by them and by what they start.
+ATTENTIVE = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
 BEGIN = """\
 import logging, os, sys, threading, time
 from graphtrain.display.live import Live
@@ -48,7 +51,7 @@ class Terminal:
         kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR")}
         with open(output if output is not None else os.devnull, "wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-c", BEGIN + script],
+                [sys.executable, "-W", "error", "-c", ATTENTIVE + BEGIN + script],
                 stdin=theirs,
                 stdout=theirs if output is None else file,
                 stderr=theirs,

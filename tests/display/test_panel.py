@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from io import StringIO
 from itertools import permutations
 from typing import Any
@@ -86,6 +87,16 @@ def test_a_name_that_is_too_long_keeps_its_end() -> None:
     name = "/".join(["deep"] * 20) + "/accuracy"
     shown = lines(snapshot(metrics={name: 0.987}), 40)[1]
     assert shown.startswith("…") and shown.endswith("/accuracy 0.987") and len(shown) <= 40
+
+
+def test_thousands_of_metrics_and_long_names_take_no_time() -> None:
+    many = {f"m{number}/a/long/name": 1.0 for number in range(20_000)}
+    one = snapshot(metrics={**many, "loss": 0.5}, rates=many, seconds=many)
+    begun = time.monotonic()
+    shown = lines(one, 100)
+    lines(snapshot(metrics={"x" * 500_000: 1.0}), 100)
+    assert time.monotonic() - begun < 5
+    assert shown[1].startswith("loss 0.5  m0/a/long/name 1") and shown[1].endswith(" more")
 
 
 def test_metrics_that_are_asked_for_come_in_their_order() -> None:

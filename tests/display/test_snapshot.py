@@ -7,7 +7,9 @@ import json
 import math
 from typing import Any
 
+import numpy
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -110,6 +112,23 @@ def test_whatever_stands_there_makes_a_snapshot_that_can_be_shown(found: dict[st
 )
 def test_what_does_not_fit_is_left_out(field: str, value: Any, read: Any) -> None:
     assert same(getattr(Snapshot.from_plain({field: value}), field), read)
+
+
+@pytest.mark.parametrize("field", ["metrics", "rates", "seconds"])
+def test_of_very_much_the_latest_is_read(field: str) -> None:
+    found = getattr(Snapshot.from_plain({field: {f"{number}": 1.0 for number in range(1000)}}), field)
+    assert list(found) == [str(number) for number in range(800, 1000)]
+    assert list(getattr(Snapshot.from_plain({field: {"x" * 1000: 1.0}}), field)) == ["x" * 200]
+
+
+@pytest.mark.parametrize("field", ["state", "graph", "position", "device"])
+def test_of_a_long_text_the_beginning_is_read(field: str) -> None:
+    assert getattr(Snapshot.from_plain({field: "x" * 1000}), field) == "x" * 200
+
+
+def test_a_number_of_another_library_is_a_number() -> None:
+    metrics: dict[str, Any] = {"a": numpy.float32(0.5), "b": torch.tensor(float("nan"))}
+    assert snapshot(metrics=metrics).as_plain()["metrics"] == {"a": 0.5, "b": "nan"}
 
 
 @given(st.dictionaries(names, st.just(0.0) | st.floats(1e-9, 1e9), max_size=5))

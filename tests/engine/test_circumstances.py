@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from graphtrain import Loader
 from graphtrain.data.fingerprint import data_changes, fingerprint
 from graphtrain.engine import trainer
-from graphtrain.engine.origin import origin
+from graphtrain.engine.circumstances import Circumstances
+from graphtrain.engine.origin import Origin, code_changes, origin
 from tests.command.running import TINY, in_a_process
 from tests.engine.test_rewire import tiny
 
@@ -80,12 +87,7 @@ def test_every_start_is_kept(project: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_revision_and_what_is_not_committed(project: Path) -> None:
-    def git(*words: str) -> str:
-        identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-        return subprocess.run(
-            ["git", *identity, *words], cwd=project, check=True, capture_output=True, text=True
-        ).stdout
-
+    git = in_git(project)
     git("init", "-q")
     git("add", "tiny.py")
     git("commit", "-qm", "one")
@@ -111,7 +113,7 @@ def test_without_a_run_directory_nothing_is_looked_at(monkeypatch: pytest.Monkey
 
 
 class Files(Dataset[int]):
-    """A data set that must not be opened before its workers are forked."""
+    """A data set that notices when it is looked at."""
 
     opened = 0
 
@@ -136,39 +138,190 @@ def test_data_is_told_apart() -> None:
     assert data_changes({}, {"d": same[0]}) == []
 
 
-def test_random_augmentation_is_no_change_and_leaves_no_trace() -> None:
-    class Augmented(Files):
-        def __getitem__(self, index: int) -> torch.Tensor:  # type: ignore[override]
-            return torch.randn(2) + index
-
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
-    first, second = fingerprint(Loader(Augmented())), fingerprint(Loader(Augmented()))
-    assert first == second and first["hash"]
-    assert torch.equal(torch.rand(1), expected)
-
-
-def test_what_workers_read_is_not_read_here() -> None:
-    Files.opened = 0
-    assert fingerprint(Loader(Files(), num_workers=1))["samples"] == 9
-    assert fingerprint(DataLoader(Files(), num_workers=1))["hash"] == ""
-    assert Files.opened == 0
-    assert fingerprint(Loader(Files()))["hash"] and Files.opened > 0
-
-
-def test_data_that_answers_differently_each_time_has_a_length_only() -> None:
-    class Moody(Files):
-        def __getitem__(self, index: int) -> int:
+def test_a_data_set_of_ones_own_is_asked_for_its_length_alone() -> None:
+    class Tensors(TensorDataset):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
             Files.opened += 1
-            return Files.opened
+            return super().__getitem__(index)
 
-    assert fingerprint(Loader(Moody()))["hash"] == ""
+    class Items(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            Files.opened += 1
+            return super().__getitem__(index)
+
+    Files.opened = 0
+    for one in (Files(), Tensors(torch.ones(9)), Items(range(9)), Subset(Files(), range(9))):
+        for data in (Loader(one), DataLoader(one), DataLoader(one, num_workers=1)):
+            assert fingerprint(data) == {"length": 9, "samples": 9, "hash": ""}
+        assert fingerprint(one)["hash"] == ""
+    assert Files.opened == 0
 
 
-def test_data_that_fails_when_it_is_looked_at_is_left_to_the_run() -> None:
-    class Failing(Files):
-        def __getitem__(self, index: int) -> int:
-            raise RuntimeError("only inside the loader")
+def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: Path) -> None:
+    class Noisy(Files):
+        def __init__(self) -> None:
+            self.generator = torch.Generator().manual_seed(7)
 
-    assert fingerprint(Loader(Failing())) == {"length": 9, "samples": 9, "hash": ""}
+        def __getitem__(self, index: int) -> torch.Tensor:  # type: ignore[override]
+            return torch.randn(1, generator=self.generator)
+
+    def digest(run_dir: Path | None) -> str:
+        trainer = tiny(train_data=DataLoader(Noisy(), batch_size=3), run_dir=run_dir)
+        trainer.run(until="3 batches")
+        return trainer.digest()
+
+    assert digest(None) == digest(tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: [torch.full((2,), value)] * 4,
+        lambda value: torch.full((4, 2), value),
+        lambda value: numpy.full((4, 2), value),
+        lambda value: Subset(TensorDataset(torch.full((9, 2), value)), [1, 2, 3, 4]),
+        lambda value: [{"x": numpy.float32(value), "y": ("a", None)}] * 4,
+    ],
+)
+def test_plain_data_is_told_apart(make: Any) -> None:
+    one, same, other = fingerprint(make(1.0)), fingerprint(make(1.0)), fingerprint(make(2.0))
+    assert one == same and one["hash"] and one["length"] == 4
+    assert data_changes({"d": one}, {"d": other}) == ["d (its samples)"]
+
+
+def test_an_array_of_objects_says_nothing() -> None:
+    first, second = (fingerprint([numpy.array([object()])]) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, ZeroDivisionError])
+def test_data_that_cannot_say_its_length_is_left_to_the_run(error: type[Exception]) -> None:
+    class Endless(Files):
+        def __len__(self) -> int:
+            raise error("it has none")
+
+    assert fingerprint(Endless()) == {"length": None, "samples": None, "hash": ""}
+
+
+# ---- code
+
+
+def test_another_script_is_a_change(project: Path) -> None:
+    begin(project)
+    (project / "second.py").write_text((project / "tiny.py").read_text() + "# another\n")
+    result = in_a_process("run", "second.py", "--run-dir", "r", "finish.after=6 steps", cwd=project)
+    assert result.code == 0, result.err
+    assert "; changed: tiny.py -> second.py\n" in result.err
+
+
+def test_names_of_files_are_those_below_the_script(project: Path) -> None:
+    (project / "inner").mkdir()
+    for name in ("tiny.py", "helper.py"):
+        (project / name).rename(project / "inner" / name)
+    script = project / "inner" / "tiny.py"
+    alone = origin(script)
+    assert (set(alone.code), alone.script) == ({"tiny.py"}, "tiny.py")
+    if shutil.which("git") is not None:
+        in_git(project)("init", "-q")
+        assert origin(script).code == alone.code, "in a repository the names are the same"
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "said"),
+    [
+        ({"script": "a.py", "code": {"a.py": "1"}}, {"script": "a.py", "code": {"a.py": "1"}}, []),
+        ({"script": "a.py", "code": {"a.py": "1"}}, {"script": "a.py", "code": {"a.py": "2"}}, ["a.py"]),
+        ({"script": "a.py", "code": {"a.py": "1"}}, {"script": "b.py", "code": {"b.py": "2"}}, ["a.py -> b.py"]),
+        ({"script": "a.py", "code": {"a.py": "1"}}, {"script": "", "code": {"c.py": "1"}}, None),
+        ({"script": "", "code": {"c.py": "1"}}, {"script": "", "code": {"c.py": "1"}}, None),
+        ({"script": "", "code": {"c.py": "1"}}, {"script": "", "code": {"c.py": "2"}}, ["c.py"]),
+        ({}, {"script": "a.py", "code": {"a.py": "1"}}, None),
+    ],
+)
+def test_code_is_unchanged_only_where_it_was_compared(saved: Any, now: Any, said: list[str] | None) -> None:
+    assert code_changes(saved, now) == said
+    here = Circumstances(Origin(now["code"], script=now["script"]), {}, {"threads": 1}, {})
+    line = here.compared({"origin": saved, "data": {}, "environment": {"threads": 1}, "about": {}})
+    expected = {"[]": "code, versions, threads unchanged: exact", "None": "versions, threads unchanged: exact"}
+    assert line == expected.get(str(said), f"changed: {', '.join(said or [])}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any bytes for a name")
+def test_names_and_arguments_may_have_any_bytes(project: Path) -> None:
+    folder = project / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    for name in ("tiny.py", "helper.py"):
+        (project / name).rename(folder / name)
+    (folder / os.fsdecode(b"n\xff.py")).write_text("x = 1\n")
+    with (folder / "helper.py").open("a") as file:
+        file.write("import importlib; importlib.import_module('n\\udcff')\n")
+    words = ["run", f"{folder.name}/tiny.py", os.fsdecode(b"name=x\xe9"), "--run-dir", os.fsdecode(b"r\xe9")]
+    for until in ("2 steps", "3 steps"):
+        result = in_a_process(*words, "--until", until, cwd=project)
+        assert result.code == 0, result.err
+    assert "code, arguments, data, versions, threads unchanged: exact" in result.err
+    start = json.loads((project / words[-1] / "starts.jsonl").read_text().splitlines()[0])
+    assert set(start["origin"]["code"]) == {"tiny.py", "helper.py", "n\\udcff.py"}
+    assert "caf\\udce9" in start["about"]["command"]
+
+
+def in_git(folder: Path) -> Callable[..., str]:
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        return subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+    return git
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_difference_is_plain_whatever_is_configured(project: Path) -> None:
+    git = in_git(project)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    (project / "tiny.py").write_text("# changed\n" + TINY)
+    expected = git("diff", "HEAD")
+    assert "+++ b/tiny.py" in expected
+    git("config", "color.ui", "always")
+    git("config", "diff.noprefix", "true")
+    git("config", "diff.external", "echo")
+    assert origin(project / "tiny.py").difference == expected
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_difference_is_bounded_and_begins_with_what_is_loaded(project: Path) -> None:
+    git = in_git(project)
+    git("init", "-q")
+    (project / "a_large_file.txt").write_text("")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    (project / "tiny.py").write_text("# changed\n" + TINY)
+    (project / "a_large_file.txt").write_text("a line of it\n" * 2_000_000)
+    tracemalloc.start()
+    difference = origin(project / "tiny.py").difference
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 << 20, "the file alone has 26 MB"
+    assert difference.index("+# changed") < difference.index("a_large_file") and len(difference) < (1 << 20) + 100
+    assert difference.endswith("\n# cut here: the difference is longer than 1048576 bytes\n")
+
+
+def test_what_was_saved_commands_no_terminal() -> None:
+    here = Circumstances(Origin(), {"d": {"length": 1}}, {"threads": 1}, {})
+    nasty = "\x1b]0;x\x07" + "x" * 100_000
+    line = here.compared(
+        {
+            "origin": {},
+            "data": {"d": {"length": nasty}},
+            "environment": {"threads": nasty},
+            "about": {"arguments": {f"{number}{nasty}": nasty for number in range(100)}},
+        },
+        others=[nasty],
+    )
+    assert line.startswith(r"changed: \x1b]0;x\x07xx") and line.endswith(", 53 more")
+    assert line.isprintable() and len(line) < 50 * 400
+
+
+def test_another_seed_is_said(project: Path) -> None:
+    begin(project)
+    assert resumed(project, "finish.after=6 steps", "--seed", "3").endswith("seed 0 -> 3")

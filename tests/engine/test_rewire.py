@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from graphtrain import Graph, GraphError, LifeCycleError, Outcome, Trainer, UsageError, node, progress
+from graphtrain import DataError, Graph, GraphError, LifeCycleError, Outcome, Trainer, UsageError, node, progress
+from graphtrain.data.fingerprint import fingerprint
+from graphtrain.storage.checkpoint import read_checkpoint
 from tests.engine.small_run import small_graph, small_trainer
 
 
@@ -182,6 +185,186 @@ def teach(teacher: Any) -> None:
     """Stand-in."""
 
 
+def test_a_model_comes_with_its_own_step_functions() -> None:
+    class Model(torch.nn.Linear):
+        calls = 0
+
+        def training_step(self, batch: Any) -> Any:
+            self.calls += 1
+            return self(batch).square().mean()
+
+    former, new = Model(1, 1), Model(1, 1)
+    trainer = tiny(model=former, optimizer=torch.optim.SGD(former.parameters(), lr=0.1), training_step=None)
+    trainer.run(until="2 batches")
+    trainer.rewire(trainer.graph, model=new, optimizer=torch.optim.SGD(new.parameters(), lr=0.1))
+    trainer.run()
+    assert (former.calls, new.calls) == (2, 3)
+
+
+def test_a_model_without_step_functions_does_not_keep_those_of_the_former() -> None:
+    class Model(torch.nn.Linear):
+        def training_step(self, batch: Any) -> Any:
+            return self(batch).square().mean()
+
+    former, new = Model(1, 1), torch.nn.Linear(1, 1)
+    trainer = tiny(model=former, optimizer=torch.optim.SGD(former.parameters(), lr=0.1), training_step=None)
+    trainer.run(until="2 batches")
+    with pytest.raises(GraphError, match="`training_step` is read by `train_batch`"):
+        trainer.rewire(trainer.graph, model=new, optimizer=torch.optim.SGD(new.parameters(), lr=0.1))
+    assert trainer.run() is Outcome.FINISHED
+
+
+def test_a_given_step_function_goes_before_that_of_a_new_model() -> None:
+    class Model(torch.nn.Linear):
+        def training_step(self, batch: Any) -> Any:
+            raise AssertionError("another one was given")
+
+    new, trainer = Model(1, 1), tiny()
+    trainer.run(until="2 batches")
+    trainer.rewire(trainer.graph, model=new, optimizer=torch.optim.SGD(new.parameters(), lr=0.1))
+    assert trainer.run() is Outcome.FINISHED
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_setup_that_raises_leaves_the_run_as_it_was(error: type[BaseException], tmp_path: Path) -> None:
+    @node
+    class Raising:
+        """Draw random numbers, and raise."""
+
+        def setup(self, model: Any) -> None:
+            torch.rand(3)
+            raise error("mine")
+
+        def __call__(self) -> None:
+            pass
+
+    trainer, whole = (tiny(run_dir=tmp_path / name) for name in ("rewired", "whole"))
+    trainer.run(until="3 batches")
+    before = (trainer.digest(), trainer.graph, dict(trainer.resources))
+    with pytest.raises(error, match="mine"):
+        trainer.rewire(trainer.graph.set("checkpoint", keep=1).insert("raising", Raising, after="step"), further=5)
+    assert (trainer.digest(), trainer.graph, dict(trainer.resources)) == before
+    trainer.run(until="4 batches")
+    trainer.run()
+    whole.run()
+    assert trainer.digest() == whole.digest()
+    assert len(list((tmp_path / "rewired" / "checkpoints").iterdir())) == 2, "it keeps as many as before"
+
+
+def test_a_resource_that_is_refused_is_not_kept() -> None:
+    trainer = tiny()
+    trainer.run(until="3 batches")
+    with pytest.raises(UsageError, match="`training_step` must be a function"):
+        trainer.rewire(trainer.graph, training_step=3)
+    trainer.rewire(trainer.graph.set("accumulate", every=2))
+    assert trainer.run() is Outcome.FINISHED
+
+
+def test_data_of_another_kind_in_mid_epoch_is_refused_where_no_place_in_it_can_be_found() -> None:
+    trainer, whole = tiny(), tiny()
+    trainer.run(until="3 batches")
+    loader = DataLoader([torch.ones(1)] * 10, 2, shuffle=True)
+    with pytest.raises(DataError, match="after 3 batches, cannot be found in a DataLoader"):
+        trainer.rewire(trainer.graph, train_data=loader)
+    trainer.run()
+    whole.run()
+    assert trainer.digest() == whole.digest(), "unharmed"
+    trainer.rewire(trainer.graph.set("finish", after="2 epochs"), train_data=loader)
+    assert trainer.run() is Outcome.FINISHED, "at the end of an epoch it is taken"
+    assert trainer.progress["next_batch"]["batches"] == 10
+
+
+def test_an_iterator_that_would_lose_batches_is_not_opened_anew() -> None:
+    seen: list[int] = []
+
+    def training_step(model: Any, batch: Any) -> Any:
+        seen.append(int(batch[0, 0]))
+        return model(batch).square().mean()
+
+    trainer = tiny(train_data=(torch.full((2, 1), float(number)) for number in range(8)), training_step=training_step)
+    trainer.run(until="3 batches")
+    with pytest.raises(DataError, match="only once, and the run is in the middle of it"):
+        trainer.rewire(trainer.graph.set("next_batch", limit=100))
+    trainer.run()
+    assert seen == list(range(8))
+
+
+def test_a_kind_that_is_declared_anew_takes_its_own_state_over() -> None:
+    def declare() -> Any:
+        @node(name="hoard")
+        class Hoard:
+            """Count, in a state of its own."""
+
+            def __init__(self) -> None:
+                self.held = 0
+
+            def __call__(self) -> None:
+                self.held += 1
+
+            def state_dict(self) -> dict[str, int]:
+                return {"held": self.held}
+
+            def load_state_dict(self, state: dict[str, int]) -> None:
+                self.held = state["held"]
+
+        return Hoard
+
+    plain = Graph.load("fit").set("finish", after="1 epochs")
+    trainer, whole = (tiny(plain.insert("hoard", declare(), after="step")) for _ in range(2))
+    trainer.run(until="3 batches")
+    trainer.rewire(plain.insert("hoard", declare(), after="step"))
+    trainer.run()
+    whole.run()
+    assert trainer.digest() == whole.digest()
+
+
+def test_a_node_gives_its_progress_to_one_node() -> None:
+    @node(name="tick")
+    class Tick:
+        """Count."""
+
+        counted: int = progress(0)
+
+        def __call__(self) -> None:
+            self.counted += 1
+
+    graph = Graph.load("fit").set("finish", after="1 epochs").insert("first", Tick, after="step")
+    trainer = tiny(graph)
+    trainer.run(until="2 batches")
+    trainer.rewire(graph.insert("second", Tick, after="first"), rename={"first": "second"})
+    trainer.run()
+    assert trainer.read("second.counted") == 5
+    assert trainer.read("first.counted") == 3, "another node under the old name begins with its own"
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        ({"acumulate": "accumulate"}, "no node `acumulate` in the former graph.*did you mean `accumulate`"),
+        ({"accumulate": "acumulate"}, "no node `acumulate` in the new graph.*did you mean `accumulate`"),
+        ({"clip": "log", "step": "log"}, "`clip` and `step` cannot both become `log`"),
+    ],
+)
+def test_a_renaming_of_what_is_not_there_is_refused(batches: int, rename: dict[str, str], message: str) -> None:
+    trainer = tiny()
+    if batches:
+        trainer.run(until=f"{batches} batches")
+    with pytest.raises(UsageError, match=f"(?s){message}"):
+        trainer.rewire(trainer.graph, rename=rename)
+    assert trainer.run() is Outcome.FINISHED
+
+
+def test_other_data_is_what_the_checkpoints_tell_of(tmp_path: Path) -> None:
+    trainer = tiny(run_dir=tmp_path, val_data=[torch.ones(2, 1)])
+    trainer.run(until="2 batches")
+    other = [torch.full((2, 1), float(number)) for number in range(7)]
+    trainer.rewire(trainer.graph, train_data=other, val_data=None)
+    path = trainer.save()
+    assert path is not None
+    assert read_checkpoint(path).manifest["data"] == {"train_data": fingerprint(other)}
+
+
 def test_neither_inside_a_run_nor_after_a_failure() -> None:
     trainers: list[Trainer] = []
 
@@ -218,4 +401,25 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
         **more,
     }
     graph = graph if graph is not None else Graph.load("fit").set("finish", after="1 epochs")
-    return Trainer(graph, run_dir, display=None, say=lambda line: None, **resources)
+    resources = {name: one for name, one in resources.items() if one is not None}
+    say = resources.pop("say", lambda line: None)
+    return Trainer(graph, run_dir, display=None, say=say, **resources)
+
+
+def test_a_kind_declared_anew_is_said_where_the_graph_has_the_former_one() -> None:
+    def declare() -> Any:
+        @node(name="tally")
+        def tally() -> None:
+            """As in a cell that is run again."""
+
+        return tally
+
+    said: list[str] = []
+    trainer = tiny(Graph.load("fit").insert("tally", declare(), after="step"), say=said.append)
+    assert not [line for line in said if "anew" in line]
+    newer = declare()
+    trainer.rewire(trainer.graph)
+    assert [line for line in said if 'to take the new one: graph.replace("tally", tally)' in line]
+    said.clear()
+    trainer.rewire(trainer.graph.replace("tally", newer))
+    assert not [line for line in said if "anew" in line]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from graphtrain import (
     UsageError,
     node,
 )
+from graphtrain.engine.circumstances import Circumstances, circumstances
 from graphtrain.storage.run_directory import read_status
 from tests.engine.small_run import small_graph, small_trainer
 
@@ -294,6 +296,50 @@ def test_a_named_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
         small_trainer(tmp_path).run(resume="nothing")
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_looking_at_the_data_does_not_move_a_resume(
+    keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawing(*arguments: Any, **keywords: Any) -> Circumstances:
+        torch.rand(1)
+        return circumstances(*arguments, **keywords)
+
+    monkeypatch.setattr("graphtrain.engine.trainer.circumstances", drawing)
+    cut = small_trainer(tmp_path / "cut")
+    cut.advance(22)
+    path = cut.save()
+    assert path is not None
+    cut.run()
+    again = small_trainer(tmp_path / "again" if keeps else None)
+    again.run(resume=path)
+    assert again.digest() == cut.digest()
+
+
+def test_time_in_which_the_run_stands_still_is_not_trained() -> None:
+    trainer = tiny()
+    trainer.run(until="3 batches")
+    time.sleep(0.3)
+    trainer.rewire(trainer.graph.set("next_batch", limit=100))
+    time.sleep(0.3)
+    trainer.run()
+    assert 0 < trainer.progress["next_batch"]["seconds"] <= sum(trainer.seconds.values()) + 1e-6
+
+
+def test_a_resume_goes_on_with_the_time_trained(tmp_path: Path) -> None:
+    def training_step(model: Any, batch: Any) -> Any:
+        time.sleep(0.02)
+        return model(batch).mean()
+
+    first, second = (tiny(training_step=training_step, run_dir=tmp_path) for _ in range(2))
+    first._watch.load({"save": 5000.0})
+    first.run(until="4 batches")
+    before = first.progress["next_batch"]["seconds"]
+    second.run()
+    assert second.seconds["save"] > 5000
+    assert 3 * 0.02 <= before < 1000
+    assert 5 * 0.02 <= second.progress["next_batch"]["seconds"] - before < 1000, "what the stopwatch took over is not"
+
+
 def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.run()
@@ -554,3 +600,34 @@ def test_a_setting_of_another_library_is_answered_with_ours() -> None:
         tiny(max_epochs=3, train_dataloader=[1])
     assert [one.code for one in caught.value.problems] == ["G302", "G302"]
     assert 'that is `finish.after = "N epochs"` here' in str(caught.value)
+
+
+def test_what_a_step_function_asks_for_must_exist() -> None:
+    def training_step(model: Any, batch: Any, bath_index: int) -> Any:
+        return model(batch).mean()
+
+    with pytest.raises(GraphError, match="`bath_index` is read by `train_batch`"):
+        tiny(training_step=training_step)
+
+
+@pytest.mark.parametrize("name", ["training_step", "validation_step"])
+@pytest.mark.parametrize("value", [torch.ones(3, 2), "good", None])
+def test_a_metric_that_is_no_number_is_named_at_the_first_batch(name: str, value: Any) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        return {"loss": model(batch).mean(), "logits": value}
+
+    with pytest.raises(UsageError, match=f"`{name}` returned `logits`, .*; metrics are numbers or scalar tensors"):
+        tiny(**{name: step}, val_data=[torch.ones(2, 1)]).run()
+
+
+def test_a_validation_that_returns_nothing_is_named() -> None:
+    with pytest.raises(UsageError, match="`validation_step` must return a mapping of metrics, or a scalar"):
+        tiny(validation_step=lambda model, batch: None, val_data=[torch.ones(2, 1)]).run()
+
+
+def test_a_scheduler_that_needs_a_metric_is_refused() -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(UsageError, match="is a ReduceLROnPlateau, whose steps need a metric"):
+        tiny(model=model, optimizer=optimizer, scheduler=plateau).run()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 import safetensors.torch
 import torch
@@ -18,6 +20,9 @@ from graphtrain.storage.store import FolderStore
 from tests.engine.small_run import small_trainer
 
 TREE: dict[str, dict[str, Any]] = {"resources": {"model": {"w": torch.arange(4.0)}}, "slots": {"n": 1}}
+MANIFEST: dict[str, Any] = {
+    "graph": "{}", "graph_hash": "", "position": "step", "ended": False, "digest": "", "step": 1, "metrics_bytes": 0,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
 
 def test_names_count_saves_and_old_ones_go(store: FolderStore) -> None:
     for step in (10, 20, 30, 40):
-        store.save(TREE, {"note": step}, step=step, keep=2)
+        store.save(TREE, {**MANIFEST, "note": step}, step=step, keep=2)
     assert [path.name for path in store.paths()] == ["000003-step-30", "000004-step-40"]
     newest = store.newest()
     assert newest is not None
@@ -41,7 +46,7 @@ def test_names_count_saves_and_old_ones_go(store: FolderStore) -> None:
 
 
 def test_the_model_file_is_readable_by_safetensors_alone(store: FolderStore) -> None:
-    path = store.save(TREE, {}, step=1, keep=1)
+    path = store.save(TREE, MANIFEST, step=1, keep=1)
     assert list(safetensors.torch.load_file(path / "model.safetensors")) == ["w"]
 
 
@@ -60,8 +65,8 @@ def halve(file: Path) -> None:
 def test_an_unsound_checkpoint_is_named_and_passed_over(
     damage: Callable[[Path], None], file: str, store: FolderStore, said: list[str]
 ) -> None:
-    sound = store.save(TREE, {}, step=1, keep=3)
-    torn = store.save(TREE, {}, step=2, keep=3)
+    sound = store.save(TREE, MANIFEST, step=1, keep=3)
+    torn = store.save(TREE, MANIFEST, step=2, keep=3)
     damage(torn / file)
     newest = store.newest()
     assert newest is not None
@@ -74,34 +79,173 @@ def test_an_unsound_checkpoint_is_named_and_passed_over(
 
 def test_a_later_format_is_refused(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphtrain.storage.checkpoint.FORMAT", 2)
-    path = store.save(TREE, {}, step=1, keep=1)
+    path = store.save(TREE, MANIFEST, step=1, keep=1)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="format 2 is not known"):
         read_checkpoint(path)
+
+
+def forge(path: Path, **changes: Any) -> None:
+    """Another manifest, with the right checksum."""
+    body = msgpack.packb(
+        {**msgpack.unpackb(msgpack.unpackb((path / MANIFEST_FILE).read_bytes())["manifest"]), **changes}
+    )
+    outer = {"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}
+    (path / MANIFEST_FILE).write_bytes(msgpack.packb(outer))
+
+
+FIELDS = [
+    *MANIFEST, "files", "origin", "data", "environment", "about", "seconds", "hyper_parameters",
+    "hyper_parameters_in_force",
+]  # fmt: skip
+WRONG: list[Any] = [None, [], [[1]], -1, float("nan"), {"a": "b"}, {"a": {"b": 1}}]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_of_another_type_is_named_and_passed_over(field: str, store: FolderStore, said: list[str]) -> None:
+    sound = store.save(TREE, MANIFEST, step=1, keep=3)
+    forged = store.save(TREE, MANIFEST, step=2, keep=3)
+    fitting = {
+        "data": WRONG[-1:],
+        "hyper_parameters": WRONG[-1:],
+        "hyper_parameters_in_force": WRONG[-1:],
+        "environment": WRONG[-2:],
+        "about": WRONG[-2:],
+    }
+    for wrong in WRONG:
+        if any(wrong is one for one in [*fitting.get(field, []), *(WRONG[-2:] if field == "origin" else [])]):
+            continue
+        forge(forged, **{field: wrong})
+        newest = store.newest()
+        assert newest is not None and newest.path == sound, wrong
+        assert said.pop() == f"passed over an unsound checkpoint: {forged}: the manifest is torn or foreign ({field})"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"origin": {"code": {"a": 1}}},
+        {"origin": {"script": 1}},
+        {"about": {"arguments": 1}},
+        {"seconds": {"data": "x"}},
+        {"seconds": {"data": float("inf")}},
+        {"step": True},
+        {"format": {"a": "\x1b[2J"}},
+    ],
+)
+def test_what_is_inside_a_field_is_looked_at(changes: dict[str, Any], store: FolderStore) -> None:
+    forged = store.save(TREE, MANIFEST, step=1, keep=1)
+    forge(forged, **changes)
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(forged)
+    assert caught.value.message.isprintable()
+
+
+def test_what_an_earlier_version_did_not_write_is_empty(store: FolderStore) -> None:
+    manifest = read_checkpoint(store.save(TREE, MANIFEST, step=1, keep=1)).manifest
+    assert [manifest[name] for name in ("origin", "data", "environment", "about", "seconds")] == [{}] * 5
+    assert "hyper_parameters" not in manifest, "not to know them is something else than that there were none"
+
+
+@pytest.mark.parametrize("name", ["../outside", "/dev/zero", ".hidden", "a\0b", "a\x1bb", "..", "", "a/b", "a\\b"])
+def test_names_of_files_stay_inside(name: str, store: FolderStore) -> None:
+    forged = store.save(TREE, MANIFEST, step=1, keep=1)
+    (store.folder / "outside").write_bytes(b"x")
+    forge(forged, files={name: [1, hashlib.sha256(b"x").hexdigest()]})
+    with pytest.raises(CheckpointError, match=r"torn or foreign \(files\)"):
+        read_checkpoint(forged)
+
+
+def test_a_resource_of_any_name_is_read_again(store: FolderStore) -> None:
+    tree = {"resources": {"my modèle": {"w": torch.ones(1)}}}
+    assert store.newest() is None
+    assert read_checkpoint(store.save(tree, MANIFEST, step=1, keep=1)).tree["resources"]["my modèle"]["w"] == 1
+
+
+def as_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def as_link(file: Path) -> None:
+    file.rename(file.with_name("elsewhere"))
+    file.symlink_to("elsewhere")
+
+
+def as_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def as_large_file(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(1 << 40)
+
+
+@pytest.mark.parametrize("damage", [as_pipe, as_link, as_folder, as_large_file])
+@pytest.mark.parametrize("file", [MANIFEST_FILE, "progress.msgpack", "model.safetensors"])
+def test_only_regular_files_of_the_size_agreed_on_are_read(
+    damage: Callable[[Path], None], file: str, store: FolderStore
+) -> None:
+    forged = store.save(TREE, MANIFEST, step=1, keep=1)
+    damage(forged / file)
+    with pytest.raises(CheckpointError, match="000001-step-1"):
+        read_checkpoint(forged)
+
+
+def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
+    forged = store.save(TREE, MANIFEST, step=1, keep=1)
+    files = read_checkpoint(forged).manifest["files"]
+    (forged / "model.safetensors").write_bytes(b"x" * 20)
+    forge(forged, files={**files, "model.safetensors": [20, hashlib.sha256(b"x" * 20).hexdigest()]})
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is no file of tensors"):
+        read_checkpoint(forged)
+
+
+def test_a_manifest_holds_any_text(store: FolderStore) -> None:
+    path = store.save(TREE, {**MANIFEST, "about": {"command": "caf\udce9"}}, step=1, keep=1)
+    assert read_checkpoint(path).manifest["about"] == {"command": "caf\\udce9"}
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
 def test_a_full_disk_fails_the_save_and_leaves_no_trace(
     call: str, store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.save(TREE, {}, step=1, keep=1)
+    store.save(TREE, MANIFEST, step=1, keep=1)
 
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(*((os, "fsync", full) if call == "fsync" else (Path, "rename", full)))
     with pytest.raises(CheckpointError, match="No space left on device"):
-        store.save(TREE, {}, step=2, keep=1)
+        store.save(TREE, MANIFEST, step=2, keep=1)
     monkeypatch.undo()
     assert [path.name for path in store.folder.iterdir()] == ["000001-step-1"]
 
 
 def test_what_an_interrupted_save_left_is_removed(store: FolderStore) -> None:
-    store.save(TREE, {}, step=1, keep=1)
+    store.save(TREE, MANIFEST, step=1, keep=1)
     (store.folder / ".000002-step-2.1.tmp").mkdir()
     (store.folder / "notes").mkdir()
     store.remove_leftovers()
     assert sorted(path.name for path in store.folder.iterdir()) == ["000001-step-1", "notes"]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
+    whole = small_trainer(tmp_path / "whole")
+    whole.run()
+    trainer = small_trainer(tmp_path)
+    trainer.advance(20)
+    newest = trainer.save()
+    assert newest is not None
+    manifest = read_checkpoint(newest).manifest
+    later = ("origin", "data", "about", "seconds", "environment", "hyper_parameters", "hyper_parameters_in_force")
+    body = msgpack.packb({name: value for name, value in manifest.items() if name not in later})
+    outer = {"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}
+    (newest / MANIFEST_FILE).write_bytes(msgpack.packb(outer))
+    again = small_trainer(tmp_path)
+    again.run()
+    assert again.digest() == whole.digest()
 
 
 def test_a_run_goes_on_from_the_newest_sound_checkpoint(tmp_path: Path) -> None:

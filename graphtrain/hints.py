@@ -1,0 +1,29 @@
+"""The types that annotations name."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from types import SimpleNamespace
+from typing import Any
+
+
+def hints_of(target: Any) -> dict[str, Any]:
+    """The resolved annotations; one that names what cannot be imported here counts as Any, and the others do not."""
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except (NameError, AttributeError, TypeError):
+        owners = reversed(target.__mro__) if inspect.isclass(target) else (target,)
+        return {
+            name: _hint(owner, name, one) for owner in owners for name, one in inspect.get_annotations(owner).items()
+        }
+
+
+def _hint(owner: Any, name: str, annotation: Any) -> Any:
+    space = getattr(owner, "__globals__", None) or vars(sys.modules.get(owner.__module__, typing))
+    alone = SimpleNamespace(__annotations__={name: annotation})
+    try:
+        return typing.get_type_hints(alone, globalns=space, include_extras=True)[name]
+    except (NameError, AttributeError, TypeError):
+        return Any

@@ -1,0 +1,56 @@
+"""The files beside the checkpoints: metrics of any number type, a status of whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.storage.run_directory import MetricsFile, RunDirectory, read_status
+
+
+@pytest.mark.parametrize("number", [float, numpy.float32, numpy.float64, torch.tensor, numpy.array])
+def test_numbers_of_other_libraries_are_numbers(number: Callable[[float], Any], tmp_path: Path) -> None:
+    values = {"loss": 0.5, "none": float("nan"), "large": float("-inf")}
+    row: dict[str, Any] = {"step": 3, **{name: number(value) for name, value in values.items()}}
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
+    metrics.append(row)
+    metrics.close()
+    expected = '{"step": 3, "loss": 0.5, "none": "nan", "large": "-inf"}\n'
+    assert (tmp_path / "metrics.jsonl").read_text() == expected
+    RunDirectory(tmp_path).write_status({"metrics": row})
+    assert read_status(tmp_path)["metrics"] == json.loads(expected)
+
+
+def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
+    RunDirectory(tmp_path).keep_text("source.diff", "caf\udce9")
+    assert (tmp_path / "source.diff").read_text() == "caf\\udce9"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (lambda file: file.symlink_to("/dev/zero"), "is no regular file"),
+        (Path.mkdir, "cannot be read"),
+        (lambda file: file.write_text(" " * 2_000_000), "has 2000000 bytes instead of at most 1048576"),
+        (lambda file: file.write_text("[" * 100_000), "nested too deep"),
+        (lambda file: file.write_text('{"step": ' + "9" * 5000 + "}"), "cannot be read"),
+        (lambda file: file.write_bytes(b'{"a": "\xff"}'), "cannot be read"),
+        (lambda file: file.write_text("[]"), "it is no table"),
+    ],
+)
+def test_a_status_that_cannot_be_read_says_so(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+    make(tmp_path / "status.json")
+    begun = time.monotonic()
+    with pytest.raises(UsageError, match=said):
+        read_status(tmp_path)
+    assert time.monotonic() - begun < 5
