@@ -80,7 +80,8 @@ def test_inside_an_evaluation_the_place_of_training_stays() -> None:
     data = [torch.ones(2, 1)] * 3
     trainer(display=seen, val_data=data, validation_step=unhurried).run(until="1 epochs")
     inside = [one for one in seen.snapshots if one.position.startswith("validate/")]
-    assert [one.position for one in inside][:3] == ["validate/next_batch"] * 3
+    # Which of its moments are drawn is a matter of time; what is drawn of each is not.
+    assert "validate/next_batch" in {one.position for one in inside}
     assert {one.batch for one in inside} == {6}
 
 
