@@ -68,5 +68,9 @@ class CheckpointError(GraphtrainError, RuntimeError):
     """A checkpoint that cannot be written, or that cannot be trusted."""
 
 
+class SaveFailedError(CheckpointError):
+    """A checkpoint that could not be written, while the run itself is as it should be: it stopped, and can go on."""
+
+
 class LifeCycleError(GraphtrainError, RuntimeError):
     """A call that the state of the run forbids, such as running inside a run."""

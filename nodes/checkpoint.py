@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from graphtrain.kind import node
+from graphtrain.engine.save_policy import SavePolicy
+from graphtrain.kind import node, progress
 from graphtrain.parameter import Above
+from graphtrain.storage.retention import Retention
 from graphtrain.trigger import Trigger
 
 
@@ -16,16 +18,41 @@ class Checkpoint:
     Arguments:
         every: when to save. Default: after every epoch.
         keep: how many of the newest checkpoints stay. Default: 2.
+        mode: "async" copies the state and writes it while training goes on; "sync" writes it first. Default: "async".
+        if_busy: what to do while the last checkpoint is still being written: "wait" for it, or "skip" this one.
+            Default: "wait".
+        if_failed: what to do when a checkpoint cannot be written, as on a full disk: "stop" the run, or "continue".
+            Earlier checkpoints stay in either case. Default: "stop".
+        best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint if it was
+            recorded at the same step. Default: none.
+        best_mode: whether the smallest values are best, "min", or the largest, "max". Default: "min".
+        keep_best: how many of the best stay. Default: 1.
+
+    Guard fields:
+        skipped: saves that were skipped because the one before was still being written.
     """
 
     every: Trigger = Trigger("1 epochs")
     keep: Annotated[int, Above(0)] = 2
+    mode: Literal["async", "sync"] = "async"
+    if_busy: Literal["wait", "skip"] = "wait"
+    if_failed: Literal["stop", "continue"] = "stop"
+    best: str | None = None
+    best_mode: Literal["min", "max"] = "min"
+    keep_best: Annotated[int, Above(0)] = 1
+
+    skipped: int = progress(0)
 
     _checkpoints: Any
+    _policy: SavePolicy
 
     def setup(self, checkpoints: Any) -> None:
         self._checkpoints = checkpoints
-        checkpoints.keep = self.keep
+        retention = Retention(self.keep, self.best, self.best_mode, self.keep_best)
+        self._policy = checkpoints.policy = SavePolicy(retention, self.mode, self.if_failed)
 
     def __call__(self) -> None:
-        self._checkpoints.request()
+        if self.if_busy == "skip" and self._checkpoints.is_busy():
+            self.skipped += 1
+        else:
+            self._checkpoints.request(self._policy)

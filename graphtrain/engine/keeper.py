@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 from graphtrain.engine.origin import Origin
 from graphtrain.errors import UsageError
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.checkpoint import Bytes, Checkpoint, read_checkpoint
+from graphtrain.storage.lock import RunLock
+from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import METRICS_FILE, MetricsFile, RunDirectory, read_status
 from graphtrain.storage.store import FolderStore, Store
 
@@ -32,8 +36,30 @@ class Keeper:
         self._folder = FolderStore(self._directory.checkpoints, say)
         self._store: Store = self._folder
         self._metrics = MetricsFile(self._directory.path / METRICS_FILE)
+        self._lock = RunLock(self._directory.path, say)
         self._say = say
+        self._run = ""
+        self._starts: int | None = None
         self.latest: tuple[Path, str] | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A span in which nobody else trains in the directory.
+
+        Raises:
+            UsageError: somebody does, or has since the last such span of this trainer.
+        """
+        self._lock.acquire()
+        try:
+            if self._starts is not None and self._directory.starts() != self._starts:
+                raise UsageError(
+                    f"the run in `{self.path}` was gone on with elsewhere since this trainer stood still",
+                    "make a new Trainer, which goes on from where it is now",
+                )
+            yield
+        finally:
+            self._metrics.close()
+            self._lock.release()
 
     def find(self, resume: str | Path) -> Checkpoint | None:
         """The checkpoint to go on from; None to begin.
@@ -43,13 +69,14 @@ class Keeper:
             CheckpointError: the checkpoint that was named is not sound.
         """
         self._folder.remove_leftovers()
+        self._directory.remove_leftovers()
         if resume == "never":
             if self._directory.holds_a_run():
                 where = self._directory.path
                 raise UsageError(f"`{where}` holds a run already", "choose another run directory, or go on with it")
             return None
         if resume == "auto":
-            newest = self._store.newest(self._fits)
+            newest = self._store.newest(self._misfit())
             if newest is None and self._directory.holds_a_run():
                 self._say(f"`{self._directory.path}` holds no sound checkpoint: the run begins anew")
             return newest
@@ -65,9 +92,18 @@ class Keeper:
         """True for a checkpoint of this run, not of one that it is forked from."""
         return checkpoint.path.resolve().is_relative_to(self._directory.path.resolve())
 
-    def _fits(self, manifest: Mapping[str, Any]) -> bool:
-        """False for a checkpoint of a line that was given up: the metrics were cut back to before it was made."""
-        return bool(manifest["metrics_bytes"] <= self._metrics.flush())
+    def _misfit(self) -> Callable[[Mapping[str, Any]], str]:
+        """A function that says why a checkpoint is not to be gone on from; empty if it is."""
+        begun, recorded = self._directory.identities(), self._metrics.length()
+
+        def misfit(manifest: Mapping[str, Any]) -> str:
+            if begun and manifest["run"] and manifest["run"] not in begun:
+                return "it is of another run"
+            if manifest["metrics_bytes"] > recorded:  # they were cut back to before it was made
+                return "the run was gone on with from an earlier checkpoint"
+            return ""
+
+        return misfit
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if a resume would choose this one by itself."""
@@ -76,10 +112,12 @@ class Keeper:
 
     def go_on_from(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:
         """Cut the metrics back to where a checkpoint was made, or to nothing; the rows that stay."""
+        own = checkpoint is not None and self.is_own(checkpoint)
+        self._run = (own and checkpoint is not None and checkpoint.manifest["run"]) or uuid.uuid4().hex
         if checkpoint is None:
             return self._metrics.cut(0)
         self.latest = (checkpoint.path, checkpoint.manifest["digest"])
-        return self._metrics.cut(checkpoint.manifest["metrics_bytes"] if self.is_own(checkpoint) else 0)
+        return self._metrics.cut(checkpoint.manifest["metrics_bytes"] if own else 0)
 
     @property
     def path(self) -> Path:
@@ -91,7 +129,8 @@ class Keeper:
         if origin.difference:
             self._directory.keep_text(origin.difference_file, origin.difference)
         who = {"process": os.getpid(), "host": socket.gethostname(), "started_at_unix_seconds": round(time.time(), 3)}
-        self._directory.add_start({**start, **who})
+        self._directory.add_start({"run": self._run, **start, **who})
+        self._starts = self._directory.starts()
 
     def last_status(self) -> dict[str, Any]:
         """What the process before this one left as its status; empty if there is none, or none that can be read."""
@@ -104,12 +143,34 @@ class Keeper:
         """A logger: the row goes to the metrics file."""
         self._metrics.append(metrics)
 
-    def save(self, tree: Mapping[str, Mapping[str, Any]], manifest: Mapping[str, Any], keep: int) -> Path:
-        """Write a checkpoint; metrics reach the disk first, so that none are counted that are not there."""
-        whole = {**manifest, "metrics_bytes": self._metrics.flush()}
-        path = self._store.save(tree, whole, step=manifest["step"], keep=keep)
-        self.latest = (path, manifest["digest"])
-        return path
+    def saving(
+        self,
+        files: Mapping[str, Bytes],
+        manifest: Mapping[str, Any],
+        digest: Callable[[Mapping[str, str]], str],
+        retention: Retention,
+    ) -> Callable[[], tuple[Path, str]]:
+        """What writes a checkpoint, in whatever thread it is called: it answers the path and the digest.
+
+        Arguments:
+            files: the bytes of all files but the manifest.
+            manifest: what it says beside the digest.
+            digest: answers that, told the checksums of the files.
+
+        Raises:
+            CheckpointError: the disk does not take the metrics that were recorded so far.
+        """
+        whole = {**manifest, "metrics_bytes": self._metrics.length(), "run": self._run}
+
+        def describe(checksums: Mapping[str, str]) -> Mapping[str, Any]:
+            return {**whole, "digest": digest(checksums)}
+
+        def save() -> tuple[Path, str]:
+            self._metrics.flush()  # first, so that no rows are counted that are not there
+            path, written = self._store.save(files, describe, step=manifest["step"], retention=retention)
+            return path, written["digest"]
+
+        return save
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Leave the status for whoever looks from outside."""
@@ -124,10 +185,6 @@ class Keeper:
                 "written_at_unix_seconds": round(time.time(), 3),
             }
         )
-
-    def close(self) -> None:
-        """Let go of the metrics file; a later row opens it again."""
-        self._metrics.close()
 
 
 def named_checkpoint(name: str | Path, folder: Path | None = None) -> Checkpoint:

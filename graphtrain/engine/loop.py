@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, final
 
+from graphtrain.engine.save_policy import SavePolicy
 from graphtrain.outcome import Outcome
 
 Visit = Callable[[], int]
 
-# save: a checkpoint is wanted. stop: a signal came. pause: one transition was asked for. reached: the amount given as
-# `until` is reached. ended: an edge led to the end of the outermost graph.
-Request = Literal["save", "stop", "pause", "reached", "ended"]
+# save: a checkpoint is wanted. written: one was written, or failed to be. stop: a signal came. pause: one transition was
+# asked for. reached: the amount given as `until` is reached. ended: an edge led to the end of the outermost graph.
+Request = Literal["save", "written", "stop", "pause", "reached", "ended"]
 
 
 @final
@@ -52,13 +53,21 @@ class Loop:
 
 
 class CheckpointRequests:
-    """What the kind `checkpoint` speaks to: it asks, and the engine saves once the exit edge is chosen."""
+    """What the kind `checkpoint` speaks to: it asks, and the engine saves once the exit edge is chosen.
+
+    Attributes:
+        policy: how the next checkpoint is saved, that of a stop included: as was asked for last.
+        is_busy: answers True while a checkpoint is being written.
+    """
 
     def __init__(self, pending: list[Request]) -> None:
         self._pending = pending
-        self.keep = 2
+        self.policy = SavePolicy()
+        self.is_busy: Callable[[], bool] = lambda: False
 
-    def request(self) -> None:
+    def request(self, policy: SavePolicy | None = None) -> None:
         """Ask for a checkpoint at the next save point."""
+        if policy is not None:
+            self.policy = policy
         if "save" not in self._pending:
             self._pending.append("save")

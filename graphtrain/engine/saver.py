@@ -1,7 +1,9 @@
-"""Writing checkpoints of a run at its save points."""
+"""Writing checkpoints of a run at its save points: copied at once, written beside the run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import final
 
 from graphtrain.engine.assembly import Assembly
@@ -9,10 +11,14 @@ from graphtrain.engine.circumstances import Circumstances
 from graphtrain.engine.hyper_parameters import SetUp
 from graphtrain.engine.keeper import Keeper
 from graphtrain.engine.loop import Loop
+from graphtrain.engine.save_policy import SavePolicy
 from graphtrain.engine.stopwatch import Stopwatch
-from graphtrain.errors import CheckpointError
+from graphtrain.engine.writing import Writing
+from graphtrain.errors import CheckpointError, SaveFailedError
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.storage.image import Memory, checksums, combined, copied
 from graphtrain.storage.plain import UnsaveableError
-from graphtrain.storage.tree import tree_digest
+from graphtrain.storage.tree import PROGRESS_FILE, Split, split
 from graphtrain.text.canonical import structural_hash
 
 # A slot that cannot be saved in this many transitions never can be.
@@ -21,24 +27,57 @@ _MOST_ATTEMPTS = 10_000
 
 @final
 class Saver:
-    """Saves where everything alive can be saved; elsewhere it says no, so that the next position is tried."""
+    """Saves where everything alive can be saved; elsewhere it says no, so that the next position is tried.
 
-    def __init__(self, keeper: Keeper, watch: Stopwatch) -> None:
+    One checkpoint is written at a time, from one copy of the state; a further save waits for it.
+
+    Arguments:
+        say: told of a save that failed where the run goes on nevertheless.
+        wake: called from another thread when a checkpoint is written, or has failed to be.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        recorder: Recorder,
+        watch: Stopwatch,
+        say: Callable[[str], None],
+        wake: Callable[[], None],
+    ) -> None:
         self._keeper = keeper
+        self._recorder = recorder
         self._watch = watch
+        self._say = say
+        self._wake = wake
+        self._memory = Memory()
+        self._writing: Writing[tuple[Path, str]] | None = None
+        self._policy = SavePolicy()
         self._attempts = 0
 
-    def save(self, assembly: Assembly, loop: Loop, here: Circumstances, set_up: SetUp, keep: int) -> bool:
-        """Save at this position; False where it is no save point.
+    def check(self, assembly: Assembly, loop: Loop) -> None:
+        """Find out now what could not be saved later.
 
         Raises:
-            CheckpointError: the disk refuses, something can never be saved, or no save point was reached for long.
+            UnsaveableError: something has no plain form; its path is named.
+        """
+        split(assembly.state.capture(assembly.alive(loop.position, loop.ended)))
+
+    def save(self, assembly: Assembly, loop: Loop, here: Circumstances, set_up: SetUp, policy: SavePolicy) -> bool:
+        """Save at this position; False where it is no save point. The checkpoint is there when `settle` says so.
+
+        Raises:
+            SaveFailedError: this save or the one before it failed, and the policy is to stop.
+            CheckpointError: something can never be saved, or no save point was reached for long.
         """
         if not assembly.is_save_point(loop.position, loop.ended):
             return self._not_here(assembly, loop, "it is declared transient")
         try:
             with self._watch.measure("save"):
-                self._write(assembly, loop, here, set_up, keep)
+                self.wait()
+                self._policy = policy
+                self._begin(assembly, loop, here, set_up)
+                if policy.mode == "sync":
+                    self.wait()
         except UnsaveableError as error:
             if error.path.startswith("slots"):
                 return self._not_here(assembly, loop, error.message)
@@ -46,9 +85,42 @@ class Saver:
         self._attempts = 0
         return True
 
-    def _write(self, assembly: Assembly, loop: Loop, here: Circumstances, set_up: SetUp, keep: int) -> None:
+    @property
+    def is_busy(self) -> bool:
+        """True while a checkpoint is being written."""
+        return self._writing is not None and not self._writing.is_over
+
+    def settle(self) -> bool:
+        """True if a checkpoint was written since this was last asked.
+
+        Raises:
+            SaveFailedError: it could not be, and the policy is to stop.
+        """
+        return self._writing is not None and self._writing.is_over and self.wait()
+
+    def wait(self) -> bool:
+        """Wait for the checkpoint that is being written; True if there was one and it is on the disk now.
+
+        Raises:
+            SaveFailedError: it could not be written, and the policy is to stop.
+        """
+        if self._writing is None:
+            return False
+        writing = self._writing
+        try:
+            self._keeper.latest = writing.result()
+        except CheckpointError as error:
+            self._writing = None
+            self._failed(error)
+            return False
+        self._writing = None
+        return True
+
+    def _begin(self, assembly: Assembly, loop: Loop, here: Circumstances, set_up: SetUp) -> None:
         state = assembly.state
         tree = state.capture(assembly.alive(loop.position, loop.ended))
+        whole = split(tree)
+        essential = whole.with_section("progress", state.essential(tree)["progress"])
         step, epoch = assembly.whereabouts.step_and_epoch()
         manifest = {
             **here.as_plain(),
@@ -56,14 +128,32 @@ class Saver:
             "graph_hash": structural_hash(assembly.graph),
             "position": assembly.path(loop.position),
             "ended": loop.ended,
-            "digest": tree_digest(state.essential(tree)),
             "step": step,
             "epoch": epoch,
+            "metrics": self._recorder.recorded_at(step),
             "seconds": self._watch.seconds(),
             "hyper_parameters": set_up.made,
             "hyper_parameters_in_force": set_up.values,
         }
-        self._keeper.save(tree, manifest, keep=keep)
+        try:
+            job = self._keeper.saving(
+                {PROGRESS_FILE: whole.packed, **copied(whole.files, self._memory)},
+                manifest,
+                _digest_of(essential, whole),
+                self._policy.retention,
+            )
+        except CheckpointError as error:  # the metrics do not reach the disk
+            self._failed(error)
+            return
+        self._writing = Writing(job, self._wake)
+
+    def _failed(self, error: CheckpointError) -> None:
+        if self._policy.if_failed == "stop":
+            raise SaveFailedError(
+                f"{error.message}; earlier checkpoints are kept",
+                error.hint or "mend what refused it, and go on; or set checkpoint.if_failed to 'continue'",
+            ) from error
+        self._say(f"{error.message}; earlier checkpoints are kept, and the run goes on")
 
     def _not_here(self, assembly: Assembly, loop: Loop, reason: str) -> bool:
         self._attempts += 1
@@ -71,3 +161,17 @@ class Saver:
             names = ", ".join(sorted(assembly.alive_names(loop.position, loop.ended)))
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {names}", reason)
         return False
+
+
+def _digest_of(essential: Split, whole: Split) -> Callable[[Mapping[str, str]], str]:
+    """The digest of what is essential, once the files of the whole have been read through for their checksums."""
+    packed = essential.packed
+    own = [tensors for name, tensors in essential.tensors.items() if tensors is not whole.tensors.get(name)]
+    sums = checksums([tensors for tensors in own if tensors.named])  # small; and the run will change them
+    shared = {tensors.file for tensors in essential.files} - {tensors.file for tensors in own}
+
+    def digest(written: Mapping[str, str]) -> str:
+        from_files = {name: one for name, one in written.items() if name.rpartition(".")[0] in shared}
+        return combined(packed, {**from_files, **sums})
+
+    return digest

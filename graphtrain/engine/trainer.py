@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -30,11 +30,12 @@ from graphtrain.engine.observer import Observer
 from graphtrain.engine.reporter import Reporter
 from graphtrain.engine.resources import prepare, prepare_further, refuse_provided, resolve_device
 from graphtrain.engine.resumption import Resumption, repeated, restore
+from graphtrain.engine.save_policy import SavePolicy
 from graphtrain.engine.saver import Saver
 from graphtrain.engine.signals import StopSignals
 from graphtrain.engine.stopwatch import Stopwatch
 from graphtrain.engine.until import gated_visits, until_trigger
-from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, UsageError
+from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError, UsageError
 from graphtrain.frames import users_frames
 from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Logger
@@ -134,7 +135,7 @@ class Trainer:
         self._loop = Loop(self._assembly.start, pending)
         self._begun = False
         self._keeper = Keeper(run_dir, self._say) if run_dir is not None else None
-        self._saver = Saver(self._keeper, self._watch) if self._keeper is not None else None
+        self._saver = self._saver_of(self._keeper) if self._keeper is not None else None
         self._circumstances: Circumstances | None = None
         self._reporter = Reporter(
             self._watch,
@@ -157,6 +158,11 @@ class Trainer:
         **former: Any,
     ) -> Assembly:
         return Assembly(graph, resources, prepared, pending, self._recorder, self._watch, **former)
+
+    def _saver_of(self, keeper: Keeper) -> Saver:
+        saver = Saver(keeper, self._recorder, self._watch, self._say, lambda: self._loop.pending.append("written"))
+        self._requests.is_busy = lambda: saver.is_busy
+        return saver
 
     def _say_of_graph(self) -> None:
         program = self._assembly.program
@@ -323,6 +329,17 @@ class Trainer:
                     self._one_transition()
         return self.position
 
+    def run_gated(self, gate: Callable[[Assembly, Loop], list[Visit]], resume: str | Path = "auto") -> Outcome:
+        """Run by other visits, which ask for a pause where they like: how a past run is gone through again.
+
+        Arguments:
+            gate: given what is run and the loop, once both stand where the run goes on; answers the visits.
+            resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
+        """
+        with self._going(Resumption.of(resume, (), from_saved=True)):
+            visits = gate(self._assembly, self._loop)
+            return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(visits)
+
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Go on with another graph, in place: position, progress, data, gradients and random numbers stay as they are.
 
@@ -360,14 +377,14 @@ class Trainer:
         graph, renamed = checked_graph(graph), dict(rename or {})
         refuse_provided(resources)
         all_resources = {**self._resources, **resources}
-        keep, random = self._requests.keep, capture_random()
+        policy, random = self._requests.policy, capture_random()
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self._device)
             here = self._circumstances_with(all_resources)  # before the data is opened: looking at it may draw from it
             assembly, position = self._rewired(graph, renamed, all_resources, prepared)
             set_up = SetUp(assembly.state.stateful, former=self._set_up)
         except BaseException:
-            self._requests.keep = keep  # which the `setup` of a `checkpoint` may have changed
+            self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
         finally:
             restore_random(random)
@@ -415,8 +432,9 @@ class Trainer:
         if self._loop.inside:
             self._requests.request()
             return None
+        policy = replace(self._requests.policy, if_failed="stop")
         with self._going(Resumption()):
-            while not self._save_here():
+            while not self._save_here(policy):
                 self._say(f"`{self.position}` is no save point; going on to the next one")
                 self._one_transition()
         return self._keeper.latest[0] if self._keeper.latest is not None else None
@@ -424,6 +442,9 @@ class Trainer:
     def _drive(self, visits: list[Visit]) -> Outcome:
         try:
             return self._loop.drive(visits, self._serve)
+        except SaveFailedError:
+            self._loop.pending.clear()
+            raise
         except BaseException as error:
             self._fail(error)
 
@@ -434,6 +455,9 @@ class Trainer:
     def _serve(self) -> Outcome | None:
         """Do what was requested during the last transition, where this position allows it."""
         pending = self._loop.pending
+        if "written" in pending:
+            pending.remove("written")
+            self._settle()
         if "ended" in pending:
             self._loop.ended = True
             pending.clear()
@@ -465,31 +489,63 @@ class Trainer:
         """
         self._life.start()
         try:
-            if not self._begun:
-                self._begin(how)
-                self._begun = True
-            if self._loop.ended:  # the ending may have been raised meanwhile
-                self._loop.choose_again(self._assembly.table.exits)
-                if not self._loop.ended and (line := self._assembly.whereabouts.cut_window()) is not None:
-                    self._say(line)
-            if self._assembly.activity(self._loop.position) is None:
-                for name in self._assembly.state.trained_in_evaluation_mode():
-                    self._say_once(
-                        f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
-                        f"call {name}.train() before, unless that is meant"
-                    )
-            self._observer.begin(self._assembly.whereabouts, limit.terms if limit is not None else ())
-            self._watch.start(inside=self._assembly.activity(self._loop.position))
-            self._reporter.begin(self._watch.now(), shown=limit is not None)
+            with self._keeper.held() if self._keeper is not None else nullcontext():
+                try:
+                    with self._saves_completed():
+                        self._get_ready(how, limit)
+                        yield
+                finally:
+                    self._stand_still()
+        except BaseException:
+            if self._life.is_running:  # it never began
+                self._life.stop()
+            raise
+
+    def _get_ready(self, how: Resumption, limit: Trigger | None) -> None:
+        if not self._begun:
+            self._begin(how)
+            self._begun = True
+        if self._loop.ended:  # the ending may have been raised meanwhile
+            self._loop.choose_again(self._assembly.table.exits)
+            if not self._loop.ended and (line := self._assembly.whereabouts.cut_window()) is not None:
+                self._say(line)
+        if self._assembly.activity(self._loop.position) is None:
+            for name in self._assembly.state.trained_in_evaluation_mode():
+                self._say_once(
+                    f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
+                    f"call {name}.train() before, unless that is meant"
+                )
+        self._observer.begin(self._assembly.whereabouts, limit.terms if limit is not None else ())
+        self._watch.start(inside=self._assembly.activity(self._loop.position))
+        self._reporter.begin(self._watch.now(), shown=limit is not None)
+
+    @contextmanager
+    def _saves_completed(self) -> Iterator[None]:
+        """A span that leaves no save under way; an interruption, which is to stop at once, leaves it to itself."""
+        try:
             yield
-        finally:
-            self._watch.stop()
-            if self._life.is_running:
-                (self._life.finish if self._loop.ended else self._life.stop)()
-            self._reporter.end()
-            if self._keeper is not None:
-                self._keeper.close()
-        self._write_status()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            try:
+                self._wait_for_saves()
+            except CheckpointError as problem:
+                error.add_note(f"a checkpoint could not be written either: {problem}")
+            raise
+        self._wait_for_saves()
+
+    def _wait_for_saves(self) -> None:
+        if self._saver is not None and self._saver.wait():
+            self._write_status()
+
+    def _stand_still(self) -> None:
+        self._watch.stop()
+        was_running = self._life.is_running
+        if was_running:
+            (self._life.finish if self._loop.ended else self._life.stop)()
+        self._reporter.end()
+        if was_running and self._begun:
+            self._write_status()
 
     def _request_stop(self, signal_name: str) -> None:
         # Called from a signal handler: nothing but the flag. The transition under way ends first.
@@ -518,6 +574,8 @@ class Trainer:
         if self._keeper is not None and self._circumstances is not None:
             start = {**self._circumstances.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None}
             self._keeper.started(self._circumstances.origin, start)
+        if self._saver is not None:
+            self._saver.check(self._assembly, self._loop)
         self._announce()
         self._write_status()
 
@@ -564,18 +622,23 @@ class Trainer:
         """Save if there is somewhere to save to; False where this is no save point."""
         return self._keeper is None or self._save_here()
 
-    def _save_here(self) -> bool:
+    def _save_here(self, policy: SavePolicy | None = None) -> bool:
         """Save at this position; False where it is no save point."""
         if self._keeper is None:
             self._say_once("there is no run directory, so no checkpoint is written")
             return True
         assert self._saver is not None and self._circumstances is not None, "set when the run begins"
-        if not self._saver.save(
-            self._assembly, self._loop, self._circumstances, self._set_up, keep=self._requests.keep
-        ):
+        if policy is None:
+            policy = self._requests.policy
+        if not self._saver.save(self._assembly, self._loop, self._circumstances, self._set_up, policy):
             return False
-        self._write_status()
+        self._settle()
         return True
+
+    def _settle(self) -> None:
+        """Note that a checkpoint was written, if one was."""
+        if self._saver is not None and self._saver.settle():
+            self._write_status()
 
     def _write_status(self, state: str | None = None) -> None:
         if self._keeper is None:
@@ -592,17 +655,17 @@ class Trainer:
             "metrics": self._recorder.rows[-1] if self._recorder.rows else {},
             "snapshot": replace(snapshot, state=state or snapshot.state).as_plain(),
         }
-        self._keeper.write_status(status)
+        try:
+            self._keeper.write_status(status)
+        except CheckpointError as error:  # it is for those outside; the run does without
+            self._say_once(f"{error.message}: whoever asks for the status of this run is told an older one")
 
     # ---- failing
 
     def _fail(self, error: BaseException) -> NoReturn:
         self._life.fail()  # an interrupt too: the node is half done, so its state is no state to go on from
         error.add_note(f"raised in node `{self._here}` ({self._assembly.whereabouts.describe()})")
-        try:
-            self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        except CheckpointError as problem:
-            error.add_note(f"the status could not be written either: {problem}")
+        self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)
 

@@ -129,6 +129,15 @@ class Recorder:
         for logger in self.loggers:
             logger(row, step)
 
+    def recorded_at(self, step: int) -> dict[str, float]:
+        """What was recorded at this step: metric -> value, the last one."""
+        found: dict[str, float] = {}
+        for row in reversed(self.rows):
+            if row["step"] != step:
+                break
+            found = {**row, **found}
+        return {name: value for name, value in found.items() if name not in ("step", "epoch")}
+
     def go_on_from(self, rows: list[dict[str, float]]) -> None:
         """Go on after the rows of a run that was resumed."""
         self.rows = rows

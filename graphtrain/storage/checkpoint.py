@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,18 @@ import safetensors
 import safetensors.torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.storage.image import TENSOR_SUFFIX, checksum, pieces
 from graphtrain.storage.manifest import checked
 from graphtrain.storage.regular import NotAsAgreedError, read_regular
-from graphtrain.storage.tree import PROGRESS_FILE, join, split
+from graphtrain.storage.tree import PROGRESS_FILE, join
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
-_TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_MANIFEST = 64 << 20
+_PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
+
+Bytes = bytes | memoryview
+Plain = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -40,38 +45,43 @@ class Checkpoint:
     tree: Mapping[str, Mapping[str, Any]]
 
 
-def write_checkpoint(path: Path, tree: Mapping[str, Mapping[str, Any]], manifest: Mapping[str, Any]) -> None:
+def write_checkpoint(path: Path, files: Mapping[str, Bytes], describe: Callable[[Mapping[str, str]], Plain]) -> Plain:
     """Write a checkpoint folder: under a temporary name, flushed to the disk, then renamed.
 
+    Arguments:
+        files: the bytes of every file but the manifest.
+        describe: answers the manifest, told the checksum of every file.
+
+    Returns:
+        The manifest.
+
     Raises:
-        CheckpointError: something cannot be saved, or the disk refuses; no trace is left.
+        CheckpointError: the disk refuses; no trace is left.
     """
-    packed, files = split(tree)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a save that failed so badly that its trace stayed
     try:
         temporary.mkdir(parents=True)
-        written = {PROGRESS_FILE: _write(temporary / PROGRESS_FILE, packed)}
-        for tensors in files:
-            name = tensors.file + _TENSOR_SUFFIX
-            # Tied parameters share memory, which the format refuses: every tensor is written in full.
-            data = safetensors.torch.save(
-                {key: one.detach().cpu().contiguous().clone() for key, one in tensors.named.items()}
-            )
-            written[name] = _write(temporary / name, data)
-        whole = {"format": FORMAT, **manifest, "files": written}
-        body = msgpack.packb(whole, use_bin_type=True, unicode_errors="backslashreplace")
+        with ThreadPoolExecutor(1, "graphtrain-checksums") as beside:
+            # Beside the writing: one after the other took 1.7 times as long, for 500 MB.
+            sums = {name: beside.submit(checksum, data) for name, data in files.items()}
+            for name, data in files.items():
+                _write(temporary / name, data)
+            checksums = {name: one.result() for name, one in sums.items()}
+        written = {name: [len(data), checksums[name]] for name, data in files.items()}
+        manifest = describe(checksums)
+        body = msgpack.packb(
+            {"format": FORMAT, **manifest, "files": written}, use_bin_type=True, unicode_errors="backslashreplace"
+        )
         _write(temporary / MANIFEST_FILE, msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}))
-        _flush_folder(temporary)
+        flush_folder(temporary)
         temporary.rename(path)
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             shutil.rmtree(temporary)
         raise CheckpointError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
-    except CheckpointError:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(temporary)
-        raise
+    return manifest
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -122,7 +132,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if name == PROGRESS_FILE:
             packed = data
         else:
-            tensors[name.removesuffix(_TENSOR_SUFFIX)] = _tensors(path, name, data)
+            tensors[name.removesuffix(TENSOR_SUFFIX)] = _tensors(path, name, data)
     try:
         tree = join(packed, tensors)
     except (ValueError, OverflowError) as error:
@@ -141,16 +151,18 @@ def _shown(version: Any) -> str:
     return str(version) if isinstance(version, int) else f"of type {type(version).__name__}"
 
 
-def _write(path: Path, data: bytes) -> list[Any]:
-    """Write and flush a file; its size and checksum."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
+def _write(path: Path, data: Bytes) -> None:
+    """Write and flush a file."""
+    # Without a buffer: no lock is held that a process forked meanwhile would find closed.
+    with path.open("xb", buffering=0) as file:
+        for piece in pieces(data, _PIECE):
+            while piece:
+                piece = piece[file.write(piece) :]
         os.fsync(file.fileno())
-    return [len(data), hashlib.sha256(data).hexdigest()]
 
 
-def _flush_folder(path: Path) -> None:
+def flush_folder(path: Path) -> None:
+    """Bring the names in a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -30,7 +30,7 @@ def checked(manifest: Any) -> dict[str, Any]:
 
 
 def _defaults() -> dict[str, Any]:
-    return {"origin": {}, "data": {}, "environment": {}, "about": {}, "seconds": {}}
+    return {"origin": {}, "data": {}, "environment": {}, "about": {}, "seconds": {}, "metrics": {}, "run": ""}
 
 
 def _is_text(value: Any) -> bool:
@@ -41,8 +41,12 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return _is_number(value) and math.isfinite(value) and value >= 0
 
 
 def _is_table(value: Any, of: Callable[[Any], bool] = lambda inner: True) -> bool:
@@ -89,6 +93,8 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "environment": _is_table,
     "about": _is_about,
     "seconds": lambda value: _is_table(value, _is_amount),
+    "metrics": lambda value: _is_table(value, _is_number),
+    "run": _is_text,
     "hyper_parameters": lambda value: _is_table(value, _is_table),
     "hyper_parameters_in_force": lambda value: _is_table(value, _is_table),
 }

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
 _MOST_BYTES_OF_A_STATUS = 1 << 20
+_MOST_BYTES_OF_STARTS = 64 << 20
 
 
 class RunDirectory:
@@ -60,6 +61,31 @@ class RunDirectory:
         with _readable_failure(target), target.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(start), default=str) + "\n")
 
+    def identities(self) -> set[str]:
+        """The identities of the runs that were begun here, as far as the list of starts can be read."""
+        found = set()
+        try:
+            for line in read_regular(self.path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines():
+                start = json.loads(line)
+                if isinstance(start, dict) and isinstance(start.get("run"), str):
+                    found.add(start["run"])
+        except (OSError, ValueError, RecursionError):
+            return found
+        return found
+
+    def starts(self) -> int:
+        """How long the list of starts is, in bytes: it grows whenever a process begins or goes on."""
+        try:
+            return (self.path / STARTS_FILE).stat().st_size
+        except OSError:
+            return 0
+
+    def remove_leftovers(self) -> None:
+        """Remove what a process left behind that was killed while it wrote its status."""
+        for one in [*self.path.glob(".*.tmp"), *self.path.glob("status.*.tmp")]:
+            with suppress(OSError):
+                one.unlink()
+
     def keep_text(self, name: str, text: str) -> None:
         """Keep a text whose name says what is in it, once."""
         target = self.path / name
@@ -93,37 +119,59 @@ def read_status(path: str | Path) -> dict[str, Any]:
 class MetricsFile:
     """Rows of metrics, one JSON object a line, without a clock: equal runs have equal files.
 
+    A row is in the file at once, for whoever follows it; what a full disk did not take is kept, and written first when
+    there is room again.
+
     Arguments:
         path: the file; made when the first row comes.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: Any = None
+        self._descriptor: int | None = None
+        self._waiting = b""
 
     def append(self, row: Mapping[str, float]) -> None:
         """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
-        with _readable_failure(self._path):
-            if self._file is None:
-                self._file = self._path.open("a", encoding="utf-8")
-            self._file.write(json.dumps(_finite(row), separators=(", ", ": ")) + "\n")
+        self._waiting += (json.dumps(_finite(row), separators=(", ", ": ")) + "\n").encode()
+        with suppress(OSError):  # said by `length`, where something depends on it
+            self._write()
 
-    def flush(self) -> int:
-        """Bring every row to the disk; the length of the file in bytes."""
-        if self._file is None:
-            return self._path.stat().st_size if self._path.exists() else 0
+    def _write(self) -> None:
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        while self._waiting:
+            self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+
+    def length(self) -> int:
+        """Bytes in the file, all rows so far included.
+
+        Raises:
+            CheckpointError: the disk does not take them.
+        """
         with _readable_failure(self._path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        return int(self._file.tell())
+            if self._waiting:
+                self._write()
+            return self._path.stat().st_size if self._path.exists() else 0
+
+    def flush(self) -> None:
+        """Bring what was written to the disk.
+
+        Raises:
+            CheckpointError: the disk refuses.
+        """
+        if self._descriptor is not None:
+            with _readable_failure(self._path):
+                os.fsync(self._descriptor)
 
     def cut(self, length: int) -> list[dict[str, float]]:
         """Cut the file back to `length` bytes; the rows that stay.
 
         Raises:
-            UsageError: the file is shorter than that, so rows are lost.
+            UsageError: the file is shorter than that, so rows are lost; or they are not those that were written.
         """
         self.close()
+        self._waiting = b""
         size = self._path.stat().st_size if self._path.exists() else 0
         if size < length:
             raise UsageError(
@@ -135,15 +183,20 @@ class MetricsFile:
                 os.truncate(self._path, length)
         if not length:
             return []
-        rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
-        return [{name: _number(value) for name, value in row.items()} for row in rows]
+        try:
+            rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+            return [{name: _number(value) for name, value in row.items()} for row in rows]
+        except (ValueError, AttributeError, TypeError) as error:
+            raise UsageError(
+                f"{self._path} holds something else than the rows that were written ({error})",
+                "it was changed since; resume into another run directory, with --fork",
+            ) from None
 
     def close(self) -> None:
-        """Let go of the file."""
-        file, self._file = self._file, None
-        if file is not None:
-            with _readable_failure(self._path):
-                file.close()
+        """Let go of the file; a later row opens it again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 @contextmanager

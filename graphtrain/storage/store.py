@@ -8,24 +8,42 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from graphtrain.errors import CheckpointError
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from graphtrain.storage.checkpoint import Bytes, Checkpoint, Plain, read_checkpoint, read_manifest, write_checkpoint
+from graphtrain.storage.retention import Retention
+
+Files = Mapping[str, Bytes]
+Describe = Callable[[Mapping[str, str]], Plain]
+Misfit = Callable[[Plain], str]
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
+
+
+def _no_misfit(manifest: Plain) -> str:
+    return ""
 
 
 class Store(ABC):
     """Where checkpoints go."""
 
     @abstractmethod
-    def save(self, tree: Mapping[str, Mapping[str, Any]], manifest: Mapping[str, Any], *, step: int, keep: int) -> Path:
-        """Write a checkpoint, then let all but the `keep` newest go."""
+    def save(self, files: Files, describe: Describe, *, step: int, retention: Retention) -> tuple[Path, Plain]:
+        """Write a checkpoint, then let go of what need not be kept; its path and its manifest.
+
+        Arguments:
+            files: the bytes of every file but the manifest.
+            describe: answers the manifest, told the checksum of every file.
+        """
 
     @abstractmethod
-    def newest(self, fits: Callable[[Mapping[str, Any]], bool] | None = None) -> Checkpoint | None:
-        """The newest sound checkpoint whose manifest fits; unsound ones are reported and passed over."""
+    def newest(self, misfit: Misfit = _no_misfit) -> Checkpoint | None:
+        """The newest sound checkpoint that fits; others are reported and passed over.
+
+        Arguments:
+            misfit: says, told a manifest, why it does not fit; empty if it does. Default: all fit.
+        """
 
 
 @final
@@ -39,24 +57,48 @@ class FolderStore(Store):
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
         self._say = say
+        self._unsound: set[Path] = set()
+        # What is known of the metrics of each checkpoint.
+        self._metrics: dict[Path, Mapping[str, float]] = {}
 
-    def save(self, tree: Mapping[str, Mapping[str, Any]], manifest: Mapping[str, Any], *, step: int, keep: int) -> Path:
+    def save(self, files: Files, describe: Describe, *, step: int, retention: Retention) -> tuple[Path, Plain]:
         existing = self.paths()
         number = _number(existing[-1]) + 1 if existing else 1
         path = self.folder / f"{number:06d}-step-{step}"
-        write_checkpoint(path, tree, manifest)
-        for old in self.paths()[: -max(keep, 1)]:
+        manifest = write_checkpoint(path, files, describe)
+        self._metrics[path] = manifest["metrics"]
+        # Only now that it is on the disk; one after the other, so that at any moment all that should be kept is there.
+        paths = self.paths()
+        for old in retention.doomed(paths, self._values(paths, retention.best), self._unsound):
             self._remove(old)
-        return path
+        return path, manifest
 
-    def newest(self, fits: Callable[[Mapping[str, Any]], bool] | None = None) -> Checkpoint | None:
+    def best(self, retention: Retention) -> tuple[Path, float] | None:
+        """The best checkpoint there is, and its value of the metric; None if none has any."""
+        values = self._values(self.paths(), retention.best)
+        ranked = retention.ranked(values)
+        return (ranked[0], values[ranked[0]]) if ranked else None
+
+    def _values(self, paths: list[Path], metric: str | None) -> dict[Path, float]:
+        if metric is None:
+            return {}
+        for path in paths:
+            if path not in self._metrics:
+                try:
+                    self._metrics[path] = read_manifest(path)["metrics"]
+                except CheckpointError:
+                    self._metrics[path] = {}
+        return {path: self._metrics[path][metric] for path in paths if metric in self._metrics[path]}
+
+    def newest(self, misfit: Misfit = _no_misfit) -> Checkpoint | None:
         for path in reversed(self.paths()):
             try:
                 checkpoint = read_checkpoint(path)
-                if fits is None or fits(checkpoint.manifest):
+                if not (reason := misfit(checkpoint.manifest)):
                     return checkpoint
-                self._say(f"passed over {path}: the run was gone on with from an earlier checkpoint")
+                self._say(f"passed over {path}: {reason}")
             except CheckpointError as error:
+                self._unsound.add(path)
                 self._say(f"passed over an unsound checkpoint: {error.message}")
         return None
 

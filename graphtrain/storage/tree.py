@@ -2,32 +2,73 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 import torch
 
+from graphtrain.storage.image import checksums, combined
 from graphtrain.storage.plain import Tensors, pack, unpack
 
 PROGRESS_FILE = "progress.msgpack"
 
+Tree = Mapping[str, Mapping[str, Any]]
 
-def split(tree: Mapping[str, Mapping[str, Any]]) -> tuple[bytes, list[Tensors]]:
-    """The msgpack bytes of a tree of sections, and the tensors of each file.
+
+@dataclass(frozen=True)
+class Split:
+    """A tree that is taken apart.
+
+    Attributes:
+        sections: section -> name -> msgpack bytes, in which tensors are referred to by file and name.
+        tensors: file -> tensors; those of the run, not copies.
+    """
+
+    sections: Mapping[str, Mapping[str, bytes]]
+    tensors: Mapping[str, Tensors]
+
+    @property
+    def packed(self) -> bytes:
+        """Everything but the tensors, as the content of one file."""
+        packed: bytes = msgpack.packb(self.sections)
+        return packed
+
+    @property
+    def files(self) -> list[Tensors]:
+        """The files of tensors that hold any."""
+        return [one for one in self.tensors.values() if one.named]
+
+    def digest(self) -> str:
+        """A hash of everything in it (SHA-256, hexadecimal)."""
+        return combined(self.packed, checksums(self.files))
+
+    def with_section(self, name: str, parts: Mapping[str, Any]) -> Split:
+        """The same with another section in the place of one, which is not `resources`."""
+        other = split({name: parts})
+        tensors = {file: one for file, one in self.tensors.items() if file != name}
+        return Split({**self.sections, **other.sections}, {**tensors, **other.tensors})
+
+
+def split(tree: Tree) -> Split:
+    """Take a tree of sections apart.
 
     The parts of the section `resources` have a file each, under their own names; every other section has one.
+
+    Raises:
+        UnsaveableError: something has no plain form; its path is named.
     """
-    packed: dict[str, dict[str, bytes]] = {}
+    sections: dict[str, Mapping[str, bytes]] = {}
     files: dict[str, Tensors] = {}
     for section, parts in tree.items():
-        packed[section] = {}
+        packed: dict[str, bytes] = {}
         for name, value in parts.items():
             file = name if section == "resources" and name not in tree else section
             tensors = files.setdefault(file, Tensors(file))
-            packed[section][name] = _pack_part(value, section, name, tensors)
-    return msgpack.packb(packed), [one for one in files.values() if one.named]
+            packed[name] = _pack_part(value, section, name, tensors)
+        sections[section] = packed
+    return Split(sections, files)
 
 
 def _pack_part(value: Any, section: str, name: str, tensors: Tensors) -> bytes:
@@ -55,18 +96,6 @@ def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[s
         raise ValueError(f"not a checkpoint's tree: {error!r}") from error
 
 
-def tree_digest(tree: Mapping[str, Mapping[str, Any]]) -> str:
+def tree_digest(tree: Tree) -> str:
     """SHA-256 (hexadecimal) of everything in a tree: equal digests mean bitwise equal state."""
-    data, files = split(tree)
-    digest = hashlib.sha256(data)
-    for tensors in files:
-        for name, tensor in tensors.named.items():
-            digest.update(f"{tensors.file}/{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-            digest.update(tensor_bytes(tensor))
-    return digest.hexdigest()
-
-
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor's values, in order."""
-    host = tensor.detach().cpu().contiguous().reshape(-1)
-    return host.view(torch.uint8).numpy().data
+    return split(tree).digest()

@@ -16,7 +16,10 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
+from graphtrain.storage.image import Memory, copied
+from graphtrain.storage.retention import Retention
 from graphtrain.storage.store import FolderStore
+from graphtrain.storage.tree import PROGRESS_FILE, split
 from tests.engine.small_run import small_trainer
 
 TREE: dict[str, dict[str, Any]] = {"resources": {"model": {"w": torch.arange(4.0)}}, "slots": {"n": 1}}
@@ -35,9 +38,19 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
     return FolderStore(tmp_path / "checkpoints", said.append)
 
 
+def save(store: FolderStore, tree: Any, manifest: Any, *, step: int, keep: int = 1, **retention: Any) -> Path:
+    """Save a tree as a run does."""
+    whole = split(tree)
+    files = {PROGRESS_FILE: whole.packed, **copied(whole.files, Memory())}
+    path, _ = store.save(
+        files, lambda sums: {"metrics": {}, **manifest}, step=step, retention=Retention(keep, **retention)
+    )
+    return path
+
+
 def test_names_count_saves_and_old_ones_go(store: FolderStore) -> None:
     for step in (10, 20, 30, 40):
-        store.save(TREE, {**MANIFEST, "note": step}, step=step, keep=2)
+        save(store, TREE, {**MANIFEST, "note": step}, step=step, keep=2)
     assert [path.name for path in store.paths()] == ["000003-step-30", "000004-step-40"]
     newest = store.newest()
     assert newest is not None
@@ -46,7 +59,7 @@ def test_names_count_saves_and_old_ones_go(store: FolderStore) -> None:
 
 
 def test_the_model_file_is_readable_by_safetensors_alone(store: FolderStore) -> None:
-    path = store.save(TREE, MANIFEST, step=1, keep=1)
+    path = save(store, TREE, MANIFEST, step=1, keep=1)
     assert list(safetensors.torch.load_file(path / "model.safetensors")) == ["w"]
 
 
@@ -65,8 +78,8 @@ def halve(file: Path) -> None:
 def test_an_unsound_checkpoint_is_named_and_passed_over(
     damage: Callable[[Path], None], file: str, store: FolderStore, said: list[str]
 ) -> None:
-    sound = store.save(TREE, MANIFEST, step=1, keep=3)
-    torn = store.save(TREE, MANIFEST, step=2, keep=3)
+    sound = save(store, TREE, MANIFEST, step=1, keep=3)
+    torn = save(store, TREE, MANIFEST, step=2, keep=3)
     damage(torn / file)
     newest = store.newest()
     assert newest is not None
@@ -79,7 +92,7 @@ def test_an_unsound_checkpoint_is_named_and_passed_over(
 
 def test_a_later_format_is_refused(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphtrain.storage.checkpoint.FORMAT", 2)
-    path = store.save(TREE, MANIFEST, step=1, keep=1)
+    path = save(store, TREE, MANIFEST, step=1, keep=1)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="format 2 is not known"):
         read_checkpoint(path)
@@ -95,7 +108,7 @@ def forge(path: Path, **changes: Any) -> None:
 
 
 FIELDS = [
-    *MANIFEST, "files", "origin", "data", "environment", "about", "seconds", "hyper_parameters",
+    *MANIFEST, "files", "metrics", "run", "origin", "data", "environment", "about", "seconds", "hyper_parameters",
     "hyper_parameters_in_force",
 ]  # fmt: skip
 WRONG: list[Any] = [None, [], [[1]], -1, float("nan"), {"a": "b"}, {"a": {"b": 1}}]
@@ -103,14 +116,15 @@ WRONG: list[Any] = [None, [], [[1]], -1, float("nan"), {"a": "b"}, {"a": {"b": 1
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_of_another_type_is_named_and_passed_over(field: str, store: FolderStore, said: list[str]) -> None:
-    sound = store.save(TREE, MANIFEST, step=1, keep=3)
-    forged = store.save(TREE, MANIFEST, step=2, keep=3)
+    sound = save(store, TREE, MANIFEST, step=1, keep=3)
+    forged = save(store, TREE, MANIFEST, step=2, keep=3)
     fitting = {
         "data": WRONG[-1:],
         "hyper_parameters": WRONG[-1:],
         "hyper_parameters_in_force": WRONG[-1:],
         "environment": WRONG[-2:],
         "about": WRONG[-2:],
+        "metrics": [],
     }
     for wrong in WRONG:
         if any(wrong is one for one in [*fitting.get(field, []), *(WRONG[-2:] if field == "origin" else [])]):
@@ -129,12 +143,13 @@ def test_a_field_of_another_type_is_named_and_passed_over(field: str, store: Fol
         {"about": {"arguments": 1}},
         {"seconds": {"data": "x"}},
         {"seconds": {"data": float("inf")}},
+        {"metrics": {"loss": True}},
         {"step": True},
         {"format": {"a": "\x1b[2J"}},
     ],
 )
 def test_what_is_inside_a_field_is_looked_at(changes: dict[str, Any], store: FolderStore) -> None:
-    forged = store.save(TREE, MANIFEST, step=1, keep=1)
+    forged = save(store, TREE, MANIFEST, step=1, keep=1)
     forge(forged, **changes)
     with pytest.raises(CheckpointError) as caught:
         read_checkpoint(forged)
@@ -142,14 +157,14 @@ def test_what_is_inside_a_field_is_looked_at(changes: dict[str, Any], store: Fol
 
 
 def test_what_an_earlier_version_did_not_write_is_empty(store: FolderStore) -> None:
-    manifest = read_checkpoint(store.save(TREE, MANIFEST, step=1, keep=1)).manifest
+    manifest = read_checkpoint(save(store, TREE, MANIFEST, step=1, keep=1)).manifest
     assert [manifest[name] for name in ("origin", "data", "environment", "about", "seconds")] == [{}] * 5
     assert "hyper_parameters" not in manifest, "not to know them is something else than that there were none"
 
 
 @pytest.mark.parametrize("name", ["../outside", "/dev/zero", ".hidden", "a\0b", "a\x1bb", "..", "", "a/b", "a\\b"])
 def test_names_of_files_stay_inside(name: str, store: FolderStore) -> None:
-    forged = store.save(TREE, MANIFEST, step=1, keep=1)
+    forged = save(store, TREE, MANIFEST, step=1, keep=1)
     (store.folder / "outside").write_bytes(b"x")
     forge(forged, files={name: [1, hashlib.sha256(b"x").hexdigest()]})
     with pytest.raises(CheckpointError, match=r"torn or foreign \(files\)"):
@@ -159,7 +174,7 @@ def test_names_of_files_stay_inside(name: str, store: FolderStore) -> None:
 def test_a_resource_of_any_name_is_read_again(store: FolderStore) -> None:
     tree = {"resources": {"my modèle": {"w": torch.ones(1)}}}
     assert store.newest() is None
-    assert read_checkpoint(store.save(tree, MANIFEST, step=1, keep=1)).tree["resources"]["my modèle"]["w"] == 1
+    assert read_checkpoint(save(store, tree, MANIFEST, step=1, keep=1)).tree["resources"]["my modèle"]["w"] == 1
 
 
 def as_pipe(file: Path) -> None:
@@ -187,14 +202,14 @@ def as_large_file(file: Path) -> None:
 def test_only_regular_files_of_the_size_agreed_on_are_read(
     damage: Callable[[Path], None], file: str, store: FolderStore
 ) -> None:
-    forged = store.save(TREE, MANIFEST, step=1, keep=1)
+    forged = save(store, TREE, MANIFEST, step=1, keep=1)
     damage(forged / file)
     with pytest.raises(CheckpointError, match="000001-step-1"):
         read_checkpoint(forged)
 
 
 def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
-    forged = store.save(TREE, MANIFEST, step=1, keep=1)
+    forged = save(store, TREE, MANIFEST, step=1, keep=1)
     files = read_checkpoint(forged).manifest["files"]
     (forged / "model.safetensors").write_bytes(b"x" * 20)
     forge(forged, files={**files, "model.safetensors": [20, hashlib.sha256(b"x" * 20).hexdigest()]})
@@ -203,7 +218,7 @@ def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
 
 
 def test_a_manifest_holds_any_text(store: FolderStore) -> None:
-    path = store.save(TREE, {**MANIFEST, "about": {"command": "caf\udce9"}}, step=1, keep=1)
+    path = save(store, TREE, {**MANIFEST, "about": {"command": "caf\udce9"}}, step=1, keep=1)
     assert read_checkpoint(path).manifest["about"] == {"command": "caf\\udce9"}
 
 
@@ -211,20 +226,20 @@ def test_a_manifest_holds_any_text(store: FolderStore) -> None:
 def test_a_full_disk_fails_the_save_and_leaves_no_trace(
     call: str, store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.save(TREE, MANIFEST, step=1, keep=1)
+    save(store, TREE, MANIFEST, step=1, keep=1)
 
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(*((os, "fsync", full) if call == "fsync" else (Path, "rename", full)))
     with pytest.raises(CheckpointError, match="No space left on device"):
-        store.save(TREE, MANIFEST, step=2, keep=1)
+        save(store, TREE, MANIFEST, step=2, keep=1)
     monkeypatch.undo()
     assert [path.name for path in store.folder.iterdir()] == ["000001-step-1"]
 
 
 def test_what_an_interrupted_save_left_is_removed(store: FolderStore) -> None:
-    store.save(TREE, MANIFEST, step=1, keep=1)
+    save(store, TREE, MANIFEST, step=1, keep=1)
     (store.folder / ".000002-step-2.1.tmp").mkdir()
     (store.folder / "notes").mkdir()
     store.remove_leftovers()

@@ -1,0 +1,185 @@
+"""Saving a checkpoint of 500 MB: how long training stands still, how long until it is on the disk, how much memory.
+
+    python benchmarks/checkpoint.py
+
+The saves of graphtrain are those of one run, every fourth step; between them, in the same process, the same state is
+
+* copied once, into memory that was allocated before;
+* saved by `torch.save`, flushed to the disk and renamed into the place of the one before;
+* saved by `torch.distributed.checkpoint.save`, which does not flush.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as distributed_checkpoint
+from measure import arguments, comparison, seconds, show
+from torch import nn
+
+import graphtrain
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+
+MEGABYTES = 500
+WIDTH = 1024
+EVERY = 4  # steps
+STALL, WRITTEN = "graphtrain: training stands still", "graphtrain: until it is on the disk"
+COPY, SAVE, DISTRIBUTED = "one copy of that memory", "torch.save, flushed and renamed", "torch.distributed.checkpoint"
+
+
+def settle_disk(folder: Path) -> None:
+    """Before every save: nothing waits to be written, and the kernel has memory at hand for the files to come.
+
+    On a virtual machine memory that is touched for the first time makes a write take ten times as long.
+    """
+    os.sync()
+    file = folder / "warm"
+    block = bytes(1 << 20)
+    with file.open("wb", buffering=0) as opened:
+        for _ in range(2 * MEGABYTES):
+            opened.write(block)
+        os.fsync(opened.fileno())
+    file.unlink()
+
+
+class Peers:
+    """Other ways to save what the run saves."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+        self._model, self._optimizer, self._folder = model, optimizer, folder
+        self._copies: list[torch.Tensor] = []
+
+    def measure(self) -> dict[str, float]:
+        """Seconds by name."""
+        found = {COPY: seconds(self._copy)}
+        for name, save in ((SAVE, self._save), (DISTRIBUTED, self._save_distributed)):
+            settle_disk(self._folder)
+            found[name] = seconds(save)
+        return found
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def _copy(self) -> None:
+        state = self._optimizer.state
+        tensors = [one for weight in self._model.parameters() for one in (weight.detach(), *state[weight].values())]
+        if not self._copies:
+            self._copies = [torch.empty_like(one) for one in tensors]
+        for copy, one in zip(self._copies, tensors, strict=True):
+            copy.copy_(one)
+
+    def _save(self) -> None:
+        temporary = self._folder / "state.pt.tmp"
+        with temporary.open("wb") as file:
+            torch.save(self._state(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._folder / "state.pt")
+
+    def _save_distributed(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says that it runs in one process
+            distributed_checkpoint.save(self._state(), checkpoint_id=self._folder / "distributed", no_dist=True)
+
+
+def measured(folder: Path, saves: int) -> tuple[dict[str, list[float]], int, int]:
+    """Seconds by name; bytes of the state, and bytes that saving holds."""
+    # Weights and the two moments of Adam: three times four bytes a weight.
+    layers = MEGABYTES * 10**6 // (12 * WIDTH * WIDTH)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, foreach=False)
+    peers = Peers(model, optimizer, folder)
+    run_dir = folder / "run"
+    figures: dict[str, list[float]] = defaultdict(list)
+    without: list[int] = []
+    held: list[int] = []
+    batches, saved_before = 0, 0.0
+
+    def training_step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        nonlocal batches, saved_before
+        batches += 1
+        if batches > EVERY and batches % EVERY == 1:  # right after a save
+            begun = time.perf_counter()
+            stall = trainer.seconds["save"] - saved_before
+            _wait_until(lambda: bool(_finished(run_dir) - before))
+            figures[STALL].append(stall)
+            figures[WRITTEN].append(stall + time.perf_counter() - begun)
+            held.append(_resident_bytes())
+            for name, figure in peers.measure().items():
+                figures[name].append(figure)
+        elif not batches % EVERY:
+            _wait_until(lambda: len(_finished(run_dir)) <= 1)  # the one before that is removed
+            settle_disk(folder)
+            saved_before = trainer.seconds.get("save", 0.0)
+            before.clear()
+            before.update(_finished(run_dir))
+        if batches <= EVERY:
+            without.append(_resident_bytes())
+        return model(batch).square().mean()
+
+    before: set[str] = set()
+    trainer = graphtrain.Trainer(
+        graphtrain.Graph.load("fit")
+        .set("checkpoint", every=f"{EVERY} steps", keep=1)
+        .set("log", every="never")
+        .set("finish", after=f"{EVERY * saves + 1} steps"),
+        run_dir,
+        model=model,
+        optimizer=optimizer,
+        train_data=[torch.ones(1, WIDTH)] * 10_000,
+        training_step=training_step,
+        display=None,
+        say=lambda line: None,
+    )
+    trainer.run()
+    size = 3 * 4 * sum(weight.numel() for weight in model.parameters())
+    return dict(figures), size, held[0] - max(without)
+
+
+def _finished(run_dir: Path) -> set[str]:
+    """The checkpoints that are there."""
+    return {one.name for one in (run_dir / CHECKPOINTS_FOLDER).iterdir() if not one.name.startswith(".")}
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.001)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    """Measure and print."""
+    options = arguments(__doc__, rounds=7)
+    folder = Path(tempfile.mkdtemp(prefix="graphtrain-"))
+    try:
+        found, size, held = measured(folder, options.rounds + 1)
+    finally:
+        shutil.rmtree(folder)
+    counted = {name: figures[1:] for name, figures in found.items()}  # the first save also allocates its memory
+    rows = [
+        {
+            "case": row["case"],
+            "median ms": row["median"] * 1000,
+            "of one copy": row["ratio"],
+            "of torch.save": other["ratio"],
+        }
+        for row, other in zip(comparison(counted, against=COPY), comparison(counted, against=SAVE), strict=True)
+    ]
+    title = f"a checkpoint of {size / 1e6:.0f} MB; saving holds {held / size:.2f} copies of it"
+    show(title, rows, options.json)
+
+
+if __name__ == "__main__":
+    main()

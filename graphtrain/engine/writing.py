@@ -1,0 +1,55 @@
+"""A job beside the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Generic, TypeVar, final
+
+T = TypeVar("T")
+
+
+@final
+class Writing(Generic[T]):
+    """A job in a thread of its own. What it answers, or raises, is there to be asked for.
+
+    The thread is left behind when the process ends: whoever needs the answer waits for it.
+
+    Arguments:
+        job: what is done.
+        done: called from that thread when it is over; nothing but a flag may be set there.
+
+    >>> Writing(lambda: 6 * 7, lambda: None).result()
+    42
+    """
+
+    def __init__(self, job: Callable[[], T], done: Callable[[], None]) -> None:
+        self._job, self._done = job, done
+        self._answer: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, name="graphtrain-writing", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer.append(self._job())
+        except BaseException as error:  # whatever it is, it is raised where the answer is asked for
+            self._error = error
+        finally:
+            self._done()
+
+    @property
+    def is_over(self) -> bool:
+        """True if the answer is there."""
+        return bool(self._answer) or self._error is not None
+
+    def result(self) -> T:
+        """The answer; waited for, if need be.
+
+        Raises:
+            BaseException: what the job raised.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._answer[0]

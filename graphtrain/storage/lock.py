@@ -1,0 +1,99 @@
+"""One process at a time trains in a run directory."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+from graphtrain.errors import UsageError
+from graphtrain.storage.regular import NotAsAgreedError, read_regular
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_FILE = ".lock"
+_MOST_BYTES = 4096
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+# A process is not locked out by a lock of its own; those it holds are remembered here.
+_HELD: set[Path] = set()
+
+
+@final
+class RunLock:
+    """A lock on a run directory, which ends with its process, however that ends.
+
+    It is a record lock of POSIX: processes that are forked meanwhile, such as loader workers, do not inherit it, so
+    that one which outlives the run for a moment locks nobody out.
+
+    Arguments:
+        folder: the run directory.
+        say: told where the file system has no locks.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._say = say
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            UsageError: another run has it, or the file cannot be written.
+        """
+        key = self._folder.resolve()
+        if key in _HELD:
+            raise UsageError(f"`{self._folder}` is being trained by another trainer of this process", _HINT)
+        if fcntl is None:
+            return
+        file = self._folder / LOCK_FILE
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise UsageError(f"`{file}` cannot be written: {error.strerror}") from None
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in _TAKEN:
+                raise UsageError(f"`{self._folder}` is being trained by {_holder(file)}", _HINT) from None
+            self._say(
+                f"the file system of `{self._folder}` has no locks ({error.strerror}): "
+                "see to it that no second process trains there"
+            )
+            return
+        self._descriptor = descriptor
+        _HELD.add(key)
+        who = {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": round(time.time())}
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(who).encode())
+        except OSError:  # a full disk: the lock holds without a name
+            return
+
+    def release(self) -> None:
+        """Let go of the lock, if it is held."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            _HELD.discard(self._folder.resolve())
+            os.close(descriptor)
+
+
+_HINT = "wait for it, stop it, or choose another run directory"
+
+
+def _holder(file: Path) -> str:
+    try:
+        found: Any = json.loads(read_regular(file, _MOST_BYTES, links=False))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since_unix_seconds"]))
+        return f"process {int(found['process'])} on {str(found['host'])!r} since {since}"
+    except (OSError, NotAsAgreedError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return "another process"

@@ -1,0 +1,47 @@
+"""Which checkpoints stay: the newest ones, and the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What is kept of the checkpoints of a run.
+
+    Arguments:
+        keep: how many of the newest stay, at least 1. Default: 2.
+        best: the metric by which some stay that are older. Default: none do.
+        best_mode: whether the smallest values are best, or the largest. Default: "min".
+        keep_best: how many of the best stay. Default: 1.
+
+    >>> Retention(keep=1, best="loss").doomed(["a", "b", "c"], {"a": 0.2, "b": 0.4})
+    ['b']
+    """
+
+    keep: int = 2
+    best: str | None = None
+    best_mode: Literal["min", "max"] = "min"
+    keep_best: int = 1
+
+    def doomed(self, oldest_first: Sequence[T], values: Mapping[T, float], unsound: Collection[T] = ()) -> list[T]:
+        """What may go, oldest first.
+
+        Arguments:
+            values: of the metric, where it was measured for what the checkpoint holds.
+            unsound: what could not be read; it does not count among those that are kept.
+        """
+        sound = [one for one in oldest_first if one not in unsound]
+        kept = {*sound[-max(self.keep, 1) :], *self.ranked(values)[: self.keep_best]}
+        return [one for one in oldest_first if one not in kept]
+
+    def ranked(self, values: Mapping[T, float]) -> list[T]:
+        """The best first; of equal ones the first that was reached. NaN is never best."""
+        sign = 1 if self.best_mode == "min" else -1
+        numbers = {one: value for one, value in values.items() if not math.isnan(value)}
+        return sorted(numbers, key=lambda one: sign * numbers[one])
