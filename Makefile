@@ -34,5 +34,5 @@ clean:  ## remove everything that was made here
 	touch $@
 
 .venv/.installed-dev: .venv/.installed-examples
-	$(INSTALL) --editable '.[dev,examples,notebook,tensorboard,transformers]'
+	$(INSTALL) --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
 	touch $@

@@ -14,6 +14,7 @@ from graphtrain.errors import GraphError
 if TYPE_CHECKING:
     from transitions import Machine
 
+    from graphtrain.difference import Difference
     from graphtrain.problem import Problem
 
 
@@ -131,6 +132,20 @@ class Graph(Editable):
         from graphtrain.text.canonical import structural_hash
 
         return structural_hash(self)
+
+    def diff(self, other: Graph) -> Difference:
+        """What differs between this graph and another: a value that prints, draws itself, and is false for nothing.
+
+        Nodes, edges with their order, guards, parameters and the clock, at any depth. A renamed node counts as one
+        removed and one added; `renamings` of the value names pairs that look so.
+
+        >>> fit = Graph.load("fit")
+        >>> print(fit.diff(fit.set("finish", after="20 epochs")))
+        ~ finish.after 10 epochs -> 20 epochs
+        """
+        from graphtrain.difference import Difference
+
+        return Difference.between(self, other)
 
     def check(self) -> list[Problem]:
         """Every problem of this graph at once; an empty list for a sound one. Imports the kinds.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Any
 
 from graphtrain.data.batch import batch_mover, sample_counter
-from graphtrain.data.source import Source, source_of
+from graphtrain.data.source import Indexed, Resume, Source, source_of
 from graphtrain.kind import derived_clock, node, progress
 from graphtrain.parameter import Above
+from graphtrain.storage.plain import Tensors, UnsaveableError, pack
 
 _NEVER = 2**62
 _NOTHING = object()
@@ -22,11 +24,14 @@ class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
     Sized data is not looked ahead in until its length is reached; unsized data is looked ahead in by one batch, which
-    is kept in every checkpoint. Data that gives fewer batches than its `len()` ends its epoch there (`exhausted`); data
-    that gives more is read to its end.
+    is kept in every checkpoint, or drawn again if it is no plain data. Data that gives fewer batches than its `len()`
+    ends its epoch there (`exhausted`); data that gives more is read to its end.
 
     Arguments:
         limit: the most batches in an epoch. Default: all.
+        resume: how a resume finds its place in data that has a `state_dict`: "state" takes it, "replay" draws the
+            epoch's batches again. Default: "auto", the state where that is exact, as it is not for torchdata's
+            `StatefulDataLoader` with workers.
 
     Writes:
         batch: the batch, on the device of the run; None when the data was exhausted without one.
@@ -42,6 +47,7 @@ class NextBatch:
     """
 
     limit: Annotated[int, Above(0)] | None = None
+    resume: Resume = "auto"
 
     epoch: int = progress(0)
     batches: int = progress(0)
@@ -53,10 +59,9 @@ class NextBatch:
     seconds: float = progress(0.0, in_digest=False)
     opened: bool = progress(False)
     length: int | None = progress(None)
-    ahead: list[Any] = progress([])
+    fetched_ahead: int = progress(0)
     source_state: dict[str, Any] = progress({})
 
-    _source: Source
     _iterator: Iterator[Any]
     _turns: int
     _clock: Callable[[], float]
@@ -64,6 +69,11 @@ class NextBatch:
     _count: Callable[[Any], int]
     _move: Callable[[Any], Any] | None
     _say: Callable[[str], None]
+
+    def __init__(self) -> None:
+        self._source: Source = Indexed(())  # until it is set up
+        self._position: Mapping[str, Any] = {}  # of the data's own, loaded and not yet taken up
+        self._ahead: list[Any] = []
 
     def setup(
         self,
@@ -75,16 +85,21 @@ class NextBatch:
         batch_size: Callable[[Any], int] | None = None,
         running_seconds: Callable[[], float] | None = None,
     ) -> None:
-        self._source = source_of(train_data, seed=seed, saving=saving, say=say)
+        self._source = source_of(train_data, seed=seed, saving=saving, say=say, resume=self.resume, limit=self.limit)
         self._count = batch_size or sample_counter()
         self._move = batch_mover(device)
         self._say = say
         self._turns = 0
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
-        if self.opened and not self.last:  # a resume inside an epoch
-            drawn = self.epoch_batches + len(self.ahead)
+        inside = self.opened and not self.last  # an epoch: this is a resume
+        position, self._position = self._position, {}
+        self._source.take_up(dict(position), inside=inside)
+        self._ahead = list(position.get("ahead", ())) if inside else []
+        if inside:
+            drawn = self.epoch_batches + len(self._ahead)
             self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
+            self._ahead += itertools.islice(self._iterator, self.fetched_ahead - len(self._ahead))
 
     def __call__(self) -> tuple[Any, int]:
         now = self._clock()
@@ -92,7 +107,8 @@ class NextBatch:
         self._mark = now
         if self.last or not self.opened:
             self._open_epoch()
-        batch = self.ahead.pop() if self.ahead else next(self._iterator, _NOTHING)
+        batch = self._ahead.pop() if self._ahead else next(self._iterator, _NOTHING)
+        self.fetched_ahead = 0
         if batch is _NOTHING:
             self.exhausted = True
             self._close_epoch()
@@ -106,7 +122,8 @@ class NextBatch:
             if following is _NOTHING:
                 self._close_epoch()
             else:
-                self.ahead.append(following)
+                self._ahead.append(following)
+                self.fetched_ahead = 1
         count = self._count(batch)
         self.samples += count
         return (batch if self._move is None else self._move(batch)), count
@@ -117,8 +134,7 @@ class NextBatch:
         self.opened = True
         self.epoch_batches = 0
         self.last = self.exhausted = self.empty = False
-        self.length = self._source.length()
-        self._iterator, self.source_state = self._source.open(self.epoch)
+        self._iterator, self.length, self.source_state = self._source.open(self.epoch)
         self._turns += 1
 
     def _close_epoch(self) -> None:
@@ -129,6 +145,20 @@ class NextBatch:
         self._iterator = iter(())  # lets go of loader workers now, not when the next epoch begins
         self.source_state = {}
         self._turns += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
+        if self._position:
+            return dict(self._position)
+        position = self._source.position()
+        # A batch of a class of one's own has no plain form; where it can be, it is drawn again with those before it.
+        if self._ahead and (not self._source.redraws or _has_plain_form(self._ahead)):
+            position["ahead"] = self._ahead
+        return position
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep them until the node is set up, which may be in a later validation."""
+        self._position = state
 
     @property
     def batch_index(self) -> int:
@@ -161,3 +191,11 @@ class NextBatch:
         if self.limit is None or self.length is None:
             return self.length
         return min(self.limit, self.length)
+
+
+def _has_plain_form(value: Any) -> bool:
+    try:
+        pack(value, "ahead", Tensors("ahead"))
+    except UnsaveableError:
+        return False
+    return True

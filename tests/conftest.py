@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from graphtrain.kind import DECLARED
+from tests.proofs.summary import pytest_terminal_summary as pytest_terminal_summary
 
 
 @pytest.fixture(autouse=True)

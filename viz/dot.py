@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from graphtrain.viz.picture import END_MARK, Arrow, Box, Picture
-from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT
+from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT, MARKS, SIGNS
 from graphtrain.viz.wording import runs_line
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Two fonts of nearly the same widths, of which most systems have one: an SVG laid out with either and read with the
 # other keeps its text centred in the boxes.
 FONT = "DejaVu Sans,Verdana,sans-serif"
+_ONE_OUTLINE = ("cylinder", "note", "folder")  # a second one would run through the name
 MOST_ROWS = 4  # of side trips; `fit` needs three
 
 GRAPH = {
@@ -39,7 +40,7 @@ NODE = {
 }
 EDGE = {"fontname": FONT, "fontsize": "10", "fontcolor": LIGHT.faint, "color": LIGHT.line, "arrowsize": "0.7"}
 MARK = {"label": "", "fillcolor": LIGHT.line, "color": LIGHT.line, "class": "mark"}
-MARKS = {
+ENDS = {
     "start": {"shape": "circle", "width": "0.16", "height": "0.16"},
     "end": {"shape": "doublecircle", "width": "0.11", "height": "0.11"},
 }
@@ -58,7 +59,8 @@ def to_dot(picture: Picture) -> str:
     """
     from graphviz import Digraph, escape
 
-    digraph = Digraph(escape(picture.name), graph_attr=GRAPH, node_attr=NODE, edge_attr=EDGE)
+    caption = {"label": _caption(picture.caption), "labelloc": "t"} if picture.caption else {}
+    digraph = Digraph(escape(picture.name), graph_attr={**GRAPH, **caption}, node_attr=NODE, edge_attr=EDGE)
     _add_level(digraph, picture, "", Counter(key for arrow in picture.arrows for key in (arrow.source, arrow.target)))
     rows = _rows(picture)
     for arrow in picture.arrows:
@@ -85,7 +87,7 @@ def _box_attributes(box: Box, touching: int) -> dict[str, str]:
     from graphviz import escape
 
     if box.is_mark:
-        return {**MARK, **MARKS[box.family], "tooltip": box.family}
+        return {**MARK, **ENDS[box.family], "tooltip": box.family}
     attributes = {
         "label": _label(box),
         "shape": FAMILIES[box.family].shape,
@@ -93,6 +95,10 @@ def _box_attributes(box: Box, touching: int) -> dict[str, str]:
         "width": f"{min(3.0, max(0.75, 0.18 * touching)):.2f}",  # inches; a hub is wide, so that its arrows spread
         **_paint(box),
     }
+    if box.mark in MARKS:
+        attributes["style"] = f"filled,{MARKS[box.mark].style}"
+    if box.mark == "changed" and FAMILIES[box.family].shape not in _ONE_OUTLINE:
+        attributes["peripheries"] = "2"
     if box.main:
         attributes["group"] = f"main line of {box.inside}"
     return attributes
@@ -108,6 +114,7 @@ def _cluster_attributes(box: Box) -> dict[str, str]:
         "margin": "10",
         "labeljust": "r",
         **_paint(box),
+        **({"style": f"filled,rounded,{MARKS[box.mark].style}"} if box.mark in MARKS else {}),
     }
 
 
@@ -118,6 +125,12 @@ def _paint(box: Box) -> dict[str, str]:
         level = round(box.heat * HEAT_LEVELS)
         classes.append(f"heat{level}")
         fill, width = LIGHT.heated(level / HEAT_LEVELS), 1 + 1.5 * box.heat
+    if box.mark:
+        classes, fill, line, width = [box.mark], LIGHT.mark_fill(box.mark), LIGHT.line, 1.0
+        if box.family == "nested":
+            fill = LIGHT.paper
+        if (mark := MARKS.get(box.mark)) is not None:
+            line, width = LIGHT.marked(box.mark), mark.width
     if box.current:
         classes.append("current")
         line, width = LIGHT.current, 4.0
@@ -127,8 +140,16 @@ def _paint(box: Box) -> dict[str, str]:
 def _label(box: Box) -> str:
     """An HTML-like label, in which Graphviz knows no escapes but those of HTML."""
     lines = [f'<font point-size="10">{html.escape(line)}</font>' for line in (*box.lines, *runs_line(box.runs))]
-    rows = "".join(f"<tr><td>{line}</td></tr>" for line in (f"<b>{html.escape(box.title)}</b>", *lines))
+    sign = f"{SIGNS[box.mark]} " if box.mark in SIGNS else ""
+    title = f"<b>{sign}{html.escape(box.title)}</b>"
+    rows = "".join(f"<tr><td>{line}</td></tr>" for line in (title, *lines))
     return f'<<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{rows}</table>>'
+
+
+def _caption(lines: tuple[str, ...]) -> str:
+    """Lines above the drawing, the first one in bold."""
+    rows = [f"<b>{html.escape(lines[0])}</b>", *map(html.escape, lines[1:])]
+    return f"<{'<br/>'.join(rows)}<br/> >"
 
 
 def _rows(picture: Picture) -> dict[Arrow, int]:
@@ -158,6 +179,11 @@ def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], crosses: bool) -> di
         attributes["style"] = "dashed"
         says = arrow.guard if arrow.expression is None else f"{arrow.guard} = {arrow.expression}"
         attributes["tooltip"] = attributes["labeltooltip"] = escape(says)
+    if (mark := MARKS.get(arrow.mark)) is not None:
+        colour = LIGHT.marked(arrow.mark)
+        attributes |= {"color": colour, "fontcolor": colour, "penwidth": str(mark.width), "class": arrow.mark}
+        if mark.style != "solid":
+            attributes["style"] = mark.style
     if arrow.back and crosses:
         # Inside one level `dot` turns back edges round by itself and draws them better than unconstrained ones; one
         # that leaves a cluster would lift the whole cluster above its target.

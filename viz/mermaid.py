@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from graphtrain.viz.picture import Arrow, Box, Picture
-from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT
+from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT, MARKS, SIGNS
 from graphtrain.viz.wording import runs_line
 
 
@@ -62,7 +62,8 @@ def _shape(box: Box) -> str:
 
 def _label(box: Box, between: str = "<br/>") -> str:
     """Title and lines; the title of a subgraph must be one line, or it lies under the first node."""
-    return between.join(_escaped(line) for line in (box.title, *box.lines, *runs_line(box.runs)))
+    sign = f"{SIGNS[box.mark]} " if box.mark in SIGNS else ""
+    return between.join(_escaped(line) for line in (sign + box.title, *box.lines, *runs_line(box.runs)))
 
 
 def _line(arrow: Arrow) -> str:
@@ -76,7 +77,7 @@ def _styles(picture: Picture, names: dict[str, str]) -> Iterator[str]:
     """One class per family that occurs; heat and position on top of it."""
     members: dict[str, list[str]] = {}
     for box in (*picture.boxes, *(cluster.node for cluster in picture.clusters)):
-        kinds = ["mark"] if box.is_mark else [box.family]
+        kinds = ["mark"] if box.is_mark else [box.mark or box.family]
         if box.heat is not None:
             kinds.append(f"heat{round(box.heat * HEAT_LEVELS)}")
         if box.current:
@@ -86,6 +87,9 @@ def _styles(picture: Picture, names: dict[str, str]) -> Iterator[str]:
     for kind in sorted(members, key=_layer):
         yield f"classDef {kind} {_declarations(kind)}"
         yield f"class {','.join(members[kind])} {kind}"
+    for number, arrow in enumerate(picture.arrows):
+        if arrow.mark in MARKS:
+            yield f"linkStyle {number} {_stroke(arrow.mark)},color:{LIGHT.marked(arrow.mark)}"
 
 
 def _layer(kind: str) -> int:
@@ -98,9 +102,18 @@ def _declarations(kind: str) -> str:
         return f"fill:{LIGHT.line},stroke:{LIGHT.line}"
     if kind == "current":
         return f"stroke:{LIGHT.current},stroke-width:4px"
+    if kind in MARKS:
+        return f"fill:{LIGHT.mark_fill(kind)},{_stroke(kind)},color:{LIGHT.ink}"
+    if kind == "same":
+        return f"fill:{LIGHT.mark_fill(kind)},stroke:{LIGHT.line},color:{LIGHT.ink}"
     if kind.startswith("heat"):
         return f"fill:{LIGHT.heated(int(kind[4:]) / HEAT_LEVELS)}"
     return f"fill:{LIGHT.fill(kind)},stroke:{LIGHT.outline(kind)},color:{LIGHT.ink}"
+
+
+def _stroke(mark: str) -> str:
+    dotted = ",stroke-dasharray:2 4" if MARKS[mark].style == "dotted" else ""
+    return f"stroke:{LIGHT.marked(mark)},stroke-width:{MARKS[mark].width}px{dotted}"
 
 
 def _escaped(text: str) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from graphtrain.elements import END, Node
 from graphtrain.graph import Graph
 from graphtrain.viz.flow import back_edges, main_line
-from graphtrain.viz.theme import family
+from graphtrain.viz.theme import SIGNS, family
 from graphtrain.viz.wording import kind_line, one_line, parameter_lines, tooltip
 
 # In an encoded name two hexadecimal digits follow every `+`, so no node can have these keys. (`%` would not do: a name
@@ -36,6 +36,7 @@ class Box:
         runs: how often it ran, in a heat picture.
         heat: `runs` on a logarithmic scale from 0 to 1.
         current: it runs next.
+        mark: in a picture of a difference, ``"added"``, ``"removed"``, ``"changed"`` or ``"same"``.
     """
 
     key: str
@@ -48,6 +49,7 @@ class Box:
     runs: int | None = None
     heat: float | None = None
     current: bool = False
+    mark: str = ""
 
     @property
     def is_mark(self) -> bool:
@@ -75,6 +77,8 @@ class Arrow:
         expression: what the guard says; None if it is unguarded or the guard is not declared.
         back: it closes a loop, so it should not decide what stands above what.
         main: it lies on the main line of its graph.
+        mark: as that of a box.
+        former: the number or guard that it had, in a picture of a difference.
     """
 
     source: str
@@ -84,11 +88,15 @@ class Arrow:
     expression: str | None = None
     back: bool = False
     main: bool = False
+    mark: str = ""
+    former: str = ""
 
     @property
     def label(self) -> str:
-        """Its number and the name of its guard, as far as it has them."""
-        return " ".join(str(part) for part in (self.number, self.guard) if part is not None)
+        """Its number and the name of its guard, as far as it has them; before them how it differs."""
+        was = f"(was {self.former})" if self.former else None
+        parts = (SIGNS.get(self.mark), self.number, self.guard, was)
+        return " ".join(str(part) for part in parts if part is not None)
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,7 @@ class Picture:
     boxes: tuple[Box, ...]
     clusters: tuple[Cluster, ...]
     arrows: tuple[Arrow, ...]
+    caption: tuple[str, ...] = ()
 
     def each(self, change: Callable[[Box], Box]) -> Picture:
         """The same picture with a change made to every box and cluster that stands for a node."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from graphtrain.difference import Difference
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.viz.difference import difference_picture
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.layout import draw
 from graphtrain.viz.mermaid import to_mermaid
@@ -17,7 +19,7 @@ FORMATS = ("svg", "png", "pdf", "dot", "mmd")
 
 
 def render(
-    graph: Graph,
+    graph: Graph | Difference,
     path: str | Path,
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
@@ -25,7 +27,7 @@ def render(
     """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
 
     Arguments:
-        graph: what to draw; it may have problems.
+        graph: what to draw; it may have problems. Of a difference both graphs are drawn, in one picture.
         path: ends in ``.svg`` (follows the reader's light or dark scheme), ``.png``, ``.pdf``, ``.dot`` or ``.mmd``
             (Mermaid).
         counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
@@ -51,7 +53,7 @@ def render(
             f"{path}: unknown format of a picture `{path.suffix}`",
             f"use a file name that ends in {', '.join(f'.{one}' for one in FORMATS)}",
         )
-    content = _content(picture(graph, counts, position), format)
+    content = _content(_drawn(graph, counts, position), format)
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -59,7 +61,7 @@ def render(
     return path
 
 
-def svg(graph: Graph, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
+def svg(graph: Graph | Difference, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
     """The picture of a graph as an SVG element for a notebook or a page; arguments as in `render`.
 
     It has a background of its own, for a notebook may be light where the system is dark.
@@ -67,8 +69,12 @@ def svg(graph: Graph, counts: Mapping[str, int] | None = None, position: str | N
     >>> svg(Graph.load("evaluate")).startswith("<svg")
     True
     """
-    text = draw(to_dot(picture(graph, counts, position)), "svg").decode()
+    text = draw(to_dot(_drawn(graph, counts, position)), "svg").decode()
     return adaptive(text[text.index("<svg") :], panel=True)
+
+
+def _drawn(graph: Graph | Difference, counts: Mapping[str, int] | None, position: str | None) -> Picture:
+    return difference_picture(graph) if isinstance(graph, Difference) else picture(graph, counts, position)
 
 
 def _content(drawn: Picture, format: str) -> bytes:

@@ -64,6 +64,31 @@ def family(use: str) -> str:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """How a difference looks: told by colour, by line, and by a sign before the name.
+
+    Arguments:
+        colour: from the same palette.
+        sign: stands before the name.
+        style: of the lines, in DOT: of an outline, and of an arrow that is not dashed for its guard.
+        width: of the lines.
+    """
+
+    colour: str
+    sign: str
+    style: str
+    width: float
+
+
+MARKS: dict[str, Mark] = {
+    "added": Mark("#009e73", "+", "solid", 2.6),
+    "removed": Mark("#d55e00", "\u2212", "dotted", 1.8),
+    "changed": Mark("#0072b2", "~", "solid", 1.8),
+}
+SIGNS: dict[str, str] = {name: mark.sign for name, mark in MARKS.items()}
+
+
+@dataclass(frozen=True)
 class Scheme:
     """The colours of one background: light (in the picture itself) or dark (by a style in the SVG)."""
 
@@ -82,6 +107,14 @@ class Scheme:
 
     def outline(self, family: str) -> str:
         return mix(FAMILIES[family].colour, self.ink, self.edge)
+
+    def marked(self, mark: str) -> str:
+        """The colour of the lines of what differs."""
+        return mix(MARKS[mark].colour, self.ink, self.edge)
+
+    def mark_fill(self, mark: str) -> str:
+        """The ground of a node that differs; that of one that does not is nearly the paper's."""
+        return mix(self.paper, MARKS[mark].colour if mark in MARKS else self.line, self.tint if mark in MARKS else 0.06)
 
     def heated(self, heat: float) -> str:
         """The fill of a node that runs rarely (0: that of the paper) or most often (1)."""
@@ -146,10 +179,20 @@ def _style(panel: bool) -> str:
         colour = DARK.heated(level / HEAT_LEVELS)
         dark += [(f'.heat{level} {shape}:not([fill="none"])', f"fill: {colour}") for shape in shapes]
     dark += [(f".current {shape}", f"stroke: {DARK.current}") for shape in shapes]
+    for name in (*MARKS, "same"):
+        colour = DARK.marked(name) if name in MARKS else DARK.line
+        dark += [(f".node.{name} {shape}, .cluster.{name} {shape}", f"stroke: {colour}") for shape in shapes]
+        dark += [(f'.node.{name} {shape}:not([fill="none"])', f"fill: {DARK.mark_fill(name)}") for shape in shapes]
+        dark += [(f'.cluster.{name} {shape}:not([fill="none"])', f"fill: {DARK.paper}") for shape in shapes]
+    for name in MARKS:
+        colour = DARK.marked(name)
+        dark += [(f".edge.{name} path", f"stroke: {colour}"), (f".edge.{name} text", f"fill: {colour}")]
+        dark += [(f".edge.{name} polygon", f"fill: {colour}; stroke: {colour}")]
     dark += [(".mark ellipse", f"stroke: {DARK.line}"), ('.mark ellipse:not([fill="none"])', f"fill: {DARK.line}")]
     text = "".join(f"{_scoped(*rule)}\n" for rule in rules)
     return text + "@media (prefers-color-scheme: dark) {\n" + "".join(f"  {_scoped(*rule)}\n" for rule in dark) + "}\n"
 
 
 def _scoped(selector: str, declarations: str) -> str:
-    return f"svg.graphtrain {selector} {{ {declarations} }}".replace("  ", " ")
+    scoped = ", ".join(f"svg.graphtrain {one}" for one in selector.split(", "))
+    return f"{scoped} {{ {declarations} }}".replace("  ", " ")

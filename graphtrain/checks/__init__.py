@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from graphtrain.checks.data_flow import Slots, check_data_flow
+from graphtrain.checks.flow import Flow
+from graphtrain.checks.gradients import check_gradients
 from graphtrain.checks.guards import check_guards
+from graphtrain.checks.loops import check_loops
+from graphtrain.checks.saving import check_saving
 from graphtrain.checks.scope import Scope
 from graphtrain.checks.structure import check_structure
 from graphtrain.errors import GraphError
@@ -14,13 +19,24 @@ from graphtrain.text.read import Draft, read_graph
 
 
 def check_graph(graph: Graph) -> list[Problem]:
-    """Every problem of the graph and of the graphs inside it; warnings it allows are left out."""
-    problems: list[Problem] = []
-    for scope in Scope(graph).with_inner():
-        found = [*check_structure(scope), *check_guards(scope)]
-        allowed = {*graph.allow, *scope.graph.allow}
-        problems += [one for one in found if one.severity == "error" or one.code not in allowed]
-    return problems
+    """Every problem of the graph and of the graphs inside it; what it allows is left out.
+
+    What follows from paths, G3xx and on, is asked of graphs whose names and guards are sound.
+    """
+    scopes = list(Scope(graph).with_inner())
+    found = [(scope, one) for scope in scopes for one in (*check_structure(scope), *check_guards(scope))]
+    if not any(one.severity == "error" for _, one in found):
+        flow = Flow(scopes[0])
+        slots = Slots(flow)
+        whole = [*check_data_flow(flow, slots), *check_gradients(flow), *check_saving(flow, slots)]
+        found += [(scopes[0], one) for one in whole]
+        found += [(scope, one) for scope in scopes for one in check_loops(flow, scope)]
+    return [one for scope, one in found if not _allowed(one, {*graph.allow, *scope.graph.allow})]
+
+
+def _allowed(problem: Problem, codes: set[str]) -> bool:
+    """True for what a graph says is meant so; what makes it no graph at all cannot be meant."""
+    return problem.code in codes and (problem.severity == "warning" or problem.code >= "G3")
 
 
 def checked_graph(source: Graph | str | Path) -> Graph:

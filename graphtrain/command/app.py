@@ -178,12 +178,26 @@ def render(
     render_command(graph, output, run_dir)
 
 
-@_command("show", "graphtrain show fit")
-def show(graph: GraphArgument) -> None:
-    """Print a graph: its nodes and parameters, edges in order of priority, guards and clock."""
+@_command("show", "graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py")
+def show(
+    graph: GraphArgument,
+    save_points: Annotated[
+        bool,
+        typer.Option(
+            "--save-points",
+            help="Say of every node whether a checkpoint can be made before it runs, and "
+            "which slots it would hold. Imports the kinds, and with them torch.",
+        ),
+    ] = False,
+    script: Annotated[str | None, typer.Option("--script", help="A Python file that declares further kinds.")] = None,
+) -> None:
+    """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
+
+    Exit codes: 0 printed, 2 there is no such graph, or one that cannot be bound.
+    """
     from graphtrain.command.show import show_command
 
-    show_command(graph)
+    show_command(graph, save_points=save_points, script=script)
 
 
 @_command("copy", "graphtrain copy fit my_fit.toml")
@@ -224,3 +238,79 @@ def status(
     from graphtrain.command.status import status_command
 
     status_command(run_dir, as_json=json)
+
+
+ScriptArgument = Annotated[
+    str,
+    typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that the run was begun with."),
+]
+PastRunOption = Annotated[Path, typer.Option("--run-dir", help="The directory of the run; it is only read.")]
+ArgumentsOfSetup = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME=VALUE", help="Arguments of setup, in the place of those that the run had."),
+]
+
+
+@_command(
+    "verify",
+    "graphtrain verify train.py --run-dir runs/first",
+    "graphtrain verify train.py --run-dir runs/first --last 1",
+)
+def verify(
+    script: ScriptArgument,
+    settings: ArgumentsOfSetup = None,
+    *,
+    run_dir: PastRunOption,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all there are.")
+    ] = None,
+) -> int:
+    """Prove that a run is exact: go from each checkpoint to the next again, and compare everything bit by bit.
+
+    The run directory is only read. Where something differs, it is named: a field that was lost between saving and
+    resuming, or the node whose computation is not repeatable.
+
+    Exit codes: 0 bitwise equal, 1 something differs, 2 nothing to compare or bad usage.
+    """
+    from graphtrain.command.verify import verify_command
+
+    return verify_command(script, run_dir, settings or [], last)
+
+
+@_command(
+    "replay",
+    "graphtrain replay train.py --run-dir runs/first --to '48211 steps'",
+    "graphtrain replay train.py --run-dir runs/first --to '48211 steps' --pdb",
+    "graphtrain replay train.py --run-dir runs/first --to '300 batches' --node validate/eval_batch",
+)
+def replay(
+    script: ScriptArgument,
+    settings: ArgumentsOfSetup = None,
+    *,
+    run_dir: PastRunOption,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="AMOUNT",
+            help="'48211 steps' stops right after that step, '300 batches' right after that batch was fetched.",
+        ),
+    ],
+    node: Annotated[
+        str | None,
+        typer.Option("--node", metavar="PATH", help="Go on from there to the next arrival at this node."),
+    ] = None,
+    debug: Annotated[
+        bool,
+        typer.Option("--pdb", help="Open Python's debugger there, with trainer, model, batch, loss, gradients, ..."),
+    ] = False,
+) -> int:
+    """Go to a moment of a past run exactly, with its batch and its gradients at hand.
+
+    It begins from the newest checkpoint before that moment. The run directory is only read.
+
+    Exit codes: 0 there, 1 failed on the way, 2 the moment cannot be reached or bad usage.
+    """
+    from graphtrain.command.replay import replay_command
+
+    return replay_command(script, run_dir, settings or [], to, node, debug=debug)

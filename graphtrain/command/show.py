@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -10,18 +14,42 @@ from graphtrain.command.printable import printable
 from graphtrain.graph import Graph
 from graphtrain.parameter import show_value
 
+if TYPE_CHECKING:
+    from graphtrain.engine.save_points import SavePoint
 
-def show_command(source: str) -> None:
-    """Print a graph as tables."""
+
+def show_command(source: str, *, save_points: bool = False, script: str | None = None) -> None:
+    """Print a graph as tables.
+
+    Arguments:
+        save_points: True adds where a checkpoint can be made, and what it would hold; this imports the kinds.
+        script: declares further kinds. Default: none does.
+    """
+    if script is not None:
+        from graphtrain.command.script import import_script
+
+        import_script(Path(script.partition(":")[0]))
     graph = Graph.load(source)
     console = Console(width=None, highlight=False)
-    _show(graph, graph.name, console)
+    if not save_points:
+        _show(graph, graph.name, console)
+        return
+    from graphtrain.engine.save_points import save_points_of
+
+    points = {one.path: one for one in save_points_of(graph)}
+    _show(graph, graph.name, console, points)
+    console.print()
+    places = sum(not one.transient for one in points.values())
+    console.print(f"a checkpoint can be made before {places} of {len(points)} nodes", soft_wrap=True)
 
 
-def _show(graph: Graph, title: str, console: Console) -> None:
+def _show(
+    graph: Graph, title: str, console: Console, points: Mapping[str, SavePoint] | None = None, prefix: str = ""
+) -> None:
     console.print(f"[bold]{_plain(title)}[/bold]  start: {_plain(graph.start)}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("node", "kind", "parameters", "what comes next"):
+    marks = ("save point before it",) if points is not None else ()
+    for column in ("node", "kind", "parameters", "what comes next", *marks):
         table.add_column(column, overflow="fold")
     for name, node in graph.nodes.items():
         parameters = [f"{key} = {show_value(value)}" for key, value in node.parameters.items()]
@@ -34,9 +62,10 @@ def _show(graph: Graph, title: str, console: Console) -> None:
         edges = [f"{number}. {edge}" for number, edge in enumerate(graph.edges.get(name, ()), start=1)]
         if len(edges) == 1:
             edges = [str(graph.edges[name][0])]
-        table.add_row(
-            *(_plain(text) for text in (name, kind if kind != name else "", "\n".join(parameters), "\n".join(edges)))
-        )
+        cells = [name, kind if kind != name else "", "\n".join(parameters), "\n".join(edges)]
+        if points is not None:
+            cells.append(_mark(points[prefix + name]))
+        table.add_row(*(_plain(text) for text in cells))
     console.print(table)
     for heading, mapping in (("guards", graph.guards), ("clock", graph.units)):
         if mapping:
@@ -50,7 +79,15 @@ def _show(graph: Graph, title: str, console: Console) -> None:
     for name, node in graph.nodes.items():
         if node.body is not None:
             console.print()
-            _show(node.body, f"{title}/{name}", console)
+            _show(node.body, f"{title}/{name}", console, points, f"{prefix}{name}/")
+
+
+def _mark(point: SavePoint) -> str:
+    """Whether a checkpoint can be made where a node is the next to run, and which slots it would hold."""
+    if point.transient:
+        verb = "is" if len(point.transient) == 1 else "are"
+        return f"no: {', '.join(point.transient)} {verb} transient"
+    return f"yes, with {', '.join(point.alive)}" if point.alive else "yes"
 
 
 def _names(target: str | tuple[str, ...]) -> str:

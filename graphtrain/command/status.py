@@ -49,7 +49,11 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     snapshot = Snapshot.from_plain(newest)
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{_place(snapshot)}")
     yield from (f"  {line}" for line in _panel(snapshot))
-    yield f"  newest checkpoint {_text(status.get('checkpoint'))}"
+    yield f"  newest checkpoint {_text(status.get('checkpoint') or 'none yet')}"
+    if isinstance(best := status.get("best"), dict):
+        yield (
+            f"  best checkpoint {_text(best.get('checkpoint'))}, {_text(best.get('metric'))} {_text(best.get('value'))}"
+        )
     if status.get("digest"):
         yield f"  digest {_text(status['digest'])}"
     yield f"  written {_age(status)} by process {_text(status.get('process'))}{_process(status)}"

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data.samplers import announce_epoch, generators_of
 from graphtrain.data.workers import WorkerStart, iterate
 from graphtrain.errors import DataError
-from graphtrain.state.random import HostRandomAside, seed_host
+from graphtrain.state.generators import HOST, AnyGenerator
+from graphtrain.state.random import RandomAside, seed_all
 
 
 class Loader:
@@ -26,6 +27,7 @@ class Loader:
 
     Takes `DataLoader`'s keywords. Differs from it in where randomness comes from: order, augmentation and collation of
     batch `b` of epoch `e` are the same however the run got there, and drawing them leaves the global generators alone.
+    Generators that the data set, its transforms, the samplers or `collate_fn` hold are seeded with the global ones.
 
     Arguments:
         dataset: anything with ``__getitem__`` and ``__len__``.
@@ -121,9 +123,12 @@ class Loader:
     def batches(self, epoch: int, start: int = 0, seed: int = 0) -> Iterator[Any]:
         """The batches of an epoch, from number `start` on; `seed` is the run's, for a loader without one."""
         seed = seed if self.seed is None else self.seed
-        with HostRandomAside(), _SeededGenerators(generators_of(self), derived_seed(seed, epoch)):
-            indices = list(itertools.islice(enumerate(self._order(seed, epoch)), start, None))
-        self._numbered.jobs = [(seed, epoch, number, batch) for number, batch in indices]
+        generators = generators_of(self)
+        with RandomAside([*HOST.values(), *generators]):
+            seed_all(derived_seed(seed, epoch), generators)
+            announce_epoch(self, epoch)
+            indices = self._order(start)
+        self._numbered.jobs = ((seed, epoch, number, batch) for number, batch in enumerate(indices, start))
         if self._inner is None:
             fetch = _SeededFetch(self.dataset, self._collate, in_process=self.num_workers == 0)
             # A generator of its own: the inner loader's base seed must not be drawn from the global one.
@@ -135,71 +140,69 @@ class Loader:
                 generator=torch.Generator(),
                 **self._options,
             )
-        return iterate(self._inner)
+        iterator = iterate(self._inner)
+        self._numbered.jobs = iter(())  # a generator could not be copied, nor the loader that holds it
+        return iterator
 
-    def _order(self, seed: int, epoch: int) -> Iterable[Any]:
-        seed_host(derived_seed(seed, epoch))
-        announce_epoch(self, epoch)
+    def _order(self, start: int) -> Iterable[Any]:
+        """The indices of each batch from number `start` on. A sampler is asked for all of them now, under its seed."""
         if self.batch_sampler is not None:
-            return iter(self.batch_sampler)
-        order: Iterable[int]
+            return list(itertools.islice(self.batch_sampler, start, None))
+        order: Any
         if self.sampler is not None:
-            order = self.sampler
+            order = list(self.sampler)
         elif self.shuffle:
-            order = torch.randperm(len(self.dataset)).tolist()
+            order = torch.randperm(len(self.dataset))
         else:
             order = range(len(self.dataset))
-        if self.batch_size is None:
-            return order
-        return BatchSampler(order, self.batch_size, self.drop_last)
+        return _slices(order, self.batch_size, self.drop_last, start)
 
 
-class _SeededGenerators:
-    """A span of code in which a sampler's own generators start from a seed; they are put back after it."""
+def _slices(order: Any, size: int | None, drop_last: bool, start: int) -> Iterator[Any]:
+    """Batch by batch, so that it costs the same to begin at batch ten as at batch ten million."""
+    at = _plain_indices if isinstance(order, torch.Tensor) else list
+    if size is None:
+        return itertools.chain.from_iterable(at(order[first : first + 1]) for first in range(start, len(order)))
+    end = len(order) - len(order) % size if drop_last else len(order)
+    return (at(order[first : first + size]) for first in range(start * size, end, size))
 
-    def __init__(self, generators: list[torch.Generator], seed: int) -> None:
-        self._generators, self._seed = generators, seed
 
-    def __enter__(self) -> None:
-        self._states = [one.get_state() for one in self._generators]
-        for one in self._generators:
-            one.manual_seed(self._seed)
-
-    def __exit__(self, *_: object) -> None:
-        for one, state in zip(self._generators, self._states, strict=True):
-            one.set_state(state)
+def _plain_indices(some: torch.Tensor) -> list[int]:
+    found: list[int] = some.tolist()
+    return found
 
 
 class _NumberedBatches:
     """The sampler of the inner loader: what to fetch, with the numbers that seed it."""
 
-    jobs: list[tuple[int, int, int, Any]]
+    jobs: Iterator[tuple[int, int, int, Any]]
 
     def __iter__(self) -> Iterator[tuple[int, int, int, Any]]:
-        return iter(self.jobs)
-
-    def __len__(self) -> int:
-        return len(self.jobs)
+        return self.jobs
 
 
 class _SeededFetch(Dataset[Any]):
-    """Fetch and collate one batch under its own seed. In process, the global generators are put back after it."""
+    """Fetch and collate one batch under its own seed. In process, the generators are put back after it."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, in_process: bool) -> None:
         self._dataset = dataset
         self._collate = collate
         self._in_process = in_process
+        self._epoch = -1
+        self._generators: list[AnyGenerator] = []
 
     def __getitem__(self, job: tuple[int, int, int, Any]) -> Any:
-        if not self._in_process:
-            return self._fetch(job)
-        with HostRandomAside():
-            return self._fetch(job)
-
-    def _fetch(self, job: tuple[int, int, int, Any]) -> Any:
         seed, epoch, number, indices = job
         announce_epoch(self._dataset, epoch)  # a worker that persists has a copy of its own
-        seed_host(derived_seed(seed, epoch, number))
+        if epoch != self._epoch:  # 5 us: once an epoch is enough
+            self._epoch, self._generators = epoch, [*generators_of(self._dataset), *generators_of(self._collate)]
+        if not self._in_process:
+            return self._fetch(derived_seed(seed, epoch, number), indices)
+        with RandomAside([*HOST.values(), *self._generators]):
+            return self._fetch(derived_seed(seed, epoch, number), indices)
+
+    def _fetch(self, seed: int, indices: Any) -> Any:
+        seed_all(seed, self._generators)
         if self._collate is None:
             return self._dataset[indices]
         return self._collate([self._dataset[index] for index in indices])

@@ -76,10 +76,14 @@ class State:
             "progress": {bound.path: _progress(bound) for bound in self._program.nodes if not bound.bypassed},
             "slots": {self._program.slot_names[index]: self._program.slots[index] for index in sorted(alive)},
             "metrics": self._recorder.state_dict(),
-            "random": {
-                **capture_random(),
-                "generators": {name: one.get_state() for name, one in self._generators.items()},
-            },
+            "random": self.capture_generators(),
+        }
+
+    def capture_generators(self) -> dict[str, Any]:
+        """The states of the global random generators, and of those that resources hold."""
+        return {
+            **capture_random(),
+            "generators": {name: one.get_state() for name, one in self._generators.items()},
         }
 
     def _owned(self) -> set[int]:

@@ -40,6 +40,7 @@ class Keeper:
         self._say = say
         self._run = ""
         self._starts: int | None = None
+        self._best: dict[str, Any] | None = None
         self.latest: tuple[Path, str] | None = None
 
     @contextmanager
@@ -168,6 +169,8 @@ class Keeper:
         def save() -> tuple[Path, str]:
             self._metrics.flush()  # first, so that no rows are counted that are not there
             path, written = self._store.save(files, describe, step=manifest["step"], retention=retention)
+            if (best := self._store.best(retention)) is not None:
+                self._best = {"checkpoint": best[0].name, "metric": retention.best, "value": best[1]}
             return path, written["digest"]
 
         return save
@@ -180,6 +183,7 @@ class Keeper:
                 **status,
                 "checkpoint": path.name if path is not None else None,
                 "digest": digest,
+                "best": self._best,
                 "process": os.getpid(),
                 "host": socket.gethostname(),
                 "written_at_unix_seconds": round(time.time(), 3),

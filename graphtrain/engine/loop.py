@@ -10,8 +10,8 @@ from graphtrain.outcome import Outcome
 
 Visit = Callable[[], int]
 
-# save: a checkpoint is wanted. written: one was written, or failed to be. stop: a signal came. pause: one transition was
-# asked for. reached: the amount given as `until` is reached. ended: an edge led to the end of the outermost graph.
+# save: a checkpoint is wanted. written: one was written, or failed to be. stop: a signal came. pause: one transition
+# was asked for. reached: the amount given as `until` is reached. ended: an edge led to the end of the outermost graph.
 Request = Literal["save", "written", "stop", "pause", "reached", "ended"]
 
 

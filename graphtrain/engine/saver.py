@@ -13,9 +13,10 @@ from graphtrain.engine.keeper import Keeper
 from graphtrain.engine.loop import Loop
 from graphtrain.engine.save_policy import SavePolicy
 from graphtrain.engine.stopwatch import Stopwatch
-from graphtrain.engine.writing import Writing
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.names import suggestion
+from graphtrain.storage.background import Background
 from graphtrain.storage.image import Memory, checksums, combined, copied
 from graphtrain.storage.plain import UnsaveableError
 from graphtrain.storage.tree import PROGRESS_FILE, Split, split
@@ -50,7 +51,7 @@ class Saver:
         self._say = say
         self._wake = wake
         self._memory = Memory()
-        self._writing: Writing[tuple[Path, str]] | None = None
+        self._writing: Background[tuple[Path, str]] | None = None
         self._policy = SavePolicy()
         self._attempts = 0
 
@@ -135,6 +136,11 @@ class Saver:
             "hyper_parameters": set_up.made,
             "hyper_parameters_in_force": set_up.values,
         }
+        best = self._policy.retention.best
+        if loop.ended and best is not None and best not in self._recorder.latest:
+            self._say(
+                f"no checkpoint was kept as the best: no row of metrics has `{best}`" + _known(self._recorder, best)
+            )
         try:
             job = self._keeper.saving(
                 {PROGRESS_FILE: whole.packed, **copied(whole.files, self._memory)},
@@ -145,7 +151,7 @@ class Saver:
         except CheckpointError as error:  # the metrics do not reach the disk
             self._failed(error)
             return
-        self._writing = Writing(job, self._wake)
+        self._writing = Background(job, self._wake)
 
     def _failed(self, error: CheckpointError) -> None:
         if self._policy.if_failed == "stop":
@@ -161,6 +167,11 @@ class Saver:
             names = ", ".join(sorted(assembly.alive_names(loop.position, loop.ended)))
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {names}", reason)
         return False
+
+
+def _known(recorder: Recorder, name: str) -> str:
+    nearest = suggestion(name, [one for one in recorder.latest if one not in ("step", "epoch")])
+    return f"; {nearest}" if nearest else ""
 
 
 def _digest_of(essential: Split, whole: Split) -> Callable[[Mapping[str, str]], str]:

@@ -42,7 +42,7 @@ from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
-from graphtrain.state.random import capture_random, restore_random, seed_everything
+from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.tree import tree_digest
 from graphtrain.trigger import Trigger
@@ -377,7 +377,8 @@ class Trainer:
         graph, renamed = checked_graph(graph), dict(rename or {})
         refuse_provided(resources)
         all_resources = {**self._resources, **resources}
-        policy, random = self._requests.policy, capture_random()
+        policy, state = self._requests.policy, self._assembly.state
+        random = state.capture_generators()
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self._device)
             here = self._circumstances_with(all_resources)  # before the data is opened: looking at it may draw from it
@@ -387,7 +388,7 @@ class Trainer:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
         finally:
-            restore_random(random)
+            state.restore_generators({"random": random})
         self._resources, self._prepared, self._circumstances = all_resources, prepared, here
         self._assembly, self._loop.position, self._set_up = assembly, position, set_up
         self._say_of_graph()

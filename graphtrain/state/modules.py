@@ -8,30 +8,68 @@ from typing import Any
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.storage.placement import without_repeats
 
 
 def capture_module(module: torch.nn.Module) -> dict[str, Any]:
     """What `state_dict` leaves out of a module, all but the gradients."""
-    persistent = module.state_dict(keep_vars=True).keys()
+    saved = module.state_dict(keep_vars=True)
+    identities = {id(one) for one in saved.values()}
     return {
         "training": {name: one.training for name, one in module.named_modules()},
         "requires_grad": {name: one.requires_grad for name, one in module.named_parameters()},
-        "buffers": {name: one for name, one in module.named_buffers() if name not in persistent},
+        # None among them: a buffer may be filled, or emptied, while training goes on.
+        "buffers": {name: owner._buffers[key] for name, owner, key in _buffers(module) if name not in saved},
+        # A `state_dict` of the user's own may leave out what it takes to be frozen.
+        "parameters": {
+            name: one.detach()
+            for name, one in module.named_parameters()
+            if one.requires_grad and name not in saved and id(one) not in identities
+        },
     }
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Put back what `capture_module` took."""
+    """Put back what `capture_module` took.
+
+    Raises:
+        CheckpointError: the module has no such buffer or parameter any more.
+    """
     for name, one in module.named_modules():
         one.training = state["training"].get(name, one.training)
-    for name, parameter in module.named_parameters():
+    parameters = dict(module.named_parameters())
+    for name, parameter in parameters.items():
         parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
-    buffers = dict(module.named_buffers())
+    buffers = {name: (owner, key) for name, owner, key in _buffers(module)}
     with torch.no_grad():
         for name, saved in state["buffers"].items():
-            if name not in buffers or buffers[name].shape != saved.shape:
-                raise CheckpointError(f"the model has no buffer `{name}` of shape {tuple(saved.shape)} any more")
-            buffers[name].copy_(saved)
+            if name not in buffers:
+                raise CheckpointError(f"the model has no buffer `{name}` any more")
+            _put(*buffers[name], saved)
+        for name, saved in state.get("parameters", {}).items():
+            if name not in parameters or parameters[name].shape != saved.shape:
+                raise CheckpointError(f"the model has no parameter `{name}` of shape {tuple(saved.shape)} any more")
+            parameters[name].copy_(saved)
+
+
+def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """Every place of a buffer, also an empty one: its name, the module it is in, and its name there."""
+    for prefix, owner in module.named_modules():
+        for key in owner._buffers:
+            yield (f"{prefix}.{key}" if prefix else key), owner, key
+
+
+def _put(owner: torch.nn.Module, key: str, saved: torch.Tensor | None) -> None:
+    """Fill a buffer. It stays the same tensor, which others may refer to, where the values saved fit into it."""
+    now = owner._buffers[key]
+    if (
+        saved is None
+        or now is None
+        or (now.shape, now.dtype, now.stride()) != (saved.shape, saved.dtype, saved.stride())
+    ):
+        owner._buffers[key] = saved
+    else:
+        without_repeats(now).copy_(without_repeats(saved))
 
 
 def capture_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:

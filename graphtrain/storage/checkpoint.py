@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,12 @@ import safetensors
 import safetensors.torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.storage.background import Background
 from graphtrain.storage.image import TENSOR_SUFFIX, checksum, pieces
-from graphtrain.storage.manifest import checked
-from graphtrain.storage.regular import NotAsAgreedError, read_regular
+from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, sound_files
+from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.tree import PROGRESS_FILE, join
 
-FORMAT = 1
-MANIFEST_FILE = "manifest.msgpack"
-_MOST_BYTES_OF_A_MANIFEST = 64 << 20
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
 
 Bytes = bytes | memoryview
@@ -56,18 +53,17 @@ def write_checkpoint(path: Path, files: Mapping[str, Bytes], describe: Callable[
         The manifest.
 
     Raises:
-        CheckpointError: the disk refuses; no trace is left.
+        CheckpointError: the disk refuses. No trace is left, unless it is the flush of the name alone that is refused.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # of a save that failed so badly that its trace stayed
     try:
         temporary.mkdir(parents=True)
-        with ThreadPoolExecutor(1, "graphtrain-checksums") as beside:
-            # Beside the writing: one after the other took 1.7 times as long, for 500 MB.
-            sums = {name: beside.submit(checksum, data) for name, data in files.items()}
-            for name, data in files.items():
-                _write(temporary / name, data)
-            checksums = {name: one.result() for name, one in sums.items()}
+        # Beside the writing: one after the other took 1.7 times as long, for 500 MB.
+        sums = Background(lambda: {name: checksum(data) for name, data in files.items()})
+        for name, data in files.items():
+            _write(temporary / name, data)
+        checksums = sums.result()
         written = {name: [len(data), checksums[name]] for name, data in files.items()}
         manifest = describe(checksums)
         body = msgpack.packb(
@@ -84,33 +80,6 @@ def write_checkpoint(path: Path, files: Mapping[str, Bytes], describe: Callable[
     return manifest
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint folder, each field of its type; what an earlier version did not write is empty.
-
-    Raises:
-        CheckpointError: it is missing, torn, altered, or of a later format.
-    """
-    try:
-        outer = msgpack.unpackb(read_regular(path / MANIFEST_FILE, _MOST_BYTES_OF_A_MANIFEST, links=False))
-        body = outer["manifest"]
-        if hashlib.sha256(body).hexdigest() != outer["sha256"]:
-            raise CheckpointError(f"{path}: the manifest is not as it was written")
-        manifest = msgpack.unpackb(body)
-        version = manifest["format"]
-    except OSError as error:
-        raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from None
-    except (msgpack.UnpackException, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: the manifest is torn or foreign ({type(error).__name__})") from None
-    if version != FORMAT:
-        raise CheckpointError(
-            f"{path}: format {_shown(version)} is not known to this version", "use a later graphtrain"
-        )
-    try:
-        return checked(manifest)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: the manifest is torn or foreign ({error})") from None
-
-
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint folder whole.
 
@@ -120,15 +89,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     manifest = read_manifest(path)
     tensors: dict[str, dict[str, Any]] = {}
     packed = b""
-    for name, (size, checksum) in manifest["files"].items():
-        try:
-            data = read_regular(path / name, size, exactly=True, links=False)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from None
-        except NotAsAgreedError as error:
-            raise CheckpointError(f"{path}: {name} {error}") from None
-        if hashlib.sha256(data).hexdigest() != checksum:
-            raise CheckpointError(f"{path}: {name} is not as it was written")
+    for name, data in sound_files(path, manifest):
         if name == PROGRESS_FILE:
             packed = data
         else:
@@ -145,10 +106,6 @@ def _tensors(path: Path, name: str, data: bytes) -> dict[str, Any]:
         return safetensors.torch.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {name} is no file of tensors ({type(error).__name__})") from None
-
-
-def _shown(version: Any) -> str:
-    return str(version) if isinstance(version, int) else f"of type {type(version).__name__}"
 
 
 def _write(path: Path, data: Bytes) -> None:

@@ -1,11 +1,83 @@
-"""What a manifest must hold, and what one of an earlier version is taken to hold."""
+"""The manifest of a checkpoint: read, with every field of its type. Needs no torch, so a graph is soon found in it."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import msgpack
+
+from graphtrain.errors import CheckpointError
+from graphtrain.storage.regular import NotAsAgreedError, read_regular
+
+FORMAT = 1
+MANIFEST_FILE = "manifest.msgpack"
+_MOST_BYTES_OF_A_MANIFEST = 64 << 20
+_NAME = re.compile(r"(\d{6,})-step-(\d+)")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint folder, each field of its type; what an earlier version did not write is empty.
+
+    Raises:
+        CheckpointError: it is missing, torn, altered, or of a later format.
+    """
+    try:
+        outer = msgpack.unpackb(read_regular(path / MANIFEST_FILE, _MOST_BYTES_OF_A_MANIFEST, links=False))
+        body = outer["manifest"]
+        if hashlib.sha256(body).hexdigest() != outer["sha256"]:
+            raise CheckpointError(f"{path}: the manifest is not as it was written")
+        manifest = msgpack.unpackb(body)
+        version = manifest["format"]
+    except OSError as error:
+        raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from None
+    except (msgpack.UnpackException, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: the manifest is torn or foreign ({type(error).__name__})") from None
+    if version != FORMAT:
+        raise CheckpointError(
+            f"{path}: format {_shown(version)} is not known to this version", "use a later graphtrain"
+        )
+    try:
+        return checked(manifest)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: the manifest is torn or foreign ({error})") from None
+
+
+def sound_files(path: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """The files of a checkpoint folder beside the manifest, one after the other: name, bytes.
+
+    Raises:
+        CheckpointError: one is missing, torn or altered.
+    """
+    for name, (size, expected) in manifest["files"].items():
+        try:
+            data = read_regular(path / name, size, exactly=True, links=False)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from None
+        except NotAsAgreedError as error:
+            raise CheckpointError(f"{path}: {name} {error}") from None
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise CheckpointError(f"{path}: {name} is not as it was written")
+        yield name, data
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """The checkpoints in a folder of them, oldest first, sound or not."""
+    if not folder.is_dir():
+        return []
+    return sorted((one for one in folder.iterdir() if _NAME.fullmatch(one.name)), key=checkpoint_number)
+
+
+def checkpoint_number(path: Path) -> int:
+    """The number of a checkpoint, by the name of its folder: saves are counted."""
+    found = _NAME.fullmatch(path.name)
+    assert found is not None
+    return int(found.group(1))
+
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -31,6 +103,10 @@ def checked(manifest: Any) -> dict[str, Any]:
 
 def _defaults() -> dict[str, Any]:
     return {"origin": {}, "data": {}, "environment": {}, "about": {}, "seconds": {}, "metrics": {}, "run": ""}
+
+
+def _shown(version: Any) -> str:
+    return str(version) if isinstance(version, int) else f"of type {type(version).__name__}"
 
 
 def _is_text(value: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -12,13 +11,12 @@ from typing import final
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import Bytes, Checkpoint, Plain, read_checkpoint, read_manifest, write_checkpoint
+from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
 from graphtrain.storage.retention import Retention
 
 Files = Mapping[str, Bytes]
 Describe = Callable[[Mapping[str, str]], Plain]
 Misfit = Callable[[Plain], str]
-
-_NAME = re.compile(r"(\d{6,})-step-(\d+)")
 
 
 def _no_misfit(manifest: Plain) -> str:
@@ -36,6 +34,10 @@ class Store(ABC):
             files: the bytes of every file but the manifest.
             describe: answers the manifest, told the checksum of every file.
         """
+
+    @abstractmethod
+    def best(self, retention: Retention) -> tuple[Path, float] | None:
+        """The best checkpoint there is, and its value of the metric; None if none has any."""
 
     @abstractmethod
     def newest(self, misfit: Misfit = _no_misfit) -> Checkpoint | None:
@@ -63,7 +65,7 @@ class FolderStore(Store):
 
     def save(self, files: Files, describe: Describe, *, step: int, retention: Retention) -> tuple[Path, Plain]:
         existing = self.paths()
-        number = _number(existing[-1]) + 1 if existing else 1
+        number = checkpoint_number(existing[-1]) + 1 if existing else 1
         path = self.folder / f"{number:06d}-step-{step}"
         manifest = write_checkpoint(path, files, describe)
         self._metrics[path] = manifest["metrics"]
@@ -74,7 +76,6 @@ class FolderStore(Store):
         return path, manifest
 
     def best(self, retention: Retention) -> tuple[Path, float] | None:
-        """The best checkpoint there is, and its value of the metric; None if none has any."""
         values = self._values(self.paths(), retention.best)
         ranked = retention.ranked(values)
         return (ranked[0], values[ranked[0]]) if ranked else None
@@ -104,9 +105,7 @@ class FolderStore(Store):
 
     def paths(self) -> list[Path]:
         """The checkpoints there are, oldest first, sound or not."""
-        if not self.folder.is_dir():
-            return []
-        return sorted((one for one in self.folder.iterdir() if _NAME.fullmatch(one.name)), key=_number)
+        return checkpoint_paths(self.folder)
 
     def remove_leftovers(self) -> None:
         """Remove what an interrupted save or removal left behind."""
@@ -120,9 +119,3 @@ class FolderStore(Store):
         with contextlib.suppress(OSError):
             path.rename(doomed)
             shutil.rmtree(doomed)
-
-
-def _number(path: Path) -> int:
-    found = _NAME.fullmatch(path.name)
-    assert found is not None
-    return int(found.group(1))

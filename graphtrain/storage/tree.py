@@ -63,7 +63,7 @@ def split(tree: Tree) -> Split:
     files: dict[str, Tensors] = {}
     for section, parts in tree.items():
         packed: dict[str, bytes] = {}
-        for name, value in parts.items():
+        for name, value in sorted(parts.items()):  # not in the order in which a graph or a `setup` happens to have them
             file = name if section == "resources" and name not in tree else section
             tensors = files.setdefault(file, Tensors(file))
             packed[name] = _pack_part(value, section, name, tensors)

@@ -40,15 +40,25 @@ def structural_hash(graph: Graph) -> str:
 def _bare(plain: dict[str, Any]) -> dict[str, Any]:
     del plain["name"], plain["allow"]
     plain["edges"] = {source: leaving for source, leaving in plain["edges"].items() if leaving}
-    # Spaces inside a string of a guard count.
-    plain["guards"] = {
-        name: text.strip() if set(text) & {"'", '"'} else " ".join(text.split())
-        for name, text in plain["guards"].items()
-    }
+    plain["guards"] = {name: spaced(text) for name, text in plain["guards"].items()}
     for node in plain["nodes"].values():
         if node["body"] is not None:
             _bare(node["body"])
     return plain
+
+
+def spaced(guard: str) -> str:
+    """A guard without spacing that means nothing; inside a string every space counts."""
+    return guard.strip() if set(guard) & {"'", '"'} else " ".join(guard.split())
+
+
+def value_text(value: Any) -> str:
+    """The text of a parameter as canonical JSON has it: equal for equal values, not for 1 and 1.0.
+
+    >>> value_text(1.0), value_text((1, True))
+    ('1.0', '[1,true]')
+    """
+    return json.dumps(_value(plain_value(value)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _plain(graph: Graph) -> dict[str, Any]:

@@ -1,90 +1,14 @@
-"""Cut at every save point, go on in another process: equal to the run never cut."""
+"""Going on: what is pending at a save point, endings that are raised, runs in pieces. The sweep is in tests/proofs."""
 
 from __future__ import annotations
 
-import multiprocessing
-import shutil
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from graphtrain import Graph, Outcome, Trainer
+from graphtrain import Graph, Outcome
 from graphtrain.storage.run_directory import METRICS_FILE, read_status
 from tests.engine.small_run import small_graph, small_trainer
-
-# Every child is forked from a server that has imported torch and built nothing: no state of a run is left to lean on.
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.engine.small_run", "torch._dynamo", "networkx", "transitions"])
-
-
-def positions_to_the_end(trainer: Trainer) -> list[str]:
-    visited = [trainer.advance()]
-    while visited[-1] != "end":
-        visited.append(trainer.advance())
-    return visited
-
-
-def go_on(run_dir: str, loader: str, workers: int) -> dict[str, Any]:
-    """Resume a run directory and drive it to the end: what it visited, lost and became."""
-    losses: list[float] = []
-    trainer = small_trainer(run_dir, loader=loader, losses=losses, workers=workers)
-    visited = positions_to_the_end(trainer)
-    metrics = (Path(run_dir) / METRICS_FILE).read_text()
-    return {"visited": visited, "losses": losses, "digest": trainer.digest(), "metrics": metrics}
-
-
-def _all_cuts(loader: str, tmp_path: Path, workers: int = 0, stride: int = 1) -> int:
-    whole = tmp_path / "whole"
-    losses: list[float] = []
-    trainer = small_trainer(whole, loader=loader, losses=losses, workers=workers)
-    cuts, visited = [], []
-    while not visited or visited[-1] != "end":
-        visited.append(trainer.advance())
-        path = trainer.save()
-        assert path is not None
-        cuts.append((len(visited), len(losses), path))
-    assert visited == positions_to_the_end(small_trainer(loader=loader, workers=workers)), "saving must change nothing"
-    metrics, digest = (whole / METRICS_FILE).read_text(), trainer.digest()
-    jobs = []
-    for index, (done, lost, path) in list(enumerate(cuts))[:-1:stride]:
-        run_dir = tmp_path / f"cut-{index}"
-        (run_dir / "checkpoints").mkdir(parents=True)
-        shutil.move(path, run_dir / "checkpoints" / path.name)
-        (run_dir / METRICS_FILE).write_text(metrics)  # rows of the lost time after the cut, to be cut back
-        jobs.append((run_dir, done, lost))
-    with ProcessPoolExecutor(2, mp_context=_CONTEXT, max_tasks_per_child=1) as pool:
-        results = list(pool.map(go_on, [str(run_dir) for run_dir, _, _ in jobs], repeat(loader), repeat(workers)))
-    for (_, done, lost), result in zip(jobs, results, strict=True):
-        where = f"cut after {done} transitions, before {visited[done - 1]}"
-        assert result["visited"] == visited[done:], where
-        assert result["losses"] == losses[lost:], where
-        assert result["metrics"] == metrics, where
-        assert result["digest"] == digest, where
-    return len(jobs)
-
-
-def test_every_cut_is_exact(tmp_path: Path) -> None:
-    assert _all_cuts("Loader", tmp_path) > 100
-
-
-@pytest.mark.parametrize("loader", ["DataLoader", "own generator", "list", "unsized"])
-def test_every_fifth_cut_is_exact(loader: str, tmp_path: Path) -> None:
-    assert _all_cuts(loader, tmp_path, stride=5) > 20
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("loader", ["Loader", "DataLoader", "own generator", "list", "unsized"])
-def test_every_cut_of_every_loader_is_exact(loader: str, workers: int, tmp_path: Path) -> None:
-    assert _all_cuts(loader, tmp_path, workers) > 100
-
-
-@pytest.mark.parametrize("loader", ["Loader", "DataLoader"])
-def test_cuts_are_exact_with_workers(loader: str, tmp_path: Path) -> None:
-    assert _all_cuts(loader, tmp_path, workers=2, stride=23) > 3
 
 
 def test_a_cut_before_the_end_of_validation_keeps_what_was_pending(tmp_path: Path) -> None:

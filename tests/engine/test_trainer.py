@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -631,3 +632,18 @@ def test_a_scheduler_that_needs_a_metric_is_refused() -> None:
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
     with pytest.raises(UsageError, match="is a ReduceLROnPlateau, whose steps need a metric"):
         tiny(model=model, optimizer=optimizer, scheduler=plateau).run()
+
+
+def test_the_order_of_nodes_and_resources_in_a_file_is_no_difference(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    trainer.advance(20)
+    trainer.save()
+    graph = small_graph()
+    turned = replace(graph, nodes=dict(reversed(graph.nodes.items())))
+    assert turned == graph and list(turned.nodes) != list(graph.nodes)
+    again = small_trainer(tmp_path, graph=turned)
+    again = Trainer(turned, tmp_path, seed=11, say=lambda line: None, **dict(reversed(again.resources.items())))
+    again.advance()
+    uncut = small_trainer()
+    uncut.advance(21)
+    assert again.digest() == uncut.digest()

@@ -1,4 +1,4 @@
-"""A job beside the run."""
+"""A job beside the rest of the process."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ T = TypeVar("T")
 
 
 @final
-class Writing(Generic[T]):
+class Background(Generic[T]):
     """A job in a thread of its own. What it answers, or raises, is there to be asked for.
 
     The thread is left behind when the process ends: whoever needs the answer waits for it.
 
     Arguments:
         job: what is done.
-        done: called from that thread when it is over; nothing but a flag may be set there.
+        done: called from that thread when it is over; nothing but a flag may be set there. Default: nothing is.
 
-    >>> Writing(lambda: 6 * 7, lambda: None).result()
+    >>> Background(lambda: 6 * 7).result()
     42
     """
 
-    def __init__(self, job: Callable[[], T], done: Callable[[], None]) -> None:
+    def __init__(self, job: Callable[[], T], done: Callable[[], None] = lambda: None) -> None:
         self._job, self._done = job, done
         self._answer: list[T] = []
         self._error: BaseException | None = None
-        self._thread = Thread(target=self._run, name="graphtrain-writing", daemon=True)
+        self._thread = Thread(target=self._run, name="graphtrain-background", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -1,0 +1,59 @@
+"""Batches per second of `graphtrain.Loader` against torch's `DataLoader` over the same data, with the same keywords."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from measure import arguments, comparison, rounds, show
+from torch.utils.data import DataLoader, Dataset
+
+from graphtrain import Loader
+
+BATCH_SIZE = 32
+
+
+class Samples(Dataset[Any]):
+    """Samples of so many bytes, turned around at random as small images are."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self._samples = torch.randint(0, 255, (min(count, 256), size), dtype=torch.uint8)
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self._samples[index % len(self._samples)]
+        return sample.flip(0) if torch.rand(()) < 0.5 else sample.clone()
+
+
+def batches_per_second(loader: Any) -> float:
+    """After the first batch of an epoch, so that starting the workers does not count."""
+    iterator = iter(loader)
+    next(iterator)
+    begun = time.perf_counter()
+    count = sum(1 for _ in iterator)
+    return count / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    options = arguments(__doc__, rounds=21)
+    rows = []
+    for size, count in (("1 KB", 16_000), ("150 KB", 2_000)):
+        data = Samples(count, 1024 * int(size.split()[0]))
+        for workers in (0, 2):
+
+            def made(kind: Any, data: Any = data, workers: int = workers) -> Callable[[], float]:
+                loader = kind(data, BATCH_SIZE, shuffle=True, num_workers=workers)
+                return lambda: batches_per_second(loader)
+
+            found = rounds({"DataLoader": made(DataLoader), "Loader": made(Loader)}, options.rounds)
+            rows += [{"samples": size, "workers": workers, **row} for row in comparison(found, against="DataLoader")]
+    show("batches per second, 32 samples each", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What the benchmarks share: interleaved rounds, medians and ratios, one table, JSON.
+
+A benchmark is a script that measures named cases against one another and prints one table::
+
+    options = arguments(__doc__, rounds=5)                 # --rounds N, --json FILE
+    found = rounds({"by hand": by_hand, "graphtrain": ours}, options.rounds)
+    show("microseconds a batch", comparison(found, against="by hand"), options.json)
+
+A case is a function that does its work once and returns its figure (seconds, batches per second, bytes). The cases take
+turns, so that what else the machine does falls on all of them; figures to compare are the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from graphtrain.version import __version__
+
+Case = Callable[[], float]
+
+
+def arguments(description: str | None, rounds: int) -> argparse.Namespace:
+    """The options every benchmark has: `--rounds` (default: `rounds`) and `--json`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"measurements of each case (default: {rounds})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    return parser.parse_args()
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """How long a call takes, without the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        begun = time.perf_counter()
+        work()
+        return time.perf_counter() - begun
+    finally:
+        gc.enable()
+
+
+def rounds(cases: Mapping[str, Case], count: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """The figures of each case over interleaved rounds; every other round goes through them backwards.
+
+    Arguments:
+        warm_up: rounds before those that count. Default: one.
+    """
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(-warm_up, count):
+        for name in list(cases)[:: 1 if number % 2 else -1]:
+            figure = cases[name]()
+            if number >= 0:
+                found[name].append(figure)
+    return found
+
+
+def comparison(found: Mapping[str, Sequence[float]], against: str) -> list[dict[str, Any]]:
+    """A row for each case: median, spread, and the median over the rounds of its ratio to the case `against`.
+
+    The ratio is taken within each round, where both met the same machine.
+    """
+    return [
+        {
+            "case": name,
+            "median": statistics.median(figures),
+            "least": min(figures),
+            "most": max(figures),
+            "ratio": statistics.median(one / other for one, other in zip(figures, found[against], strict=True)),
+            "against": against,
+        }
+        for name, figures in found.items()
+    ]
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the versions that the figures belong to."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "graphtrain": __version__,
+    }
+
+
+def show(title: str, rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> None:
+    """Print the machine and one table, and write both to `file` as JSON.
+
+    Arguments:
+        rows: mappings with the same keys, which head the columns; numbers are printed with three digits.
+        file: Default: none.
+    """
+    rows = [dict(row) for row in rows]
+    about = machine()
+    console = Console() if sys.stdout.isatty() else Console(width=140)  # a pipe has no width
+    console.print(", ".join(f"{name} {value}" for name, value in about.items()), style="dim", highlight=False)
+    table = Table(title=title, title_justify="left")
+    for column, value in rows[0].items():
+        table.add_column(column, justify="right" if isinstance(value, int | float) else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    console.print(table)
+    if file is not None:
+        file.write_text(json.dumps({"title": title, "machine": about, "rows": rows}, indent=2) + "\n")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,347 @@
+"""G3xx: every slot is written before it is read, and what is written is read.
+
+A forward analysis of what is written on all paths, and one of what is written on some; a backward one of what is read.
+Source: the data-flow analyses of Kildall, "A unified approach to global program optimization", 1973.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from graphtrain.checks.flow import Flow, Point, told
+from graphtrain.checks.scope import Scope
+from graphtrain.guards.syntax import Expression, Name, walk
+from graphtrain.problem import Problem
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What a point does with slots; each is one bit of a number.
+
+    Attributes:
+        needs: read there, without a default; `reads` has the others too.
+        writes: written there.
+        forgets: slots of a body that is entered there: what an earlier visit wrote is not theirs.
+    """
+
+    needs: int = 0
+    reads: int = 0
+    writes: int = 0
+    forgets: int = 0
+
+
+class Slots:
+    """The slots that some node writes, numbered, and what each point of a flow does with them."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.names: list[str] = []
+        self._bits: dict[str, int] = {}
+        for point in flow.points:
+            for name in self._written(point):
+                self._bits.setdefault(name, 1 << len(self._bits))
+        self.names = list(self._bits)
+        self.uses = {point: self._uses(point) for point in flow.points}
+        self.before = _solved(flow, self.uses)
+
+    def named(self, bits: int) -> list[str]:
+        """The names of slots, by path."""
+        return [name for name, bit in self._bits.items() if bits & bit]
+
+    def bit(self, name: str) -> int:
+        """The bit of a slot; 0 for a resource."""
+        return self._bits.get(name, 0)
+
+    def transient(self) -> int:
+        """The slots that are declared not to be saved."""
+        bits = 0
+        for point in self.flow.points:
+            if point.kind is not None and point.acts and point.node is not None and point.node.body is None:
+                for slot in point.kind.transient:
+                    bits |= self.bit(point.scope.slot_path(point.node.writes.get(slot, slot)))
+        return bits
+
+    def alive(self) -> dict[Point, int]:
+        """The slots that are read later, before each point."""
+        after: dict[Point, int] = dict.fromkeys(self.flow.points, 0)
+        into: dict[Point, list[Point]] = {point: [] for point in self.flow.points}
+        for point in self.flow.points:
+            for arrow in point.arrows:
+                into[arrow.target].append(point)
+        before = {point: self.uses[point].reads for point in self.flow.points}
+        waiting = deque(self.flow.points)
+        while waiting:
+            point = waiting.popleft()
+            for earlier in into[point]:
+                guards = self._guard_reads(earlier)
+                after[earlier] |= before[point] | guards
+                use = self.uses[earlier]
+                found = use.reads | (after[earlier] & ~use.writes & ~use.forgets)
+                if found != before[earlier]:
+                    before[earlier] = found
+                    waiting.append(earlier)
+        self.after = after
+        return before
+
+    def _written(self, point: Point) -> list[str]:
+        if point.node is None or not point.acts:
+            return []
+        names: Iterable[str] = (
+            point.node.body.outputs
+            if point.node.body is not None
+            else (point.kind.writes if point.kind is not None else ())
+        )
+        return [point.scope.path + point.node.writes.get(name, name) for name in names]
+
+    def _uses(self, point: Point) -> Uses:
+        writes = sum({self.bit(name) for name in self._written(point)})
+        if point.node is None:
+            return Uses()
+        if point.opens is not None:
+            inside = point.opens
+            forgets = sum({self.bit(inside.path + name) for name in inside.written})
+            needs, reads = self._setup_reads(inside)
+            return Uses(needs, reads, 0, forgets)
+        if not point.acts:
+            return Uses()
+        if point.node.body is not None:
+            outputs = sum({self.bit(f"{point.path}/{name}") for name in point.node.body.outputs})
+            return Uses(outputs, outputs, writes)
+        needs = reads = 0
+        for read in point.kind.reads if point.kind is not None else ():
+            bits = self._read(point.scope, point.node.reads.get(read.name, read.name))
+            reads |= bits
+            needs |= bits if read.required else 0
+        return Uses(needs, reads, writes)
+
+    def _setup_reads(self, scope: Scope) -> tuple[int, int]:
+        needs = reads = 0
+        for name, node in scope.graph.nodes.items():
+            kind = scope.kinds[name]
+            for read in (kind.setup_reads or ()) if kind is not None else ():
+                bits = self._read(scope, node.reads.get(read.name, read.name))
+                reads |= bits
+                needs |= bits if read.required else 0
+        return needs, reads
+
+    def _read(self, scope: Scope, target: str | tuple[str, ...]) -> int:
+        bits = 0
+        for name in (target,) if isinstance(target, str) else target:
+            if "." not in name:
+                bits |= self.bit(scope.slot_path(name))
+        return bits
+
+    def _guard_reads(self, point: Point) -> int:
+        bits = 0
+        for arrow in point.arrows:
+            if arrow.guard is not None:
+                bits |= self.guard_needs(point.scope, arrow.guard)
+        return bits
+
+    def guard_needs(self, scope: Scope, guard: Expression) -> int:
+        """The slots that a guard reads."""
+        bits = 0
+        for one in walk(guard):
+            if isinstance(one, Name):
+                bits |= self.bit(scope.slot_path(one.name))
+        return bits
+
+    def setup_needs(self) -> tuple[int, int]:
+        """What nodes of the outermost graph are set up with before anything is written."""
+        return self._setup_reads(self.flow.scope)
+
+
+@dataclass
+class Before:
+    """What is written when a point is reached: on all paths, and on some. None where no path leads there."""
+
+    always: dict[Point, int]
+    sometimes: dict[Point, int]
+
+
+def _solved(flow: Flow, uses: Mapping[Point, Uses]) -> Before:
+    always: dict[Point, int] = {flow.start: 0}
+    sometimes: dict[Point, int] = {flow.start: 0}
+    waiting = deque([flow.start])
+    while waiting:
+        point = waiting.popleft()
+        use = uses[point]
+        surely = (always[point] & ~use.forgets) | use.writes
+        maybe = (sometimes[point] & ~use.forgets) | use.writes
+        for arrow in point.arrows:
+            target = arrow.target
+            before = always.get(target), sometimes.get(target, 0)
+            always[target] = surely if before[0] is None else before[0] & surely
+            sometimes[target] = before[1] | maybe
+            if (always[target], sometimes[target]) != before:
+                waiting.append(target)
+    return Before(always, sometimes)
+
+
+def check_data_flow(flow: Flow, slots: Slots) -> Iterator[Problem]:
+    """Every problem of slots."""
+    told_of: set[tuple[str, str]] = set()
+    before = slots.before
+    needs, _ = slots.setup_needs()
+    for name in slots.named(needs):
+        node = _set_up_with(flow.scope, name)
+        yield flow.scope.problem(
+            "G303",
+            flow.scope.graph.nodes[node].place,
+            f"nodes.{node}",
+            f"`{node}` is set up with `{name}`, which is written only when the graph runs",
+            "let it read the slot when it is called, not in `setup`",
+        )
+    for point in flow.points:
+        if point not in before.always or point.node is None:
+            continue
+        readings: list[tuple[int, str]] = [(slots.uses[point].needs, f"`{point.path}` reads")]
+        surely = before.always[point] | (slots.uses[point].writes if point.acts else 0)
+        maybe = before.sometimes[point] | (slots.uses[point].writes if point.acts else 0)
+        yield from _unwritten(slots, point, readings[0], before.always[point], before.sometimes[point], told_of)
+        for arrow in point.arrows:
+            if arrow.guard is not None:
+                needed = slots.guard_needs(point.scope, arrow.guard)
+                reading = (needed, f"a guard on an edge leaving `{point.path}` reads")
+                yield from _unwritten(slots, point, reading, surely, maybe, told_of)
+    yield from _dead(flow, slots)
+    yield from _kept_inside(flow)
+
+
+def _unwritten(
+    slots: Slots,
+    point: Point,
+    reading: tuple[int, str],
+    always: int,
+    sometimes: int,
+    told_of: set[tuple[str, str]],
+) -> Iterator[Problem]:
+    needed, reads = reading
+    assert point.node is not None
+    for name in slots.named(needed & ~always):
+        if (point.path, name) in told_of:
+            continue
+        told_of.add((point.path, name))
+        writers = sorted({one.path for one in slots.flow.points if slots.uses[one].writes & slots.bit(name)})
+        shown = ", ".join(f"`{one}`" for one in writers)
+        never = not slots.bit(name) & sometimes
+        path = _path_without(slots, point, name)
+        where = point.scope, point.node.place, f"nodes.{point.node.name}"
+        if never:
+            yield where[0].problem(
+                "G303", where[1], where[2],
+                f"{reads} `{name}`, which is never written before: only {shown} writes it",
+                f"lead the path through {shown} first",
+                path=path,
+            )  # fmt: skip
+        else:
+            yield where[0].problem(
+                "G304", where[1], where[2],
+                f"{reads} `{name}`, which is not written on every path to it",
+                f"lead the path through {shown} first, or give the read a default (`= None`) where nothing is to be "
+                "read",
+                severity="warning", path=path,
+            )  # fmt: skip
+
+
+def _path_without(slots: Slots, goal: Point, name: str) -> tuple[str, ...]:
+    """A shortest path to a point on which a slot is not written; it begins where the slot was forgotten last."""
+    bit = slots.bit(name)
+    start = slots.flow.start
+    state = {(start, False)}
+    came_from: dict[tuple[Point, bool], tuple[Point, bool] | None] = {(start, False): None}
+    waiting = deque([(start, False)])
+    while waiting:
+        at = waiting.popleft()
+        point, written = at
+        if point is goal and not written:
+            path = [point]
+            step = came_from[at]
+            while step is not None:
+                path.append(step[0])
+                step = came_from[step]
+            return told(reversed(path))
+        use = slots.uses[point]
+        after = (written and not use.forgets & bit) or bool(use.writes & bit)
+        for arrow in point.arrows:
+            following = (arrow.target, after)
+            if following not in state:
+                state.add(following)
+                came_from[following] = at
+                waiting.append(following)
+    return ()
+
+
+def _set_up_with(scope: Scope, name: str) -> str:
+    for node, one in scope.graph.nodes.items():
+        kind = scope.kinds[node]
+        for read in (kind.setup_reads or ()) if kind is not None else ():
+            target = one.reads.get(read.name, read.name)
+            if name in {scope.slot_path(each) for each in ((target,) if isinstance(target, str) else target)}:
+                return node
+    raise AssertionError(name)
+
+
+def _dead(flow: Flow, slots: Slots) -> Iterator[Problem]:
+    """Writes that no reader ever sees, of slots that have readers."""
+    slots.alive()
+    read_somewhere = 0
+    for point in flow.points:
+        read_somewhere |= slots.uses[point].reads
+        for arrow in point.arrows:
+            if arrow.guard is not None:
+                read_somewhere |= slots.guard_needs(point.scope, arrow.guard)
+    for point in flow.points:
+        if point not in slots.before.always or point.node is None:
+            continue
+        for name in slots.named(slots.uses[point].writes & read_somewhere & ~slots.after[point]):
+            readers = sorted({one.path for one in flow.points if slots.uses[one].reads & slots.bit(name)})
+            shown = f"{', '.join(f'`{one}`' for one in readers)} reads it" if readers else "a guard reads it"
+            yield point.scope.problem(
+                "G305",
+                point.node.place,
+                f"nodes.{point.node.name}",
+                f"`{point.path}` writes `{name}`, which nobody reads before it is written again: {shown} elsewhere",
+                f"lead a path from `{point.path}` to a reader, or take the node out",
+                severity="warning",
+            )
+
+
+def _kept_inside(flow: Flow) -> Iterator[Problem]:
+    """Slots that are read outside and written in a body which does not hand them out."""
+    for point in flow.points:
+        if point.kind is None or point.node is None or not point.acts or point.node.body is not None:
+            continue
+        for read in point.kind.reads:
+            target = point.node.reads.get(read.name, read.name)
+            for name in (target,) if isinstance(target, str) else target:
+                if not read.required or "." in name or _is_written_around(point.scope, name):
+                    continue
+                for inner in _bodies(point.scope, name):
+                    yield point.scope.problem(
+                        "G306",
+                        point.node.place,
+                        f"nodes.{point.node.name}",
+                        f"`{point.path}` reads `{name}`; inside `{inner}` it is written, and does not leave that graph",
+                        f'let it out: outputs = ["{name}"] in the graph of `{inner}`',
+                        severity="warning",
+                    )
+
+
+def _is_written_around(scope: Scope, name: str) -> bool:
+    at: Scope | None = scope
+    while at is not None:
+        if name in at.written:
+            return True
+        at = at.outer
+    return False
+
+
+def _bodies(scope: Scope, name: str) -> Iterator[str]:
+    for node in scope.graph.nodes.values():
+        if node.body is not None:
+            inner = scope.body_of(node)
+            if name in inner.written and name not in node.body.outputs:
+                yield f"{scope.path}{node.name}"

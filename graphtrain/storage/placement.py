@@ -1,0 +1,98 @@
+"""How a tensor lies in memory, where that is not simply one element after the other.
+
+Values alone are not enough for a continuation to the last bit: a sum runs in another order over a slice with gaps, and
+kernels are chosen by strides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+# A narrow column of a wide matrix would bring all of its memory along: then the gaps are closed.
+_MOST_MEMORY_PER_ELEMENT = 8
+_CACHE_LINE_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Sizes, strides and the distance from a cache line, all in elements."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+def placement_of(tensor: torch.Tensor) -> Placement | None:
+    """The placement of a strided tensor; None where its elements simply follow each other, or no placement is kept.
+
+    >>> placement_of(torch.zeros(2, 5)[:, :-1])
+    Placement(shape=(2, 4), stride=(5, 1), offset=0)
+    >>> placement_of(torch.zeros(2, 5)) is placement_of(torch.zeros(900, 900)[:, 0]) is None
+    True
+    """
+    offset = int(tensor.storage_offset()) % (_CACHE_LINE_BYTES // tensor.element_size())
+    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+    if not tensor.numel() or (not offset and stride == _contiguous(shape)):
+        return None
+    used = 0
+    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1 and step):
+        if step <= used:
+            return None  # windows that overlap cannot be written to
+        used += (size - 1) * step
+    if used >= _MOST_MEMORY_PER_ELEMENT * without_repeats(tensor).numel():
+        return None
+    return Placement(shape, stride, offset)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """One of each of the elements that an expanded tensor repeats.
+
+    >>> without_repeats(torch.zeros(3, 1).expand(3, 1000)).shape
+    torch.Size([3, 1])
+    """
+    for dimension, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and step == 0:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
+
+
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements; with the usual strides where they follow each other, which torch asks of a view as bytes.
+
+    >>> torch.zeros(5)[::5].stride(), torch.zeros(5)[::5].is_contiguous(), in_order(torch.zeros(5)[::5]).stride()
+    ((5,), True, (1,))
+    """
+    usual = _contiguous(tuple(tensor.shape))
+    return tensor.as_strided(tensor.shape, usual) if tensor.is_contiguous() and tensor.stride() != usual else tensor
+
+
+def placed(values: torch.Tensor, placement: Placement) -> torch.Tensor:
+    """A tensor of these values, without repeats, that lies in memory as `placement` says.
+
+    Raises:
+        ValueError: the values do not fit.
+
+    >>> repeated = torch.arange(3).expand(4, 3)
+    >>> placed(without_repeats(repeated), placement_of(repeated)).stride()
+    (0, 1)
+    """
+    shape, stride, offset = placement.shape, placement.stride, placement.offset
+    own = tuple(1 if size > 1 and step == 0 else size for size, step in zip(shape, stride, strict=True))
+    used = sum((size - 1) * step for size, step in zip(own, stride, strict=True))
+    if own != tuple(values.shape) or min(own, default=1) < 1 or min((*stride, offset)) < 0:
+        raise ValueError("a tensor of another shape than its values")
+    if used >= _MOST_MEMORY_PER_ELEMENT * values.numel() or offset >= _CACHE_LINE_BYTES:
+        raise ValueError("a tensor with more memory than it can have had")
+    memory = torch.empty(offset + used + 1, dtype=values.dtype, device=values.device)
+    memory.as_strided(own, stride, offset).copy_(values)
+    return memory.as_strided(shape, stride, offset)

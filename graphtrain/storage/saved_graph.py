@@ -1,0 +1,57 @@
+"""The graph that a run was saved with: from a run directory or a checkpoint, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.storage.manifest import MANIFEST_FILE, checkpoint_paths, read_manifest, sound_files
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+
+
+def holds_a_graph(path: Path) -> bool:
+    """True for a run directory, and for the folder of a checkpoint."""
+    return (path / CHECKPOINTS_FOLDER).is_dir() or (path / MANIFEST_FILE).is_file()
+
+
+def saved_graph(path: str | Path, say: Callable[[str], None] = lambda line: None) -> Graph:
+    """The graph of a checkpoint, or that of the newest sound one in a run directory. All its files are read.
+
+    Arguments:
+        say: told of every checkpoint that is passed over.
+
+    Raises:
+        UsageError: there is no checkpoint.
+        CheckpointError: the one that was named is not sound.
+    """
+    path = Path(path)
+    if (path / MANIFEST_FILE).is_file():
+        return _sound_graph(path)
+    for one in reversed(checkpoint_paths(path / CHECKPOINTS_FOLDER)):
+        try:
+            return _sound_graph(one)
+        except CheckpointError as error:
+            say(f"passed over an unsound checkpoint: {error.message}")
+    raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")
+
+
+def _sound_graph(path: Path) -> Graph:
+    manifest = read_manifest(path)
+    for _ in sound_files(path, manifest):
+        pass
+    return graph_of(path, manifest)
+
+
+def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:
+    """The graph in a manifest; `path` is that of its checkpoint, for the message.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        return Graph.from_json(manifest["graph"])
+    except (ValueError, GraphtrainError) as error:
+        raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None

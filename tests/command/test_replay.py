@@ -1,0 +1,252 @@
+"""`graphtrain replay`: to any moment of a past run, bit for bit, with batch and gradients at hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from graphtrain.command.again import Again
+from graphtrain.engine.past_run import Kept, PastRun
+from graphtrain.engine.replay import Replay
+from graphtrain.engine.stops import moment
+from graphtrain.graph import Graph
+from tests.command.conftest import Command
+from tests.command.test_verify import KEEPING, WHOLE, contents
+
+# The original run notes what it sees, while a file is there: every gradient and loss at a step, every batch.
+NOTING = WHOLE.replace(
+    "def training_step(model, batch):\n    inputs, targets = batch\n"
+    "    return torch.nn.functional.mse_loss(model(inputs), targets)\n",
+    """\
+import pathlib
+
+from safetensors.torch import save_file
+
+seen = {"step": 0, "batch": 0}
+
+
+def note(name, tensors):
+    if pathlib.Path("noting").exists():
+        save_file({key: one.detach().clone() for key, one in tensors.items()}, f"noting/{name}.safetensors")
+
+
+def training_step(model, batch):
+    inputs, targets = batch
+    loss = torch.nn.functional.mse_loss(model(inputs), targets)
+    seen["loss"] = loss
+    if model.training:
+        seen["batch"] += 1
+        note(f"batch-{seen['batch']}", {"0": inputs, "1": targets})
+    return loss
+""",
+).replace(
+    "    loader = DataLoader if plain else Loader\n",
+    """    loader = DataLoader if plain else Loader
+
+    def noted(optimizer, arguments, keywords):
+        seen["step"] += 1
+        gradients = {name: one.grad for name, one in model.named_parameters()}
+        note(f"step-{seen['step']}", {**gradients, "loss": seen["loss"]})
+
+    optimizer.register_step_pre_hook(noted)
+""",
+)
+
+
+@pytest.fixture
+def noted(folder: Path, command: Command) -> Path:
+    """A finished run of 24 batches and 9 steps in ``r``, with what it saw in ``noting``."""
+    (folder / "whole.py").write_text(NOTING)
+    (folder / "noting").mkdir()
+    assert command("run", "whole.py", *KEEPING, "--run-dir", "r", "--quiet").code == 0
+    (folder / "noting").rename(folder / "noted")
+    assert len(list((folder / "noted").glob("step-*"))) == 9, "three windows an epoch, the last of two batches"
+    assert len(list((folder / "noted").glob("batch-*"))) == 24
+    return folder
+
+
+def replayed(run_dir: Path, to: str, node: str | None = None) -> Replay:
+    """What the command does, without its words."""
+    run = PastRun(run_dir, lambda line: None)
+    line = run.line()
+    term = moment(to, Graph.load("fit"))
+    start: Kept | None = None
+    for kept in line:
+        if kept.counts[{"steps": "step", "batches": "next_batch"}[term.unit]][term.unit] < term.amount:
+            start = kept
+    trainer = Again("whole.py", [], lambda line: None).trainer(line[-1], from_the_beginning=start is None)
+    replay = Replay(trainer, start.path if start is not None else None)
+    assert replay.to_amount(term)
+    assert node is None or replay.to_node(node)
+    return replay
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(torch.equal(one.view(torch.uint8) if one.ndim else one, other.view(torch.uint8) if one.ndim else other))
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 9])
+def test_a_step_has_the_loss_and_the_gradients_it_had(step: int, noted: Path) -> None:
+    before = contents(noted / "r")
+    replay = replayed(noted / "r", f"{step} steps")
+    expected = load_file(noted / "noted" / f"step-{step}.safetensors")
+    assert same(replay.slots["loss"], expected.pop("loss"))
+    assert replay.gradients.keys() == expected.keys()
+    for name, gradient in replay.gradients.items():
+        assert same(gradient, expected[name]), name
+    assert replay.trainer.position == "zero_grad" and replay.trainer.progress["step"]["steps"] == step
+    assert contents(noted / "r") == before
+
+
+@pytest.mark.parametrize("batch", [1, 4, 8, 9, 24])
+def test_a_batch_is_the_one_it_was(batch: int, noted: Path) -> None:
+    replay = replayed(noted / "r", f"{batch} batches")
+    expected = load_file(noted / "noted" / f"batch-{batch}.safetensors")
+    assert [same(one, expected[str(index)]) for index, one in enumerate(replay.slots["batch"])] == [True, True]
+    assert replay.trainer.position == "train_batch"
+
+
+def test_a_replay_can_be_gone_on_with(noted: Path) -> None:
+    replay = replayed(noted / "r", "2 steps", "train_batch")
+    assert replay.trainer.position == "train_batch" and replay.trainer.progress["step"]["steps"] == 2
+    replay.trainer.run()
+    assert replay.trainer.digest() == json.loads((noted / "r" / "status.json").read_text())["digest"]
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_shown(noted: Path, command: Command) -> None:
+    before = contents(noted / "r")
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", "5 steps")
+    assert (result.code, contents(noted / "r")) == (0, before)
+    assert result.err == "code, data, versions, threads unchanged: exact\n"
+    names = sorted(one.name for one in (noted / "r" / "checkpoints").iterdir())
+    assert result.out.startswith("step 5, epoch 1.75, batch 6/8, window 3/3, next node zero_grad (from ")
+    assert f"(from {names[-4]} on)" in result.out, names
+    expected = load_file(noted / "noted" / "step-5.safetensors")
+    loss = re.search(r"^loss +float32 \(\): (\S+) *$", result.out, re.MULTILINE)
+    assert loss is not None and float(loss[1]) == pytest.approx(float(expected["loss"]), rel=1e-8)
+    for name in ("0.weight", "4.bias"):
+        shape = " x ".join(map(str, expected[name].shape))
+        norm = f"{float(expected[name].double().norm()):.6g}"
+        assert re.search(rf"^{name} +{shape} +{re.escape(norm)} +\S+$", result.out, re.MULTILINE), (name, norm)
+    assert re.search(r"^batch +list of 2 *\n +0: float32 \(3, 4\): mean ", result.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("to", "node", "shown"),
+    [
+        ("1 steps", None, "step 1, epoch 0.38, batch 3/8, window 3/3, next node zero_grad (from the beginning on)"),
+        ("7 batches", None, "step 2, epoch 0.88, batch 7/8, next node train_batch (from 0"),
+        ("1 epochs", None, "step 2, epoch 1, batch 8/8, window 1/3, next node train_batch (from 0"),
+        ("1.5 epochs", None, "step 4, epoch 1.50, batch 4/8, next node train_batch (from 0"),
+        ("3 steps", "validate/eval_batch", "step 3, epoch 1, batch 8/8, next node validate/eval_batch (from 0"),
+        ("3 steps", "zero_grad", "step 3, epoch 1, batch 8/8, window 2/3, next node zero_grad (from 0"),
+        ("3 steps", "begin_epoch", "step 3, epoch 1, batch 8/8, next node begin_epoch (from 0"),
+    ],
+)
+def test_moments(to: str, node: str | None, shown: str, noted: Path, command: Command) -> None:
+    words = ["replay", "whole.py", "--run-dir", "r", "--to", to, *(["--node", node] if node else [])]
+    result = command(*words)
+    assert (result.code, result.err.startswith("code, data")) == (0, True), result.err
+    assert result.out.startswith(shown), result.out
+
+
+def test_the_debugger(noted: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = [
+        "p trainer.position, trainer.progress['step']['steps']",
+        "p float(loss)",
+        "p sorted(gradients)[:2], float(gradients['0.bias'][0])",
+        "p type(model).__name__, tuple(batch[0].shape)",
+        "p trainer.advance(), [one.grad for one in model.parameters()][0]",
+        "c",
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed) + "\n"))
+    before = contents(noted / "r")
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", "5 steps", "--pdb")
+    assert (result.code, contents(noted / "r")) == (0, before)
+    expected = load_file(noted / "noted" / "step-5.safetensors")
+    answers = [line.removeprefix("(Pdb) ") for line in result.out.splitlines() if line.startswith("(Pdb) ")]
+    assert answers[:5] == [
+        "('zero_grad', 5)",
+        repr(float(expected["loss"])),
+        repr((["0.bias", "0.weight"], float(expected["0.bias"][0]))),
+        "('Sequential', (3, 4))",
+        "('decide', None)",
+    ]
+    assert "names here: model, optimizer" in result.out and "gradients" in result.out
+
+
+def test_the_debugger_inside_a_nested_graph(noted: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("p split, tuple(batch[0].shape), model.training\nq\n"))
+    words = ["--to", "4 batches", "--node", "validate/eval_batch", "--pdb"]
+    result = command("replay", "whole.py", "--run-dir", "r", *words)
+    assert result.code == 0
+    assert "(Pdb) ('val', (5, 4), False)" in result.out
+
+
+def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, command: Command) -> None:
+    status = json.loads((noted / "r" / "status.json").read_text())
+    (noted / "r" / "status.json").write_text(
+        json.dumps({**status, "state": "running", "step": 7, "trained": [19, 1.0]})
+    )
+    for path in sorted((noted / "r" / "checkpoints").iterdir())[3:]:
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", "8 steps")
+    assert result.code == 0
+    assert "the run is known to have come to 7 steps; what is beyond is what it would have done" in result.err
+    assert "(from 000003-" in result.out
+
+
+# --- Refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--to", "10 steps"], "the run never came to 10 steps: it is finished at 9 steps", ""),
+        (["--to", "99 batches"], "the run never came to 99 batches: it is finished at 24 batches", ""),
+        (["--to", "9999 samples"], "the run does not come to 9999 samples: it ends at step 9", "an earlier moment"),
+        (["--to", "5 stops"], "--to: unknown unit `stops`", "did you mean `steps`?"),
+        (["--to", "often"], '--to: expected "<number> <unit>"', "as in --to '48211 steps'"),
+        (["--to", "never"], '--to: "never" is no moment', "as in --to"),
+        (["--to", "3 minutes"], "--to: `minutes` are of the clock on the wall, which does not replay", "name batches"),
+        (["--to", "3 epoch_batches"], "--to: `epoch_batches` begin again, so they name no moment", "name batches"),
+        (["--to", "2 steps", "--node", "stop"], "--node: there is no node `stop`", "did you mean `step`?"),
+        (["--to", "9 steps", "--node", "clip"], "after 9 steps the node `clip` is not run any more", ""),
+        (["--to", "2 steps", "clip.max_norm=2.0"], "`clip.max_norm=`: the graph is that of the run", ""),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_refusals(words: list[str], message: str, hint: str, noted: Path, command: Command) -> None:
+    result = command("replay", "whole.py", "--run-dir", "r", *words)
+    assert (result.code, result.out) == (2, "")
+    assert f"error: {message}" in result.err and hint in result.err
+    assert "Traceback" not in result.err
+
+
+def test_before_the_oldest_checkpoint_of_a_fork(noted: Path, command: Command) -> None:
+    words = [*KEEPING[:-1], "finish.after=4 epochs", "--fork", "r", "--run-dir", "forked", "--quiet"]
+    assert command("run", "whole.py", *words).code == 0
+    result = command("replay", "whole.py", "--run-dir", "forked", "--to", "2 steps")
+    assert result.code == 2
+    assert "2 steps lie before the oldest checkpoint, 000001-step-9, and the run began from 0" in result.err
+    assert "name a later moment: the oldest checkpoint is at 9 steps" in result.err
+    assert command("replay", "whole.py", "--run-dir", "forked", "--to", "10 steps").code == 0
+
+
+def test_no_sound_checkpoint(noted: Path, command: Command) -> None:
+    for file in (noted / "r" / "checkpoints").glob("*/manifest.msgpack"):
+        file.unlink()
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", "2 steps")
+    assert result.code == 2 and "error: `r` holds no sound checkpoint to go on from" in result.err

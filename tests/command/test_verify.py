@@ -1,0 +1,641 @@
+"""`graphtrain verify`: a sound run is proved, a lost field is told from a computation that is not repeatable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+import graphtrain
+from graphtrain import Graph, Trainer
+from graphtrain.command.script import import_script
+from graphtrain.engine.comparison import compare
+from graphtrain.kind import DECLARED
+from graphtrain.state.random import seed_everything
+from graphtrain.storage.checkpoint import read_checkpoint
+from tests.command.conftest import Command
+from tests.command.running import TINY, Result
+
+# Everything that a resume must bring back: shuffling, augmentation, dropout, batch norm, a schedule, validation.
+WHOLE = """\
+import random
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from graphtrain import Loader
+
+
+class Augmented(Dataset):
+    def __init__(self):
+        self.inputs = torch.randn(23, 4)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        noise = torch.randn(4) * 0.1 + random.random() + numpy.random.rand()
+        return self.inputs[index] + noise.float(), self.inputs[index].sum(0, keepdim=True)
+
+
+def training_step(model, batch):
+    inputs, targets = batch
+    return torch.nn.functional.mse_loss(model(inputs), targets)
+
+
+def setup(lr: float = 0.01, plain: bool = False):
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(6, 1)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    loader = DataLoader if plain else Loader
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20),
+        "train_data": loader(Augmented(), 3, shuffle=True),
+        "val_data": loader(Augmented(), 5),
+        "training_step": training_step,
+    }
+"""
+
+SETTINGS = ["accumulate.every=3", "clip.max_norm=1.0", "validate.every=0.5 epochs", "log.every=1 steps"]
+KEEPING = [*SETTINGS, "checkpoint.every=5 batches", "checkpoint.keep=100", "finish.after=3 epochs"]
+
+# A data set with a counter that no checkpoint holds, a step that asks the operating system, a clock, a global counter.
+COUNTING = TINY.replace(
+    "import torch\n",
+    "import torch\n\nclass Counting:\n    def __init__(self):\n        self.reads = 0\n\n"
+    "    def __len__(self):\n        return 6\n\n    def __getitem__(self, index):\n"
+    "        if index >= 6:\n            raise IndexError(index)\n"
+    "        self.reads += 1\n        return torch.full((2, 2), float(self.reads))\n",
+).replace("[torch.randn(2, 2) for _ in range(batches)]", "Counting()")
+GLOBAL_COUNTER = TINY.replace(
+    "def training_step(model, batch):\n",
+    "reads = 0\n\ndef training_step(model, batch):\n    global reads\n    reads += 1\n    batch = batch + reads\n",
+)
+OF_THE_SYSTEM = TINY.replace("import torch\n", "import os\nimport torch\n").replace(
+    "    return model(batch)", "    batch = batch + os.urandom(1)[0] / 7\n    return model(batch)"
+)
+OF_THE_CLOCK = TINY.replace("import torch\n", "import time\nimport torch\n").replace(
+    "    return model(batch)", "    batch = batch * (1 + time.perf_counter_ns() % 1000)\n    return model(batch)"
+)
+IN_THE_DATA = (
+    TINY.replace("import torch\n", "import os\nimport torch\n")
+    .replace(
+        "[torch.randn(2, 2) for _ in range(batches)]",
+        "torch.utils.data.DataLoader([torch.randn(2) for _ in range(8)], 2, collate_fn=disturbed)",
+    )
+    .replace(
+        "def setup", "def disturbed(samples):\n    return torch.stack(samples) + os.urandom(1)[0] / 7\n\ndef setup"
+    )
+)
+
+
+@pytest.fixture(autouse=True)
+def kinds() -> Iterator[None]:
+    """What scripts declare is gone afterwards."""
+    before = dict(DECLARED)
+    yield
+    DECLARED.clear()
+    DECLARED.update(before)
+
+
+def contents(folder: Path) -> dict[str, tuple[str, int, int]]:
+    """Every file and folder with its content, mode and time of change."""
+    return {
+        str(one.relative_to(folder)): (
+            hashlib.sha256(one.read_bytes()).hexdigest() if one.is_file() else "",
+            one.stat().st_mode,
+            one.stat().st_mtime_ns,
+        )
+        for one in [folder, *folder.rglob("*")]
+    }
+
+
+def rows(result: Result) -> list[list[str]]:
+    """The cells of the table, one list a span."""
+    lines = result.out.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("from "))
+    found = []
+    for line in lines[head + 1 :]:
+        if not line.strip() or "span" in line:
+            break
+        found.append(re.split(r"\s{2,}", line.strip()))
+    return found
+
+
+def forget(module: str) -> None:
+    """What a script keeps in global variables is gone, as in a new process."""
+    del sys.modules[module]
+
+
+def differing(result: Result) -> list[str]:
+    """The paths of the fields that are named as different."""
+    return re.findall(
+        r"^  ((?:progress|random|slots|modules|resources|optimizers|gradients|metrics)/[^:]+): ",
+        result.out,
+        re.MULTILINE,
+    )
+
+
+def test_a_run_that_was_interrupted_and_resumed_is_proved(folder: Path, command: Command) -> None:
+    (folder / "whole.py").write_text(WHOLE)
+    words = ["run", "whole.py", "lr=0.02", *KEEPING, "--seed", "5", "--run-dir", "r", "--quiet"]
+    assert command(*words, "--until", "7 batches").code == 0
+    assert command(*words).code == 0
+    before = contents(folder / "r")
+    result = command("verify", "whole.py", "--run-dir", "r")
+    assert (result.code, result.err) == (0, "code, arguments, data, versions, threads unchanged: exact\n")
+    assert contents(folder / "r") == before, "the run directory is only read"
+    names = sorted(one.name for one in (folder / "r" / "checkpoints").iterdir())
+    found = rows(result)
+    assert [row[:2] for row in found] == [list(pair) for pair in zip(["the beginning", *names], names, strict=False)]
+    assert {row[-1] for row in found} == {"equal"}
+    assert sum(int(row[2]) for row in found) == 24, "every batch of the run was trained again"
+    # Six parameters, two moments and a count of each, three buffers, the generators of NumPy and torch.
+    assert min(int(row[4]) for row in found) == 6 * 4 + 3 + 2
+    assert max(int(row[4]) for row in found) >= 6 * 4 + 3 + 2 + 6, "and the gradients of open windows"
+    assert result.out.rstrip().endswith(f"{len(names)} spans: bitwise equal")
+
+
+def test_with_a_plain_data_loader(folder: Path, command: Command) -> None:
+    (folder / "whole.py").write_text(WHOLE)
+    assert command("run", "whole.py", "plain=true", *KEEPING, "--run-dir", "r", "--quiet").code == 0
+    result = command("verify", "whole.py", "--run-dir", "r", "--last", "2")
+    assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"])
+
+
+@pytest.mark.parametrize("position", ["validate/eval_batch", "clip", "train_batch", "step", "zero_grad", "end_epoch"])
+def test_checkpoints_at_odd_places(position: str, folder: Path, command: Command) -> None:
+    """Inside a validation, inside an open window, between a step and the clearing of its gradients."""
+    (folder / "whole.py").write_text(WHOLE)
+    graph = Graph.load("fit").set("accumulate", every=3).set("clip", max_norm=1.0).set("validate", every="0.5 epochs")
+    seed_everything(0)
+    trainer = Trainer(
+        graph.set("log", every="1 steps").set("checkpoint", every="never", keep=9),
+        run_dir="r",
+        say=lambda line: None,
+        display=None,
+        about={"command": "as by the command", "script": "whole.py"},
+        **import_script(Path("whole.py")).setup(),
+    )
+    for arrivals in (1, 2):
+        for _ in range(arrivals):  # the second is not the next one: inside a window, inside a validation
+            trainer.advance()
+            while trainer.position != position:
+                trainer.advance()
+        trainer.save()
+    manifests = [read_checkpoint(one).manifest for one in (folder / "r" / "checkpoints").iterdir()]
+    assert [one["position"] for one in manifests] == [position, position]
+    result = command("verify", "whole.py", "--run-dir", "r")
+    assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"]), result.out
+
+
+def test_the_comparison_sees_an_open_window(folder: Path, command: Command) -> None:
+    (folder / "whole.py").write_text(WHOLE)
+    assert command("run", "whole.py", *KEEPING, "--run-dir", "r", "--quiet").code == 0
+    counts = [
+        read_checkpoint(one).tree["progress"]["accumulate"]["count"] for one in (folder / "r" / "checkpoints").iterdir()
+    ]
+    assert any(counts), "some windows are open at their checkpoints"
+    assert command("verify", "whole.py", "--run-dir", "r").code == 0
+
+
+def test_the_digits_example(folder: Path, command: Command) -> None:
+    pytest.importorskip("sklearn")
+    digits = str(Path(graphtrain.__file__).parents[1] / "examples" / "digits.py")
+    words = ["run", digits, "checkpoint.keep=100", "finish.after=2 epochs", "--run-dir", "r", "--quiet"]
+    assert command(*words, "--until", "20 batches").code == 0
+    assert command(*words).code == 0
+    result = command("verify", digits, "--run-dir", "r")
+    assert (result.code, [row[2] for row in rows(result)]) == (0, ["20", "25", "45", "0"])
+
+
+BARE = """\
+format = 1
+name   = "bare"
+start  = "next_batch"
+
+[nodes]
+next_batch  = {}
+train_batch = {}
+step        = {}
+count_up    = {}
+zero_grad   = {}
+
+[guards]
+enough = "step.steps >= 9"
+
+[edges]
+next_batch  = ["train_batch"]
+train_batch = ["step"]
+step        = ["count_up"]
+count_up    = ["zero_grad"]
+zero_grad   = ["end if enough", "next_batch"]
+"""
+
+
+def test_a_graph_without_a_clock_with_a_kind_of_the_script(folder: Path, command: Command) -> None:
+    kind = (
+        "from graphtrain import node, progress\n\n@node\nclass CountUp:\n    seen: int = progress(0)\n\n"
+        "    def __call__(self):\n        self.seen += 2\n\n"
+    )
+    (folder / "mine.py").write_text(kind + TINY)
+    (folder / "bare.toml").write_text(BARE)
+    setup = import_script(Path("mine.py")).setup
+    seed_everything(0)
+    about = {"command": "as by the command", "script": "mine.py"}
+    trainer = Trainer("bare.toml", run_dir="r", say=lambda line: None, display=None, about=about, **setup())
+    for transitions in (7, 16):
+        trainer.advance(transitions)
+        trainer.save()
+    trainer.run()
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 0, result.out
+    assert {row[-1] for row in rows(result)} == {"equal"}
+
+
+# --- What is found ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [COUNTING, GLOBAL_COUNTER], ids=["in the data set", "in a global variable"])
+def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command) -> None:
+    (folder / "mine.py").write_text(script)
+    words = ["run", "mine.py", "checkpoint.every=3 batches", "checkpoint.keep=9", "finish.after=12 batches"]
+    assert command(*words, "--run-dir", "r", "--quiet").code == 0
+    forget("mine")
+    before = contents(folder / "r")
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 1
+    # The earlier batches of an epoch are drawn again on a resume, so the data set loses its count with the epoch.
+    sound = 2 if script is COUNTING else 1
+    assert [row[-1].partition(" (")[0] for row in rows(result)][: sound + 1] == [*["equal"] * sound, "lost state"]
+    span = " to ".join(rows(result)[sound][:2])
+    assert f"{span}: state is lost or changed between saving and resuming" in result.out
+    assert differing(result)[0] == "resources/model/weight"
+    assert re.search(r"resources/model/weight: 2 of 2 elements, by at most [\d.e+-]+, first at \[0, 0\]: ", result.out)
+    assert "not repeatable" not in result.out
+    assert contents(folder / "r") == before
+
+
+@pytest.mark.parametrize(
+    ("script", "node"),
+    [(OF_THE_SYSTEM, "train_batch"), (OF_THE_CLOCK, "train_batch"), (IN_THE_DATA, "next_batch")],
+    ids=["os.urandom", "time", "in the data"],
+)
+def test_a_computation_that_is_not_repeatable_is_told_from_lost_state(
+    script: str, node: str, folder: Path, command: Command
+) -> None:
+    (folder / "mine.py").write_text(script)
+    words = ["run", "mine.py", "checkpoint.every=3 batches", "checkpoint.keep=9", "finish.after=6 batches"]
+    assert command(*words, "--run-dir", "r", "--quiet").code == 0
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 1
+    assert [row[-1].partition(" (")[0] for row in rows(result)] == ["not repeatable", "not repeatable", "equal"]
+    assert "lost" not in result.out
+    assert f"part after the node `{node}` (" in result.out
+    assert differing(result)
+
+
+def test_a_step_that_is_not_repeatable_once_in_a_while(folder: Path, command: Command) -> None:
+    """The node is the first at which the goings part, not the first that there is."""
+    late = OF_THE_SYSTEM.replace("def training_step(model, batch):", "def training_step(model, batch, step):").replace(
+        "    batch = batch + os", "    if step == 5:\n        batch = batch + os"
+    )
+    (folder / "mine.py").write_text(late)
+    words = ["run", "mine.py", "checkpoint.every=4 batches", "checkpoint.keep=9", "finish.after=8 batches"]
+    assert command(*words, "--run-dir", "r", "--quiet").code == 0
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert [row[-1].partition(" (")[0] for row in rows(result)[:2]] == ["equal", "not repeatable"]
+    assert "part after the node `train_batch` (step 5, " in result.out
+
+
+# Each is a field that a script loses in another way: the comparison must see every one.
+LOSSES = {
+    "gradients/model/weight": ("model.weight.grad.add_(1)", "accumulate.every=4"),
+    "modules/model/training/": ("model.train(False)", "accumulate.every=1"),
+    "random/python": ("import random; random.random()", "accumulate.every=1"),
+    "random/numpy/1": ("import numpy; numpy.random.rand()", "accumulate.every=1"),
+    "random/torch": ("torch.rand(1)", "accumulate.every=1"),
+}
+
+
+@pytest.mark.parametrize("path", LOSSES)
+def test_every_kind_of_field_is_compared(path: str, folder: Path, command: Command) -> None:
+    """A function that does something in the run and not in the replay: it looks for a file."""
+    deed, setting = LOSSES[path]
+    script = TINY.replace("import torch\n", "import pathlib\nimport torch\n").replace(
+        "    return model(batch).square().mean()\n",
+        "    loss = model(batch).square().mean()\n"
+        f"    if step >= 0 and pathlib.Path('running').exists() and index == 2:\n        {deed}\n    return loss\n",
+    )
+    script = script.replace("(model, batch):", "(model, batch, step, batch_index):").replace(
+        "index == 2", "batch_index == 2"
+    )
+    (folder / "mine.py").write_text(script)
+    (folder / "running").touch()
+    words = ["run", "mine.py", setting, "checkpoint.every=3 batches", "checkpoint.keep=9", "finish.after=1 epochs"]
+    assert command(*words, "--run-dir", "r", "--quiet").code == 0
+    (folder / "running").unlink()
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 1
+    assert any(one.startswith(path) for one in differing(result)), result.out
+
+
+def test_a_place_that_is_not_reached_is_a_difference(folder: Path, command: Command) -> None:
+    """The same state, but the way past it was another one."""
+    kinds = (
+        "import pathlib\nfrom graphtrain import node\n\n@node(writes='flag')\ndef look():\n"
+        "    return int(pathlib.Path('running').exists())\n\n"
+    )
+    graph = BARE.replace("count_up    = {}", 'look = {}\nextra = { use = "choice" }')
+    graph = graph.replace('enough = "', 'there = "flag == 1"\nenough = "')
+    graph = graph.replace('step        = ["count_up"]\ncount_up    = ["zero_grad"]', 'step = ["zero_grad"]')
+    graph = graph.replace('["end if enough", "next_batch"]', '["look"]\nlook = ["extra if there", "next_batch"]')
+    graph += 'extra = ["end if enough", "next_batch"]\n\n[clock]\nbatches = "next_batch.batches"\n'
+    (folder / "mine.py").write_text(kinds + TINY)
+    (folder / "bare.toml").write_text(graph)
+    (folder / "running").touch()
+    seed_everything(0)
+    about = {"command": "as by the command", "script": "mine.py"}
+    setup = import_script(Path("mine.py")).setup
+    trainer = Trainer("bare.toml", run_dir="r", say=lambda line: None, display=None, about=about, **setup())
+    while trainer.position != "extra":
+        trainer.advance()
+    trainer.save()
+    assert command("verify", "mine.py", "--run-dir", "r").code == 0
+    (folder / "running").unlink()
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 1
+    assert "  position: extra -> not reached, stopped at next_batch" in result.out
+    assert rows(result)[0][-1] == "lost state (1 field)"
+
+
+def test_progress_that_is_lost_is_found_and_the_replay_ends(folder: Path, command: Command) -> None:
+    """A data set that has become shorter: the run never stands again as it stood."""
+    shorter = COUNTING.replace("return 6\n", "return 6 if pathlib.Path('running').exists() else 4\n")
+    shorter = shorter.replace("if index >= 6", "if index >= len(self)").replace(
+        "import torch\n", "import pathlib, torch\n"
+    )
+    (folder / "mine.py").write_text(shorter)
+    (folder / "running").touch()
+    words = ["run", "mine.py", "checkpoint.every=5 batches", "checkpoint.keep=9", "finish.after=10 batches"]
+    assert command(*words, "--run-dir", "r", "--quiet").code == 0
+    (folder / "running").unlink()
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 1
+    assert differing(result)[0] == "progress/begin_epoch/runs", "progress comes first: what follows from it comes later"
+    assert "progress/next_batch/epoch_batches: 5 -> 1" in result.out
+    assert int(rows(result)[0][2]) == 5, "never beyond the batches of the run"
+    assert "position:" not in result.out, "compared at the arrival that is nearest"
+    assert result.err == "changed: train_data (length 6 -> 4)\n"
+
+
+# --- Which spans there are -------------------------------------------------------------------------------------------
+
+
+def test_last(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=4 epochs", "--run-dir", "r", "--quiet"]
+    assert command(*words).code == 0
+    names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
+    result = command("verify", "tiny.py", "--run-dir", "r", "--last", "1")
+    assert (result.code, [row[:2] for row in rows(result)]) == (0, [names[-2:]])
+    everything = command("verify", "tiny.py", "--run-dir", "r", "--last", "99")
+    assert [row[0] for row in rows(everything)] == ["the beginning", *names[:-1]]
+
+
+def test_arguments_come_from_the_run_and_from_the_command_line(folder: Path, command: Command) -> None:
+    signature = "import math\nfrom pathlib import Path\nfrom typing import Any\n\ndef setup(lr: float, path: Path, "
+    signature += "most: float = 1.0, sizes: list[int] = [1], name: str = 'x', **rest: Any):\n    batches = 4\n"
+    signature += "    assert (path, most, sizes, name) == (Path('a b/c'), math.inf, [1, 2], '3'), (path, most, sizes)\n"
+    body = TINY.split('name: str = "tiny"):\n')[1]
+    (folder / "mine.py").write_text(TINY.split("def setup")[0] + signature + body)
+    words = ["lr=1", "path=a b/c", "most=inf", "sizes=[1, 2]", 'name="3"', "checkpoint.keep=9", "finish.after=2 epochs"]
+    run = command("run", "mine.py", *words, "--run-dir", "r", "--quiet")
+    assert run.code == 0, run.err
+    assert command("verify", "mine.py", "--run-dir", "r").code == 0
+    changed = command("verify", "mine.py", "lr=2", "--run-dir", "r")
+    assert changed.err.startswith("changed: lr 1.0 -> 2.0")
+    assert changed.code == 1, "from the beginning, with another learning rate"
+    assert [row[-1].partition(" (")[0] for row in rows(changed)] == ["lost state", "equal", "equal"]
+    assert "What has changed since then may be the reason: lr 1.0 -> 2.0." in changed.out
+
+
+def test_an_argument_that_cannot_be_read_back_is_asked_for(folder: Path, command: Command) -> None:
+    (folder / "mine.py").write_text(TINY.replace('name: str = "tiny"', "day: object = None"))
+    assert (
+        command("run", "mine.py", "day=2026-01-02", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r").code
+        == 0
+    )
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 2
+    assert "which cannot be read back\n  hint: give it as day=VALUE" in result.err
+    assert command("verify", "mine.py", "day=2026-01-02", "--run-dir", "r").code == 0
+
+
+def test_a_change_of_code_is_said_first(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r").code == 0
+    (tiny / "tiny.py").write_text(TINY + "\n# changed\n")
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert (result.code, result.err) == (0, "changed: tiny.py\n")
+
+
+def test_a_warm_start_is_gone_through_again(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "first").code == 0
+    weights = sorted((tiny / "first" / "checkpoints").iterdir())[-1] / "model.safetensors"
+    shutil.copy(weights, tiny / "w.safetensors")
+    words = ["checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r", "--init", "model=w.safetensors"]
+    assert command("run", "tiny.py", *words).code == 0
+    assert rows(command("verify", "tiny.py", "--run-dir", "r"))[0][-1] == "equal"
+
+
+def test_a_fork_begins_at_its_first_checkpoint(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "first").code == 0
+    words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=3 epochs", "--run-dir", "r", "--fork", "first"]
+    assert command(*words).code == 0
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert result.code == 0
+    assert rows(result)[0][0].startswith("000001-")
+    assert "passed over what was before 000001-step-4: the run began from 0" in result.err
+
+
+def test_how_a_run_began_must_be_known(tiny: Path, command: Command) -> None:
+    graph = Graph.load("fit").set("checkpoint", keep=9).set("finish", after="2 epochs")
+    setup = import_script(Path("tiny.py")).setup
+    seed_everything(0)
+    Trainer(graph, run_dir="r", say=lambda line: None, display=None, **setup()).run()
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert result.code == 0
+    assert "000001-step-4: the run was not begun by the command, so how its setup was seeded is not known" in result.err
+    assert rows(result)[0][:2] == ["000001-step-4", "000002-step-8"]
+    (tiny / "r" / "starts.jsonl").write_text("[1]\n")
+    assert "how the run began is not known" in command("verify", "tiny.py", "--run-dir", "r").err
+
+
+def test_a_line_that_was_given_up_is_passed_over(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "checkpoint.keep=99", "log.every=1 steps", "--run-dir", "r", "finish.after=3 epochs"]
+    assert command(*words).code == 0
+    names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
+    assert command(*words, "--resume", names[0], "--quiet").code == 0
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert result.code == 0
+    for name in names[1:]:
+        assert f"passed over {name}: the run was gone on with from an earlier checkpoint" in result.err
+    assert [row[2] for row in rows(result)] == ["4", "0", "4", "4", "0"]
+
+
+def test_hyper_parameters_that_a_person_changed_are_no_difference(tiny: Path, command: Command) -> None:
+    words = ["checkpoint.keep=99", "--run-dir", "r"]
+    assert command("run", "tiny.py", *words, "finish.after=1 epochs").code == 0
+    again = ["lr=0.05", *words, "finish.after=3 epochs", "--from-setup", "optimizer.lr"]
+    assert command("run", "tiny.py", *again).code == 0
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert result.code == 0, result.out
+    assert "other hyper-parameters were taken there" in result.err
+    assert {row[-1] for row in rows(result)} == {"equal"}
+
+
+def test_a_graph_whose_ending_was_raised(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "checkpoint.keep=99", "--run-dir", "r"]
+    assert command(*words, "finish.after=1 epochs").code == 0
+    assert command(*words, "finish.after=2 epochs", "accumulate.every=2").code == 0
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert (result.code, {row[-1] for row in rows(result)}) == (0, {"equal"})
+
+
+def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: Command) -> None:
+    seed_everything(0)
+    graph = Graph.load("fit").set("checkpoint", every="4 batches", keep=99)
+    about = {"command": "as by the command", "script": "tiny.py"}
+    setup = import_script(Path("tiny.py")).setup
+    trainer = Trainer(graph, run_dir="r", say=lambda line: None, display=None, about=about, **setup())
+    trainer.run(until="6 batches")
+    trainer.rewire(graph.set("accumulate", every=2))
+    trainer.run(until="12 batches")
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert result.code == 0, result.out
+    names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
+    assert f"passed over {names[1]} to {names[2]}: the graph was rewired there" in result.err
+    assert [row[:2] for row in rows(result)][1] == names[:2]
+
+
+def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, command: Command) -> None:
+    """From a node that the graph of the next checkpoint does not have."""
+    (folder / "tiny.py").write_text(TINY)
+    words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r"]
+    assert command(*words).code == 0
+    first = min((folder / "r" / "checkpoints").iterdir())
+    outer = msgpack.unpackb((first / "manifest.msgpack").read_bytes())
+    body = msgpack.packb({**msgpack.unpackb(outer["manifest"]), "position": "gone", "graph_hash": "another"})
+    whole = {**outer, "manifest": body, "sha256": hashlib.sha256(body).hexdigest()}
+    (first / "manifest.msgpack").write_bytes(msgpack.packb(whole))
+    with (folder / "r" / "starts.jsonl").open("a") as file:
+        file.write(json.dumps({"checkpoint": first.name}) + "\n")
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert result.code == 1
+    assert {row[-1] for row in rows(result)[:2]} == {"cannot be gone through"} and rows(result)[2][-1] == "equal"
+    assert result.out.count("the run stands before the node `gone`, which this graph does not have") == 2
+
+
+def test_checkpoints_by_the_clock_are_met_again(folder: Path, command: Command) -> None:
+    """Their moments are others in a replay; so are those of rows of metrics."""
+    slow = TINY.replace("import torch\n", "import time\nimport torch\n").replace(
+        "    return model(batch)", "    time.sleep(0.004)\n    return model(batch)"
+    )
+    (folder / "mine.py").write_text(slow)
+    words = ["checkpoint.every=0.02 seconds", "checkpoint.keep=99", "log.every=0.013 seconds", "finish.after=6 epochs"]
+    assert command("run", "mine.py", *words, "--run-dir", "r", "--quiet").code == 0
+    (folder / "mine.py").write_text(slow.replace("0.004", "0.001"))
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 0, result.out
+    assert len(rows(result)) > 3
+    assert "means of metrics are not compared" in result.out
+
+
+# --- Refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_an_unsound_checkpoint_is_named(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "checkpoint.keep=99", "finish.after=3 epochs", "--run-dir", "r").code == 0
+    torn = sorted((tiny / "r" / "checkpoints").iterdir())[1]
+    with (torn / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert result.code == 0
+    assert f"passed over an unsound checkpoint: r/checkpoints/{torn.name}: model.safetensors" in result.err
+    assert torn.name not in result.out
+    assert [row[2] for row in rows(result)][:2] == ["4", "8"], "the span goes over it"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--run-dir", "nowhere"], "there is no run in `nowhere`", "status.json"),
+        (["--run-dir", "r", "--last", "0"], "--last: expected a number > 0, got 0", ""),
+        (["--run-dir", "r", "accumulate.every=2"], "`accumulate.every=`: the graph is that of the run", "NAME=VALUE"),
+        (["--run-dir", "r", "rate=2"], "`rate` is no argument of tiny.py:setup", ""),
+        (["--run-dir", "one"], "there is nothing to compare: `one` holds one checkpoint", "checkpoint.keep=100"),
+        (["--run-dir", "empty"], "there is nothing to compare: `empty` holds no sound checkpoint", "keep=100"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_refusals(words: list[str], message: str, hint: str, tiny: Path, command: Command) -> None:
+    run = ["run", "tiny.py", "finish.after=3 epochs", "--quiet", "--run-dir"]
+    assert command(*run, "r").code == 0
+    assert command(*run, "one", "checkpoint.keep=1").code == 0
+    shutil.copytree("one", "empty")
+    shutil.rmtree(next(Path("empty/checkpoints").iterdir()))
+    result = command("verify", "tiny.py", *words)
+    assert (result.code, result.out) == (2, "")
+    assert f"error: {message}" in result.err and hint in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_script_or_run_directory_that_is_not_there(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r").code == 0
+    assert (
+        "there is no script `tyni.py`\n  hint: did you mean tiny.py?"
+        in command("verify", "tyni.py", "--run-dir", "r").err
+    )
+    assert command("verify", "tiny.py").code == 2
+
+
+def test_state_that_cannot_be_loaded_back_is_said_of_its_span(folder: Path, command: Command) -> None:
+    """A resource whose state is not loaded exactly: no replay from there can be begun."""
+    forgetful = TINY.replace(
+        "def setup",
+        "class Forgetful:\n    seen = 0\n    def state_dict(self):\n        return {'seen': self.seen}\n"
+        "    def load_state_dict(self, state):\n        self.seen = 0\n\nforgetful = Forgetful()\n\ndef setup",
+    ).replace("def training_step(model, batch):\n", "def training_step(model, batch):\n    forgetful.seen += 1\n")
+    forgetful = forgetful.replace('"model": model,', '"model": model, "counter": forgetful,')
+    (folder / "mine.py").write_text(forgetful)
+    words = ["run", "mine.py", "checkpoint.every=2 batches", "checkpoint.keep=9", "finish.after=1 epochs"]
+    assert command(*words, "--run-dir", "r", "--quiet").code == 0
+    forget("mine")
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 1
+    assert [row[-1] for row in rows(result)] == ["equal", "cannot be gone through", "cannot be gone through"]
+    assert "the state loaded is not the state saved" in result.out
+
+
+# --- The comparison itself -------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_one_run_equals_that_of_another_and_digests_agree(tiny: Path, command: Command) -> None:
+    for name in ("a", "b"):
+        assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", name).code == 0
+    trees = [read_checkpoint(sorted((tiny / name / "checkpoints").iterdir())[-1]) for name in ("a", "b")]
+    assert trees[0].manifest["digest"] == trees[1].manifest["digest"]
+    paths = [one.path for one in compare(trees[0].tree, trees[1].tree).differences]
+    assert set(paths) <= {"progress/next_batch/seconds", "progress/checkpoint/fired/seconds"}
+    status = json.loads((tiny / "a" / "status.json").read_text())
+    assert status["digest"] == trees[0].manifest["digest"]

@@ -1,0 +1,1 @@
+"""Data: where a run stands in it, whatever it is."""

@@ -1,0 +1,96 @@
+"""A run cut after every batch and gone on with by fresh objects, compared with the run never cut."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from graphtrain import Graph, Trainer
+from graphtrain.state.random import seed_everything
+
+Made = Callable[[], Any]
+"""Makes data, or a mapping of `train_data` and `val_data`."""
+
+
+def run_over(
+    data: Any,
+    run_dir: Path | None,
+    *,
+    epochs: int = 2,
+    say: Callable[[str], None] = lambda line: None,
+    edit: Callable[[Graph], Graph] = lambda graph: graph,
+) -> tuple[Trainer, list[Any]]:
+    """A trainer whose training draws from every generator between two batches, and what it will have seen."""
+    seen: list[Any] = []
+
+    def training_step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        inputs = batch[0] if isinstance(batch, tuple) else torch.as_tensor(numpy.asarray(batch))
+        noise = random.random() + numpy.random.rand() + numpy.random.randn()
+        loss = model(inputs.reshape(-1, 1).float()).square().mean() * noise
+        seen.append((inputs.tolist(), loss.item()))
+        return loss
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    graph = (
+        Graph.load("fit")
+        .set("accumulate", every=2)
+        .set("checkpoint", every=["1 batches", "1 epochs"], keep=10_000)
+        .set("validate", every=["2 epoch_batches", "1 epochs"])
+        .set("finish", after=f"{epochs} epochs")
+    )
+    trainer = Trainer(
+        edit(graph),
+        run_dir,
+        seed=5,
+        device="cpu",
+        display=None,
+        say=say,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        training_step=training_step,
+        **(data if isinstance(data, dict) else {"train_data": data}),
+    )
+    return trainer, seen
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    return sorted(one for one in (run_dir / "checkpoints").iterdir() if not one.name.startswith("."))
+
+
+def assert_exact(
+    made: Made, tmp_path: Path, *, resumed: Made | None = None, every: int = 1, epochs: int = 2, **options: Any
+) -> None:
+    """Every cut ends as the run never cut does, and so does the run that saves nothing.
+
+    Arguments:
+        resumed: makes the data that is gone on with. Default: as the run began with.
+        every: which checkpoints are gone on from. Default: each.
+        options: of `run_over`.
+    """
+    seed_everything(3)
+    whole, seen = run_over(made(), tmp_path / "whole", epochs=epochs, **options)
+    whole.run()
+    assert len(seen) > 3 * epochs
+    seed_everything(3)
+    unsaved, seen_unsaved = run_over(made(), None, epochs=epochs, **options)
+    unsaved.run()
+    assert seen_unsaved == seen
+    assert unsaved.digest() == whole.digest()
+    cuts = checkpoints(tmp_path / "whole")[::every]
+    assert len(cuts) > 2
+    for path in cuts:
+        seed_everything(3)
+        cut, seen_after = run_over((resumed or made)(), None, epochs=epochs, **options)
+        cut.run(resume=path)
+        assert seen_after == seen[len(seen) - len(seen_after) :], path.name
+        assert cut.digest() == whole.digest(), path.name
+
+
+def batches(data: Iterable[Any]) -> list[Any]:
+    return [one.tolist() if isinstance(one, torch.Tensor) else one for one in data]

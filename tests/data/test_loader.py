@@ -1,0 +1,82 @@
+"""What it costs a `Loader` to begin anywhere."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Loader
+from tests.data.cutting import batches
+
+
+def test_an_epoch_is_not_listed_when_it_begins() -> None:
+    """A list of the batches of this epoch would fit no memory."""
+    loader = Loader(range(10**13), 4)
+    first = list(itertools.islice(loader.batches(0, start=10**12), 2))
+    assert batches(first) == [
+        [4 * 10**12 + number for number in range(4)],
+        [4 * 10**12 + number for number in range(4, 8)],
+    ]
+    one_by_one = Loader(range(10**13), None)
+    assert list(itertools.islice(one_by_one.batches(0, start=10**12), 2)) == [10**12, 10**12 + 1]
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 11, 12, None])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_batches_of_a_slice_are_those_of_a_list(size: int | None, drop_last: bool, shuffle: bool) -> None:
+    if size is None and drop_last:
+        pytest.skip("there is no last batch to drop")
+    loader = Loader(range(11), size, shuffle, drop_last=drop_last, seed=2)
+    everything = batches(loader.batches(1))
+    assert len(everything) == len(loader)
+    order = everything if size is None else [index for batch in everything for index in batch]
+    assert sorted(order) == sorted(set(order))
+    if not drop_last:
+        assert sorted(order) == list(range(11))
+    for start in range(len(everything) + 2):
+        assert batches(loader.batches(1, start)) == everything[start:]
+
+
+def test_indices_reach_the_data_set_as_integers() -> None:
+    class Seen(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            assert type(index) is int
+            return super().__getitem__(index)
+
+    for size in (None, 2):
+        assert len(list(Loader(Seen(range(5)), size, shuffle=True))) == (5 if size is None else 3)
+
+
+def test_a_sampler_is_asked_once_an_epoch_and_drawn_to_its_end() -> None:
+    """Under the seed of the epoch, so from anywhere the same; nothing of it is left for later."""
+
+    class Counted(torch.utils.data.Sampler[int]):
+        asked = ended = 0
+
+        def __len__(self) -> int:
+            return 6
+
+        def __iter__(self) -> Iterator[int]:
+            self.asked += 1
+            for _ in range(6):
+                yield int(torch.randint(100, ()))
+            self.ended += 1
+
+    sampler = Counted()
+    loader = Loader(range(100), 2, sampler=sampler, seed=1)
+    iterator = loader.batches(0, start=1)
+    assert (sampler.asked, sampler.ended) == (1, 1)
+    torch.rand(3)
+    assert batches(iterator) == batches(loader.batches(0))[1:]
+
+
+def test_it_can_be_copied_at_any_time() -> None:
+    loader = Loader(list(range(6)), 2, shuffle=True, seed=1)
+    expected = batches(loader.batches(0))
+    assert batches(copy.deepcopy(loader).batches(0)) == expected

@@ -1,0 +1,161 @@
+"""The numbers of data that draws bit by bit: whose they are, and from when on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from graphtrain.data.stream import Stream
+from graphtrain.state.generators import HOST, generator_of
+from graphtrain.state.random import capture_random, restore_random, seed_all
+
+DRAW: dict[str, Callable[[], float]] = {
+    "torch": lambda: float(torch.rand(())),
+    "python": random.random,
+    "numpy": lambda: float(numpy.random.rand()),
+}
+
+
+def drawing(names: list[str]) -> Iterator[list[float]]:
+    """Items that draw from one generator each, or, for an empty name, from none."""
+    for name in names:
+        yield [DRAW[name]()] if name else []
+
+
+def run(names: list[str], between: Callable[[int], Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The items of a stream with something else drawn after each, and what is kept of its course."""
+    seed_all(1)
+    kept: dict[str, Any] = {}
+    found = []
+    for number, item in enumerate(Stream(drawing(names), HOST, kept), 1):
+        found.append(item)
+        between(number)
+    return found, kept
+
+
+def nothing(number: int) -> None:
+    """Nobody else draws."""
+
+
+def everything(number: int) -> None:
+    for draw in DRAW.values():
+        draw()
+
+
+MIXED = ["", "torch", "torch", "", "python", "numpy", "torch", "python", "numpy", "numpy"]
+
+
+def test_as_long_as_nobody_else_draws_it_is_as_by_hand() -> None:
+    seed_all(1)
+    by_hand = list(drawing(MIXED))
+    after = capture_random()
+    found, kept = run(MIXED, nothing)
+    assert found == by_hand
+    assert kept == {}
+    assert str(capture_random()) == str(after)
+
+
+def test_what_is_drawn_in_the_first_item_alone_is_as_by_hand() -> None:
+    found, kept = run(["torch", "", "", ""], everything)
+    seed_all(1)
+    assert found[0] == [DRAW["torch"]()]
+    assert kept == {}
+
+
+@pytest.mark.parametrize("number", range(1, len(MIXED)))
+def test_a_replay_comes_to_the_same_items_from_anywhere(number: int) -> None:
+    found, kept = run(MIXED, everything)
+    assert {name: one["number"] for name, one in kept.items()} == {"torch": 2, "python": 5, "numpy": 6}
+    # A run cut after this item has kept what came before it.
+    so_far = {name: one for name, one in kept.items() if one["number"] <= number}
+    states = []
+    run(MIXED, lambda at: (everything(at), states.append(capture_random())))
+    seed_all(1)
+    again = Stream(drawing(MIXED), HOST, so_far)
+    assert [next(again) for _ in range(number)] == found[:number]
+    restore_random(states[number - 1])
+    rest = []
+    for item in again:
+        rest.append(item)
+        everything(0)
+    assert rest == found[number:]
+    assert so_far.keys() == kept.keys()
+    assert {name: one["number"] for name, one in so_far.items()} == {n: one["number"] for n, one in kept.items()}
+
+
+def test_each_generator_is_left_alone_until_it_matters() -> None:
+    """Only torch's is drawn from in between, so only of torch's are there numbers of its own."""
+    found, kept = run(MIXED, lambda number: torch.rand(2))
+    assert kept.keys() == {"torch"}
+    seed_all(1)
+    python = [random.random(), random.random()]
+    assert [found[4], found[7]] == [[python[0]], [python[1]]]
+
+
+def test_whoever_trains_finds_the_generators_as_he_left_them() -> None:
+    drawn: list[float] = []
+    run(["torch"] * 6, lambda number: drawn.append(DRAW["torch"]()))
+    # The first two items draw from the shared generator, the rest do not.
+    seed_all(1)
+    shared = [DRAW["torch"]() for _ in range(8)]
+    assert drawn == [shared[1], *shared[3:]]
+
+
+def test_its_own_numbers_are_other_numbers() -> None:
+    drawn: list[float] = []
+    for name, draw in DRAW.items():
+        found, kept = run([name] * 20, lambda number, draw=draw: drawn.append(draw()))  # type: ignore[misc]
+        assert kept
+        items = [one for (one,) in found]
+        assert len({*items, *drawn}) == len(items) + len(drawn)
+        drawn.clear()
+
+
+def test_own_numbers_differ_from_epoch_to_epoch() -> None:
+    seed_all(1)
+    epochs = []
+    for _ in range(2):
+        items = []
+        for item in Stream(drawing(["numpy"] * 6), HOST, {}):
+            items.append(tuple(item))
+            everything(0)
+        epochs.append(items)
+    assert not set(epochs[0]) & set(epochs[1])
+
+
+def test_an_exception_leaves_the_generators_of_the_training() -> None:
+    def failing() -> Iterator[float]:
+        for _ in range(3):
+            yield DRAW["torch"]()
+        torch.rand(5)
+        raise OSError("no more")
+
+    stream = Stream(failing(), HOST, {})
+    for _ in range(3):
+        next(stream)
+        torch.rand(())
+    before = torch.get_rng_state()
+    with pytest.raises(OSError, match="no more"):
+        next(stream)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_generator_that_another_loader_draws_from() -> None:
+    source = numpy.random.default_rng(1)
+    generator = generator_of(source)
+    assert generator is not None
+    kept: dict[str, Any] = {}
+    stream = Stream((float(source.random()) for _ in range(5)), {"0": generator}, kept)
+    begun = generator.get_state()
+    found = []
+    for number, item in enumerate(stream):
+        found.append(item)
+        source.random(number)  # after the first item nobody else draws yet
+    assert kept["0"]["number"] == 3
+    source.bit_generator.state = begun
+    assert list(Stream((float(source.random()) for _ in range(5)), {"0": generator}, kept)) == found
