@@ -256,11 +256,12 @@ def _edge_changes(
     before: tuple[Edge, ...], after: tuple[Edge, ...], inside: str, source: str, own: bool
 ) -> Iterator[Change]:
     for old, new in paired_edges(before, after):
-        yield Change("edge", inside, source, *(None if one is None else str(one) for one in (old, new)), own=own)
+        former, latter = (None if one is None else str(one) for one in (old, new))
+        yield Change("edge", inside, source, former, latter, own=own)
     kept = Counter(map(str, before)) & Counter(map(str, after))
     orders = [_in_order(edges, kept) for edges in (before, after)]
     if orders[0] != orders[1]:
-        yield Change("order", inside, source, *(", ".join(one) for one in orders))
+        yield Change("order", inside, source, ", ".join(orders[0]), ", ".join(orders[1]))
 
 
 def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tuple[Edge | None, Edge | None]]:
@@ -274,9 +275,9 @@ def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tupl
     kept = Counter(map(str, before)) & Counter(map(str, after))
     gone, come = _without(before, kept), _without(after, kept)
     pairs: list[tuple[Edge | None, Edge | None]] = []
-    for same in (lambda one: one.when or "", lambda one: one.target):
+    for same in ("when", "target"):
         for old in list(gone):
-            new = next((one for one in come if same(one) == same(old)), None)
+            new = next((one for one in come if getattr(one, same) == getattr(old, same)), None)
             if new is not None:
                 pairs.append((old, new))
                 gone.remove(old)
@@ -317,7 +318,7 @@ def _other_changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]
     for what in ("outputs", "optional", "allow"):
         old, new = getattr(before, what), getattr(after, what)
         if old != new:
-            yield Change(what, inside, what, _names(old), _names(new), matters=what != "allow")  # type: ignore[arg-type]
+            yield Change(what, inside, what, _names(old), _names(new), matters=what != "allow")
     if before.name != after.name:
         yield Change("name", inside, "name", before.name, after.name, matters=False)
 
@@ -347,8 +348,3 @@ def _renamings(before: Graph, after: Graph, prefix: str) -> Iterator[tuple[str, 
 def _likeness(node: Node) -> tuple[str, str, str]:
     body = node.body.name if node.use == NESTED and node.body is not None else ""
     return node.use, value_text(dict(node.parameters)), body
-
-
-def differences(before: Graph, after: Graph) -> list[str]:
-    """What differs, a line each."""
-    return before.diff(after).words()

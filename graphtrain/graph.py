@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,15 +73,25 @@ class Graph(Editable):
     def load(cls, source: str | Path) -> Graph:
         """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
 
+        The path of a run directory, or of a checkpoint, reads the graph that was saved there; whoever runs it declares
+        its kinds.
+
         Raises:
             GraphError: the text is no graph; `problems` holds every reason. What needs the kinds is left to `check`.
             UsageError: there is no such graph or file.
+            CheckpointError: the checkpoint is not sound.
 
         >>> Graph.load("fit").start
         'decide'
         """
+        from graphtrain.registry import find_graph
         from graphtrain.text.read import read_graph
 
+        if os.path.isdir(source) and find_graph(str(source)) is None:
+            from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
+
+            if holds_a_graph(Path(source)):
+                return saved_graph(source)
         draft = read_graph(source)
         if draft.problems:
             raise GraphError(draft.problems, f"graph `{source}`")

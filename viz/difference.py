@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from graphtrain.difference import Change, Difference, paired_edges
@@ -71,14 +71,14 @@ def _union(before: Graph, after: Graph, prefix: str, leaving: dict[str, list[_Dr
     }.items():
         former = before.nodes.get(name)
         if node.body is not None and former is not None and former.body is not None:
-            node = replace(node, body=_union(former.body, node.body, f"{prefix}{name}/", leaving))
+            node = replace(node, body=_union(former.body, node.body, f"{prefix}{key_of([name])}/", leaving))
         elif node.body is not None:
-            _remember(node.body, f"{prefix}{name}/", leaving)
+            _remember(node.body, f"{prefix}{key_of([name])}/", leaving)
         nodes[name] = node
     edges = {}
     for source in dict.fromkeys([*after.edges, *before.edges]):
         drawn = list(_both(before.edges.get(source, ()), after.edges.get(source, ()), before, after))
-        leaving[_key(f"{prefix}{source}")] = drawn
+        leaving[prefix + key_of([source])] = drawn
         edges[source] = tuple(one.edge for one in drawn)
     return replace(after, nodes=nodes, edges=edges, guards={**before.guards, **after.guards})
 
@@ -86,12 +86,12 @@ def _union(before: Graph, after: Graph, prefix: str, leaving: dict[str, list[_Dr
 def _remember(body: Graph, prefix: str, leaving: dict[str, list[_Drawn]]) -> None:
     """The edges inside a node that only one graph has: they look as it does."""
     for source, edges in body.edges.items():
-        leaving[_key(f"{prefix}{source}")] = [
+        leaving[prefix + key_of([source])] = [
             _Drawn(edge, "", position + 1 if len(edges) > 1 else None) for position, edge in enumerate(edges)
         ]
     for name, node in body.nodes.items():
         if node.body is not None:
-            _remember(node.body, f"{prefix}{name}/", leaving)
+            _remember(node.body, f"{prefix}{key_of([name])}/", leaving)
 
 
 def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: Graph, after: Graph) -> Iterator[_Drawn]:
@@ -126,7 +126,7 @@ def _number(edges: tuple[Edge, ...], edge: Edge) -> int | None:
     return 1 + next(position for position, one in enumerate(edges) if one is edge)
 
 
-def _marked(box: Box, marks: dict[str, str], changes: list[Change]) -> Box:
+def _marked(box: Box, marks: Mapping[str, str], changes: list[Change]) -> Box:
     around = [key for key in marks if box.key == key or box.key.startswith(f"{key}/")]
     if around:
         return replace(box, mark=marks[around[0]])

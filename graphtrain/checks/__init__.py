@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import Slots, check_data_flow
 from graphtrain.checks.flow import Flow
-from graphtrain.checks.gradients import check_gradients
+from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_guards
 from graphtrain.checks.loops import check_loops
 from graphtrain.checks.saving import check_saving
@@ -18,25 +20,42 @@ from graphtrain.problem import Problem
 from graphtrain.text.read import Draft, read_graph
 
 
-def check_graph(graph: Graph) -> list[Problem]:
+def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]:
     """Every problem of the graph and of the graphs inside it; what it allows is left out.
 
     What follows from paths, G3xx and on, is asked of graphs whose names and guards are sound.
+
+    Arguments:
+        all_kinds_known: True if no script is to declare further kinds, so that one which is not known is an error.
+            Default: False, it is said that it is not checked, and nothing that depends on it is judged.
     """
     scopes = list(Scope(graph).with_inner())
-    found = [(scope, one) for scope in scopes for one in (*check_structure(scope), *check_guards(scope))]
+    found = [
+        (scope, one)
+        for scope in scopes
+        for one in (*check_structure(scope, all_kinds_known=all_kinds_known), *check_guards(scope))
+    ]
     if not any(one.severity == "error" for _, one in found):
-        flow = Flow(scopes[0])
-        slots = Slots(flow)
-        whole = [*check_data_flow(flow, slots), *check_gradients(flow), *check_saving(flow, slots)]
-        found += [(scopes[0], one) for one in whole]
-        found += [(scope, one) for scope in scopes for one in check_loops(flow, scope)]
-    return [one for scope, one in found if not _allowed(one, {*graph.allow, *scope.graph.allow})]
+        by_path = {scope.path: scope for scope in scopes}
+        found += [(by_path[path], one) for path, one in _along_paths(scopes[0])]
+    return [one for scope, one in found if not _is_allowed(one, {*graph.allow, *scope.graph.allow})]
 
 
-def _allowed(problem: Problem, codes: set[str]) -> bool:
-    """True for what a graph says is meant so; what makes it no graph at all cannot be meant."""
-    return problem.code in codes and (problem.severity == "warning" or problem.code >= "G3")
+def _along_paths(scope: Scope) -> Iterator[tuple[str, Problem]]:
+    """What follows from paths: each problem, and the path of the graph in which it is."""
+    flow = Flow(scope)
+    slots = Slots(flow)
+    gradients = Gradients(flow)
+    found = [*check_data_flow(flow, slots), *gradients.problems(), *check_loops(flow, gradients)]
+    if not scope.has_unknown:
+        found += check_saving(flow, slots)
+    for one in found:
+        path, slash, _ = one.where.split(" ")[-1].rpartition("/")
+        yield path + slash, one
+
+
+def _is_allowed(problem: Problem, codes: set[str]) -> bool:
+    return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
 
 
 def checked_graph(source: Graph | str | Path) -> Graph:
@@ -47,7 +66,7 @@ def checked_graph(source: Graph | str | Path) -> Graph:
         UsageError: there is no such graph.
     """
     draft = Draft(source, []) if isinstance(source, Graph) else read_graph(source)
-    problems = draft.problems or check_graph(draft.graph)
+    problems = draft.problems or check_graph(draft.graph, all_kinds_known=True)
     if any(problem.severity == "error" for problem in problems):
         raise GraphError(problems, f"graph `{draft.graph.name}`")
     return draft.graph

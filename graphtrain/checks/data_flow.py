@@ -7,7 +7,7 @@ Source: the data-flow analyses of Kildall, "A unified approach to global program
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from graphtrain.checks.flow import Flow, Point, told
@@ -39,12 +39,13 @@ class Slots:
         self.flow = flow
         self.names: list[str] = []
         self._bits: dict[str, int] = {}
+        self._asked: dict[Point, int] = {}
         for point in flow.points:
             for name in self._written(point):
                 self._bits.setdefault(name, 1 << len(self._bits))
         self.names = list(self._bits)
         self.uses = {point: self._uses(point) for point in flow.points}
-        self.before = _solved(flow, self.uses)
+        self.before = _solved(self)
 
     def named(self, bits: int) -> list[str]:
         """The names of slots, by path."""
@@ -75,7 +76,7 @@ class Slots:
         while waiting:
             point = waiting.popleft()
             for earlier in into[point]:
-                guards = self._guard_reads(earlier)
+                guards = self.guards_read(earlier)
                 after[earlier] |= before[point] | guards
                 use = self.uses[earlier]
                 found = use.reads | (after[earlier] & ~use.writes & ~use.forgets)
@@ -106,6 +107,9 @@ class Slots:
             return Uses(needs, reads, 0, forgets)
         if not point.acts:
             return Uses()
+        if point.is_unknown:
+            everything = (1 << len(self._bits)) - 1
+            return Uses(0, everything, everything)
         if point.node.body is not None:
             outputs = sum({self.bit(f"{point.path}/{name}") for name in point.node.body.outputs})
             return Uses(outputs, outputs, writes)
@@ -133,7 +137,13 @@ class Slots:
                 bits |= self.bit(scope.slot_path(name))
         return bits
 
-    def _guard_reads(self, point: Point) -> int:
+    def guards_read(self, point: Point) -> int:
+        """The slots that the guards on the edges of a node read."""
+        if point not in self._asked:
+            self._asked[point] = self._guards_read(point)
+        return self._asked[point]
+
+    def _guards_read(self, point: Point) -> int:
         bits = 0
         for arrow in point.arrows:
             if arrow.guard is not None:
@@ -155,20 +165,24 @@ class Slots:
 
 @dataclass
 class Before:
-    """What is written when a point is reached: on all paths, and on some. None where no path leads there."""
+    """What is written when a point is reached: on all paths, and on some. A point that no path leads to is in neither.
+
+    What was read on a path counts as written from there on, so that a slot is missed once and not at every reader.
+    """
 
     always: dict[Point, int]
     sometimes: dict[Point, int]
 
 
-def _solved(flow: Flow, uses: Mapping[Point, Uses]) -> Before:
-    always: dict[Point, int] = {flow.start: 0}
-    sometimes: dict[Point, int] = {flow.start: 0}
-    waiting = deque([flow.start])
+def _solved(slots: Slots) -> Before:
+    start = slots.flow.start
+    always: dict[Point, int] = {start: 0}
+    sometimes: dict[Point, int] = {start: 0}
+    waiting = deque([start])
     while waiting:
         point = waiting.popleft()
-        use = uses[point]
-        surely = (always[point] & ~use.forgets) | use.writes
+        use = slots.uses[point]
+        surely = (always[point] & ~use.forgets) | use.writes | use.needs | slots.guards_read(point)
         maybe = (sometimes[point] & ~use.forgets) | use.writes
         for arrow in point.arrows:
             target = arrow.target
@@ -182,8 +196,6 @@ def _solved(flow: Flow, uses: Mapping[Point, Uses]) -> Before:
 
 def check_data_flow(flow: Flow, slots: Slots) -> Iterator[Problem]:
     """Every problem of slots."""
-    told_of: set[tuple[str, str]] = set()
-    before = slots.before
     needs, _ = slots.setup_needs()
     for name in slots.named(needs):
         node = _set_up_with(flow.scope, name)
@@ -191,63 +203,97 @@ def check_data_flow(flow: Flow, slots: Slots) -> Iterator[Problem]:
             "G303",
             flow.scope.graph.nodes[node].place,
             f"nodes.{node}",
-            f"`{node}` is set up with `{name}`, which is written only when the graph runs",
+            f"`{node}` is set up with `{name}` before the graph runs, and only the graph writes it",
             "let it read the slot when it is called, not in `setup`",
         )
-    for point in flow.points:
-        if point not in before.always or point.node is None:
-            continue
-        readings: list[tuple[int, str]] = [(slots.uses[point].needs, f"`{point.path}` reads")]
-        surely = before.always[point] | (slots.uses[point].writes if point.acts else 0)
-        maybe = before.sometimes[point] | (slots.uses[point].writes if point.acts else 0)
-        yield from _unwritten(slots, point, readings[0], before.always[point], before.sometimes[point], told_of)
-        for arrow in point.arrows:
-            if arrow.guard is not None:
-                needed = slots.guard_needs(point.scope, arrow.guard)
-                reading = (needed, f"a guard on an edge leaving `{point.path}` reads")
-                yield from _unwritten(slots, point, reading, surely, maybe, told_of)
-    yield from _dead(flow, slots)
+    missed: set[str] = set()
+    yield from _unwritten(slots, missed)
+    yield from _dead(flow, slots, missed)
     yield from _kept_inside(flow)
 
 
-def _unwritten(
-    slots: Slots,
-    point: Point,
-    reading: tuple[int, str],
-    always: int,
-    sometimes: int,
-    told_of: set[tuple[str, str]],
-) -> Iterator[Problem]:
-    needed, reads = reading
-    assert point.node is not None
-    for name in slots.named(needed & ~always):
-        if (point.path, name) in told_of:
+@dataclass
+class _Reading:
+    """The slots that a node, or the guards on its edges, read: missed on some path, and met on some."""
+
+    point: Point
+    verb: str
+    missed: int = 0
+    met: int = 0
+
+
+def _unwritten(slots: Slots, missed: set[str]) -> Iterator[Problem]:
+    """Slots that are read too early; those that are never written before are added to `missed`."""
+    before = slots.before
+    readings: dict[tuple[str, str], _Reading] = {}
+
+    def note(point: Point, verb: str, needed: int, always: int, sometimes: int) -> None:
+        if needed:
+            one = readings.setdefault((point.path, verb), _Reading(point, verb))
+            if needed & ~always and not one.missed:
+                one.point = point
+            one.missed |= needed & ~always
+            one.met |= needed & sometimes
+
+    for point in slots.flow.points:
+        if point not in before.always or point.node is None:
             continue
-        told_of.add((point.path, name))
-        writers = sorted({one.path for one in slots.flow.points if slots.uses[one].writes & slots.bit(name)})
-        shown = ", ".join(f"`{one}`" for one in writers)
-        never = not slots.bit(name) & sometimes
-        path = _path_without(slots, point, name)
-        where = point.scope, point.node.place, f"nodes.{point.node.name}"
-        if never:
-            yield where[0].problem(
-                "G303", where[1], where[2],
-                f"{reads} `{name}`, which is never written before: only {shown} writes it",
-                f"lead the path through {shown} first",
-                path=path,
-            )  # fmt: skip
-        else:
-            yield where[0].problem(
-                "G304", where[1], where[2],
-                f"{reads} `{name}`, which is not written on every path to it",
-                f"lead the path through {shown} first, or give the read a default (`= None`) where nothing is to be "
-                "read",
-                severity="warning", path=path,
-            )  # fmt: skip
+        use = slots.uses[point]
+        verb = "reads"
+        if point.node.body is not None:
+            verb = "hands out" if point.acts else "sets its nodes up with"
+        note(point, verb, use.needs, before.always[point], before.sometimes[point])
+        surely, maybe = before.always[point] | use.writes | use.needs, before.sometimes[point] | use.writes
+        note(point, "guard", slots.guards_read(point), surely, maybe)
+    for one in readings.values():
+        for never, bits in ((True, one.missed & ~one.met), (False, one.missed & one.met)):
+            if bits:
+                missed.update(slots.named(bits) if never else ())
+                yield _missed(slots, one, bits, never=never)
 
 
-def _path_without(slots: Slots, goal: Point, name: str) -> tuple[str, ...]:
-    """A shortest path to a point on which a slot is not written; it begins where the slot was forgotten last."""
+def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Problem:
+    point = reading.point
+    assert point.node is not None
+    names = slots.named(bits)
+    shown = _listed(names)
+    writers = [one.path for one in slots.flow.points if slots.uses[one].writes & bits and not one.is_unknown]
+    found = _listed(list(dict.fromkeys(writers)))
+    reads = (
+        f"a guard on an edge leaving `{point.path}` reads"
+        if reading.verb == "guard"
+        else (f"`{point.path}` {reading.verb}")
+    )
+    written = "is" if len(names) == 1 else "are"
+    told_never = f"{reads} {shown}, which {written} never written before; only {found} would, and comes later or not"
+    told_sometimes = f"{reads} {shown}, which {written} not written on every path that leads there, only by {found}"
+    hint = f"lead the path through {found} first"
+    if reading.verb == "reads":
+        hint += ", or give the read a default (`= None`) where it may be absent"
+    elif reading.verb == "guard":
+        hint += f", or move the edge to where {shown} was written"
+    return point.scope.problem(
+        "G303" if never else "G304",
+        point.node.place,
+        f"nodes.{point.node.name}" if reading.verb != "guard" else f"edges.{point.node.name}",
+        told_never if never else told_sometimes,
+        hint,
+        severity="error" if never else "warning",
+        path=_path_without(slots, point, names[0], inside=reading.verb == "guard"),
+    )
+
+
+def _listed(names: list[str]) -> str:
+    shown = [f"`{name}`" for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _path_without(slots: Slots, goal: Point, name: str, *, inside: bool) -> tuple[str, ...]:
+    """A shortest path to a point on which a slot is neither written nor read before.
+
+    Arguments:
+        inside: True if what the point itself does counts as before.
+    """
     bit = slots.bit(name)
     start = slots.flow.start
     state = {(start, False)}
@@ -256,15 +302,16 @@ def _path_without(slots: Slots, goal: Point, name: str) -> tuple[str, ...]:
     while waiting:
         at = waiting.popleft()
         point, written = at
-        if point is goal and not written:
+        use = slots.uses[point]
+        if point is goal and not written and not (inside and (use.writes | use.needs) & bit):
             path = [point]
             step = came_from[at]
             while step is not None:
                 path.append(step[0])
                 step = came_from[step]
             return told(reversed(path))
-        use = slots.uses[point]
-        after = (written and not use.forgets & bit) or bool(use.writes & bit)
+        settled = use.writes | use.needs | slots.guards_read(point)
+        after = (written and not use.forgets & bit) or bool(settled & bit)
         for arrow in point.arrows:
             following = (arrow.target, after)
             if following not in state:
@@ -284,26 +331,28 @@ def _set_up_with(scope: Scope, name: str) -> str:
     raise AssertionError(name)
 
 
-def _dead(flow: Flow, slots: Slots) -> Iterator[Problem]:
-    """Writes that no reader ever sees, of slots that have readers."""
+def _dead(flow: Flow, slots: Slots, missed: set[str]) -> Iterator[Problem]:
+    """Writes that no reader ever sees, of slots that have readers; of `missed` it is said already."""
     slots.alive()
     read_somewhere = 0
     for point in flow.points:
-        read_somewhere |= slots.uses[point].reads
-        for arrow in point.arrows:
-            if arrow.guard is not None:
-                read_somewhere |= slots.guard_needs(point.scope, arrow.guard)
+        read_somewhere |= slots.uses[point].reads | slots.guards_read(point)
     for point in flow.points:
-        if point not in slots.before.always or point.node is None:
+        if point not in slots.before.always or point.node is None or point.is_unknown:
             continue
-        for name in slots.named(slots.uses[point].writes & read_somewhere & ~slots.after[point]):
-            readers = sorted({one.path for one in flow.points if slots.uses[one].reads & slots.bit(name)})
-            shown = f"{', '.join(f'`{one}`' for one in readers)} reads it" if readers else "a guard reads it"
+        unread = slots.uses[point].writes & read_somewhere & ~slots.after[point]
+        names = [name for name in slots.named(unread) if name not in missed]
+        if names:
+            bits = sum(map(slots.bit, names))
+            readers = sorted({one.path for one in flow.points if slots.uses[one].reads & bits and not one.is_unknown})
+            shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"
+            it = "it" if len(names) == 1 else "them"
             yield point.scope.problem(
                 "G305",
                 point.node.place,
                 f"nodes.{point.node.name}",
-                f"`{point.path}` writes `{name}`, which nobody reads before it is written again: {shown} elsewhere",
+                f"`{point.path}` writes {_listed(names)}, and nobody reads {it} before the next write or the end: "
+                f"{shown}",
                 f"lead a path from `{point.path}` to a reader, or take the node out",
                 severity="warning",
             )
@@ -317,7 +366,7 @@ def _kept_inside(flow: Flow) -> Iterator[Problem]:
         for read in point.kind.reads:
             target = point.node.reads.get(read.name, read.name)
             for name in (target,) if isinstance(target, str) else target:
-                if not read.required or "." in name or _is_written_around(point.scope, name):
+                if not read.required or "." in name or point.scope.may_hold(name):
                     continue
                 for inner in _bodies(point.scope, name):
                     yield point.scope.problem(
@@ -328,15 +377,6 @@ def _kept_inside(flow: Flow) -> Iterator[Problem]:
                         f'let it out: outputs = ["{name}"] in the graph of `{inner}`',
                         severity="warning",
                     )
-
-
-def _is_written_around(scope: Scope, name: str) -> bool:
-    at: Scope | None = scope
-    while at is not None:
-        if name in at.written:
-            return True
-        at = at.outer
-    return False
 
 
 def _bodies(scope: Scope, name: str) -> Iterator[str]:

@@ -6,13 +6,14 @@ entered, left, and has the points of its body in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphtrain.checks.facts import Facts
 from graphtrain.checks.scope import Scope
 from graphtrain.elements import END, Node
-from graphtrain.guards.syntax import Both, Expression, FieldOf, expand, parse
+from graphtrain.guards.syntax import Expression, expand, parse
 from graphtrain.kind import Kind
 from graphtrain.parameter import is_trigger
 
@@ -24,11 +25,13 @@ class Arrow:
     Attributes:
         guard: what must hold, with the guards it names written out; None if nothing must.
         failed: what was asked before it and did not hold.
+        asks: the names of the guards that decide: its own, or, if it has none, those before it.
     """
 
     target: Point
     guard: Expression | None = None
     failed: tuple[Expression, ...] = ()
+    asks: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -46,6 +49,11 @@ class Point:
     acts: bool = False
     opens: Scope | None = None
     arrows: list[Arrow] = field(default_factory=list)
+
+    @property
+    def is_unknown(self) -> bool:
+        """True for a node whose kind nobody has declared so far: it may do anything."""
+        return self.node is not None and self.kind is None
 
     @property
     def path(self) -> str:
@@ -93,24 +101,30 @@ class Flow:
                 asked[name] = self._point(scope, node, kind)
                 asked[name].arrows += [Arrow(certain[name]), Arrow(left[-1])]
         for point in left:
-            self._leave(point, asked, certain, end)
+            self._leave(point, asked, end)
+        # Some of these arrows are never taken, and some lead to a node that is then surely due.
+        facts = Facts(scope, list({*asked.values(), *certain.values(), *left}), asked[scope.graph.start])
+        for point in left:
+            point.arrows = [arrow for arrow in point.arrows if facts.is_open(arrow)]
+            for arrow in point.arrows:
+                if arrow.target is not end and arrow.target.node is not None:
+                    name = arrow.target.node.name
+                    if facts.is_due(arrow, name):
+                        arrow.target = certain[name]
         return asked[scope.graph.start]
 
-    def _leave(self, point: Point, asked: Mapping[str, Point], certain: Mapping[str, Point], end: Point) -> None:
+    def _leave(self, point: Point, asked: Mapping[str, Point], end: Point) -> None:
         """Lay out where the edges of a node lead from one of the points at which it is left."""
         assert point.node is not None
         failed: tuple[Expression, ...] = ()
+        names: list[str] = []
         for edge in point.scope.graph.edges[point.node.name]:
             guard = self.guards(point.scope)[edge.when] if edge.when is not None else None
-            if edge.target == END:
-                target = end
-            elif guard is not None and FieldOf(edge.target, "due") in conjuncts(guard):
-                target = certain[edge.target]
-            else:
-                target = asked[edge.target]
-            point.arrows.append(Arrow(target, guard, failed))
-            if guard is not None:
+            target = end if edge.target == END else asked[edge.target]
+            point.arrows.append(Arrow(target, guard, failed, (edge.when,) if edge.when is not None else tuple(names)))
+            if guard is not None and edge.when is not None:
                 failed = (*failed, guard)
+                names.append(edge.when)
 
     def guards(self, scope: Scope) -> dict[str, Expression]:
         """The guards of a graph, with those that they name written out."""
@@ -127,15 +141,6 @@ def can_be_skipped(node: Node, kind: Kind | None) -> bool:
     parameter = kind.parameters["every"]
     value = node.parameters.get("every", parameter.default)
     return is_trigger(parameter.annotation) and value is not None
-
-
-def conjuncts(expression: Expression) -> Iterator[Expression]:
-    """The parts of which all must hold."""
-    if isinstance(expression, Both):
-        for one in expression.operands:
-            yield from conjuncts(one)
-    else:
-        yield expression
 
 
 def told(path: Iterable[Point]) -> tuple[str, ...]:

@@ -1,21 +1,23 @@
 """G4xx: what happens to the gradients of each optimizer, along every path.
 
-An automaton over four states: *clean* (none since they were cleared), *fresh* (added up, not used), *clipped*, *used* (a
-step was taken with them). A guard that asks whether the count of backward passes is 0 or more tells clean from the rest;
-all other guards may hold or not.
+An automaton over four states: *clean* (none since they were cleared), *fresh* (added up, not used), *clipped*, *used*
+(a step was taken with them). A guard that cannot hold, or cannot fail, while the count of backward passes is 0 tells
+clean from the rest; whatever else a guard asks may be so or not.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, get_args, get_origin
 
 from graphtrain.checks.flow import Arrow, Flow, Point, told
 from graphtrain.checks.scope import Scope
-from graphtrain.elements import Node
+from graphtrain.elements import END, Node
 from graphtrain.guards.syntax import Both, Comparison, Constant, Either, Expression, FieldOf, Not, walk
+from graphtrain.parameter import Above
 from graphtrain.problem import Problem
 
 State = Literal["clean", "fresh", "clipped", "used"]
@@ -30,6 +32,34 @@ class Fault:
     message: str
     hint: str
 
+
+def _nothing_to(verb: str) -> Fault:
+    return Fault(
+        "G411",
+        f"`{{node}}` {verb} gradients of {{optimizer}} where there are none",
+        "lead every path to it through a backward pass, or guard it by a count of backward passes",
+    )
+
+
+def _too_late_to(verb: str) -> Fault:
+    return Fault(
+        "G406",
+        f"`{{node}}` {verb} gradients of {{optimizer}} after the step was taken with them",
+        "put it between the last backward pass and the step",
+    )
+
+
+_UNUSED = Fault(
+    "G404",
+    "`{node}` clears gradients of {optimizer} that no step has used",
+    "clear them after the step; where they are meant to be thrown away, use the kind `discard`, or one with "
+    'effects=("use", "zero_grad")',
+)
+_NEVER_CLEARED = Fault(
+    "G405",
+    "the gradients of {optimizer} are never cleared: those of `{node}` add up over all steps",
+    'add a node of the kind `zero_grad` after the step: insert("zero_grad", after="step")',
+)
 
 # (effect, state) -> the state after it, and what is wrong, if anything is.
 _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
@@ -51,24 +81,32 @@ _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
             "lead every path from the step to here through a node that clears them, such as `zero_grad`",
         ),
     ),
-    ("clip", "clean"): (
-        "clean",
-        Fault("G411", "`{node}` clips gradients of {optimizer} where there are none", "clip after a backward pass"),
-    ),
-    ("clip", "fresh"): ("clipped", None),
-    ("clip", "clipped"): ("clipped", None),
-    ("clip", "used"): (
-        "used",
+    ("unscale", "clean"): ("clean", _nothing_to("unscales")),
+    ("unscale", "fresh"): ("fresh", None),
+    ("unscale", "clipped"): (
+        "clipped",
         Fault(
-            "G406", "`{node}` clips gradients of {optimizer} after the step was taken with them", "clip before the step"
+            "G412",
+            "`{node}` unscales gradients of {optimizer} that were clipped already: they were clipped while scaled",
+            "unscale before clipping",
         ),
     ),
+    ("unscale", "used"): ("used", _too_late_to("unscales")),
+    ("clip", "clean"): ("clean", _nothing_to("clips")),
+    ("clip", "fresh"): ("clipped", None),
+    ("clip", "clipped"): ("clipped", None),
+    ("clip", "used"): ("used", _too_late_to("clips")),
+    ("use", "clean"): ("clean", _nothing_to("uses")),
+    ("use", "fresh"): ("used", None),
+    ("use", "clipped"): ("used", None),
+    ("use", "used"): ("used", None),
     ("step", "clean"): (
         "clean",
         Fault(
             "G401",
-            "`{node}` steps {optimizer} without any gradients since they were cleared",
-            "lead every path to it through a backward pass, or guard it, as `accumulation_reached` does",
+            "`{node}` steps {optimizer}, which has no gradients since they were cleared",
+            "lead every path to it through a backward pass, or guard it by a count of backward passes, as "
+            "`accumulation_reached` does",
         ),
     ),
     ("step", "fresh"): ("used", None),
@@ -82,36 +120,16 @@ _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
         ),
     ),
     ("zero_grad", "clean"): ("clean", None),
-    ("zero_grad", "fresh"): (
-        "clean",
-        Fault(
-            "G404",
-            "`{node}` clears gradients of {optimizer} that no step has used",
-            'clear them after the step; if they are meant to be discarded, a kind with effects=("use", "zero_grad") '
-            "says so",
-        ),
-    ),
-    ("zero_grad", "clipped"): (
-        "clean",
-        Fault(
-            "G404",
-            "`{node}` clears gradients of {optimizer} that were clipped, and that no step has used",
-            "clear them after the step",
-        ),
-    ),
+    ("zero_grad", "fresh"): ("clean", _UNUSED),
+    ("zero_grad", "clipped"): ("clean", _UNUSED),
     ("zero_grad", "used"): ("clean", None),
 }
-for _state in ("clean", "fresh", "clipped", "used"):
-    _RULES["unscale", _state] = (  # type: ignore[index]
-        "fresh" if _state == "fresh" else _state,
-        _RULES["clip", _state][1] if _state in ("clean", "used") else None,  # type: ignore[index]
-    )
-    _RULES["use", _state] = _RULES["step", _state]  # type: ignore[index]
 
 _OPEN = Fault(
     "G407",
-    "the run can end with gradients of {optimizer} that no step has used",
-    'let the edge to the end ask that the window is closed, as in `finished = "finish.due and accumulate.count == 0"`',
+    "the run can end after `{node}` with gradients of {optimizer} that no step has used",
+    'let the edge to the end ask that the window is closed, as in `finished = "finish.due and accumulate.count == 0"`, '
+    "or lead it through a step or a `discard`",
 )
 
 
@@ -137,45 +155,62 @@ def effects_of(point: Point) -> tuple[str, ...]:
     return tuple(effect for effect in point.kind.effects if effect in ON_GRADIENTS)
 
 
-def check_gradients(flow: Flow) -> Iterator[Problem]:
-    """Every problem of gradients, of all optimizers."""
-    acting = [
-        (point, optimizers_of(point.scope, point.node)) for point in flow.points if point.node and effects_of(point)
-    ]
-    names = list(dict.fromkeys(name for _, found in acting for name in found))
-    unbound = [point for point, _ in acting if _is_unbound(point)]
-    if len(names) > 1 and unbound:
-        others = ", ".join(f"`{name}`" for name in names if name != "optimizer")
-        for point in unbound:
-            yield _problem(
-                point,
-                "G410",
-                f"`{point.path}` acts on the gradients of `optimizer`, and there are several optimizers: {others}",
-                f'name the one it is for: reads = {{ optimizer = "{next(n for n in names if n != "optimizer")}" }}',
-            )
-        return
-    for name in names:
-        used = {effect for point, found in acting if name in found for effect in effects_of(point)}
-        if "backward" in used and not used & {"step", "use"}:
-            point = next(one for one, found in acting if name in found and "backward" in effects_of(one))
-            yield _problem(
-                point,
-                "G408",
-                f"`{name}` is never stepped: `{point.path}` computes gradients, and no node uses them",
-                'add a node of the kind `step`, as in insert("step", after=...)',
-            )
-            continue
-        if "backward" in used and "zero_grad" not in used:
-            point = next(one for one, found in acting if name in found and "backward" in effects_of(one))
-            yield _problem(
-                point,
-                "G405",
-                f"the gradients of `{name}` are never cleared: those of `{point.path}` add up over all steps",
-                'add a node of the kind `zero_grad` after the step, as in insert("zero_grad", after="step")',
-            )
-            continue
-        yield from _Automaton(flow, name).problems()
-    yield from _divided(flow, acting)
+class Gradients:
+    """What the nodes of a flow do to the gradients of each optimizer.
+
+    Attributes:
+        optimizers: by the names of their resources.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.targets = {
+            point: optimizers_of(point.scope, point.node)
+            for point in flow.points
+            if point.node and (effects_of(point) or counters_of(point))
+        }
+        acting = [(point, names) for point, names in self.targets.items() if effects_of(point)]
+        self.optimizers = list(dict.fromkeys(name for _, names in acting for name in names))
+        self._automata = {name: _Automaton(self, name) for name in self.optimizers}
+
+    def acting(self, optimizer: str) -> list[tuple[Point, tuple[str, ...]]]:
+        """The points that act on the gradients of an optimizer, and what they do."""
+        return [(point, effects_of(point)) for point, names in self.targets.items() if optimizer in names]
+
+    def is_without(self, point: Point, optimizer: str) -> bool:
+        """True if an optimizer may have no gradients when a point is reached."""
+        return (point, "clean") in self._automata[optimizer].came_from
+
+    def problems(self) -> Iterator[Problem]:
+        """Every problem of gradients, of all optimizers."""
+        unbound = {point.path: point for point in self.targets if _is_unbound(point)}
+        if len(self.optimizers) > 1 and unbound:
+            several = ", ".join(f"`{name}`" for name in self.optimizers)
+            bound = next(name for name in self.optimizers if name != "optimizer")
+            for point in unbound.values():
+                does = "acts on the gradients" if effects_of(point) else "counts the backward passes"
+                yield _problem(
+                    point,
+                    "G410",
+                    f"`{point.path}` {does} of `optimizer` because nobody told it otherwise, and there are several "
+                    f"optimizers: {several}",
+                    f'name the one it is for: reads = {{ optimizer = "{bound}" }}',
+                )
+            return
+        for name in self.optimizers:
+            effects = [(point, effect) for point, found in self.acting(name) for effect in found]
+            used = {effect for _, effect in effects}
+            if "backward" in used and not used & {"step", "use"} and not self.flow.scope.has_unknown:
+                point = next(point for point, effect in effects if effect == "backward")
+                yield _problem(
+                    point,
+                    "G408",
+                    f"`{name}` is never stepped: `{point.path}` computes gradients for it, and no node uses them",
+                    'add a node of the kind `step`, as in insert("step", after=...)',
+                )
+            else:
+                yield from self._automata[name].problems()
+        yield from _divided(self)
 
 
 def _is_unbound(point: Point) -> bool:
@@ -190,142 +225,251 @@ def _is_unbound(point: Point) -> bool:
 
 
 class _Automaton:
-    """The states that the gradients of one optimizer can be in at every point."""
+    """The states that the gradients of one optimizer can be in at every point.
 
-    def __init__(self, flow: Flow, optimizer: str) -> None:
-        self._flow = flow
+    Attributes:
+        came_from: each state that is met at a point, and the one before it on a shortest path.
+    """
+
+    def __init__(self, gradients: Gradients, optimizer: str) -> None:
+        self._flow = gradients.flow
         self._optimizer = optimizer
-        self._came_from: dict[tuple[Point, State], tuple[Point, State] | None] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._effects = dict(gradients.acting(optimizer))
+        self._counters = {
+            counter
+            for point, names in gradients.targets.items()
+            for counter in _sure_counters(point, names, optimizer, gradients)
+        }
+        # Bodies that are entered while there are gradients: counting begins anew in there, so their 0 says nothing.
+        self._entered_late: set[str] = set()
+        self.came_from: dict[tuple[Point, State], tuple[Point, State] | None] = {}
+        while not self._explore():
+            pass
 
-    def problems(self) -> Iterator[Problem]:
+    def _explore(self) -> bool:
+        """Follow all arrows from the start; False if what was held of a body turned out to be wrong."""
         start: tuple[Point, State] = (self._flow.start, "clean")
-        self._came_from[start] = None
+        self.came_from = {start: None}
         waiting = deque([start])
+        late = len(self._entered_late)
         while waiting:
             point, state = waiting.popleft()
-            after, faults = self._acted(point, state)
-            for fault in faults:
-                yield from self._tell(fault, point, state)
-            for arrow in point.arrows:
-                if after not in self._possible(point.scope, arrow):
-                    continue
-                if arrow.target is self._flow.end and after in ("fresh", "clipped"):
-                    yield from self._tell(_OPEN, point, state)
+            if point.is_unknown:
+                continue  # whatever comes after it is not judged
+            if point.opens is not None and state != "clean":
+                self._entered_late.add(point.opens.path)
+            after, _ = self._acted(point, state)
+            for arrow in self._open(point, after):
                 following = (arrow.target, after)
-                if following not in self._came_from:
-                    self._came_from[following] = (point, state)
+                if following not in self.came_from:
+                    self.came_from[following] = (point, state)
                     waiting.append(following)
+        return len(self._entered_late) == late
 
-    def _acted(self, point: Point, state: State) -> tuple[State, list[Fault]]:
-        faults = []
-        if point.node is not None and self._optimizer in optimizers_of(point.scope, point.node):
-            for effect in effects_of(point):
-                state, fault = _RULES[effect, state]
-                if fault is not None:
-                    faults.append(fault)
-        return state, faults
+    def problems(self) -> Iterator[Problem]:
+        found: dict[tuple[str, str], tuple[Fault, Point, State]] = {}
+        for point, state in self.came_from:
+            if point.is_unknown:
+                continue
+            after, faults = self._acted(point, state)
+            if after in ("fresh", "clipped") and any(one.target is self._flow.end for one in self._open(point, after)):
+                faults.append(_OPEN)
+            for fault in faults:
+                found.setdefault((fault.code, point.path), (fault, point, state))
+        # Gradients that are never cleared are met again by everything that comes: that is said once.
+        kept = {self._after_step(point, state) for fault, point, state in found.values() if fault.code == "G405"}
+        for fault, point, state in found.values():
+            if fault.code not in ("G403", "G406") or self._after_step(point, state) not in kept:
+                yield self._told(fault, point, state)
 
-    def _possible(self, scope: Scope, arrow: Arrow) -> set[State]:
-        """The states in which an arrow can be taken."""
-        states: set[State] = {"clean", "fresh", "clipped", "used"}
-        asked = [(arrow.guard, True)] if arrow.guard is not None else []
-        for expression, holds in [*asked, *((one, False) for one in arrow.failed)]:
-            for counter, some in _counts(expression, holds):
-                if self._counts_here(scope, counter):
-                    states &= {"fresh", "clipped", "used"} if some else {"clean"}
-        return states
-
-    def _counts_here(self, scope: Scope, counter: FieldOf) -> bool:
-        kind = scope.kinds[counter.node]
-        declared = kind.fields.get(counter.field) if kind is not None else None
-        owners = optimizers_of(scope, scope.graph.nodes[counter.node])
-        return declared is not None and declared.counts == "backward" and self._optimizer in owners
-
-    def _tell(self, fault: Fault, point: Point, state: State) -> Iterator[Problem]:
-        if (fault.code, point.path) in self._told:
-            return
-        self._told.add((fault.code, point.path))
+    def _way(self, point: Point, state: State) -> list[Point]:
+        """A shortest path to a point in a state."""
         path: list[Point] = []
         at: tuple[Point, State] | None = (point, state)
         while at is not None:
             path.append(at[0])
-            at = self._came_from[at]
+            at = self.came_from[at]
+        return path[::-1]
+
+    def _after_step(self, point: Point, state: State) -> Point | None:
+        """Where the path to a point goes on after the last step on it."""
+        path = self._way(point, state)
+        for before, after in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+            if {"step", "use"} & set(self._effects.get(before, ())):
+                return after
+        return None
+
+    def _acted(self, point: Point, state: State) -> tuple[State, list[Fault]]:
+        faults = []
+        for effect in self._effects.get(point, ()):
+            state, fault = _RULES[effect, state]
+            if fault is not None:
+                faults.append(fault)
+        return state, faults
+
+    def _open(self, point: Point, state: State) -> Iterator[Arrow]:
+        """The arrows that can be taken in a state."""
+        count = 0  # what failed before an arrow is the beginning of what failed before the next
+        for arrow in point.arrows:
+            if not all(False in self._outcomes(point.scope, one, state) for one in arrow.failed[count:]):
+                return
+            count = len(arrow.failed)
+            if arrow.guard is None or True in self._outcomes(point.scope, arrow.guard, state):
+                yield arrow
+
+    def _outcomes(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
+        """What a guard may answer in a state."""
+
+        def interval(one: Expression) -> Interval:
+            match one:
+                case FieldOf(node, field) if (scope.path, node, field) in self._counters:
+                    if state != "clean":
+                        return (0, math.inf) if scope.path in self._entered_late else (1, math.inf)
+                    return 0, 0
+                case FieldOf(node, field):
+                    return _declared(scope, node, field)
+                case Constant(int() | float() as value):
+                    return value, value
+            return -math.inf, math.inf
+
+        return outcomes(guard, interval)
+
+    def _told(self, fault: Fault, point: Point, state: State) -> Problem:
+        clears = any("zero_grad" in effects for effects in self._effects.values())
+        if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
+            fault = _NEVER_CLEARED
         message = fault.message.format(node=point.path, optimizer=f"`{self._optimizer}`")
-        witness = told(reversed(path)) + (("end",) if fault is _OPEN else ())
-        yield _problem(point, fault.code, message, fault.hint, path=witness)
+        witness = told(self._way(point, state)) + ((END,) if fault is _OPEN else ())
+        return _problem(point, fault.code, message, fault.hint, path=witness)
 
 
-def _counts(expression: Expression, holds: bool) -> Iterator[tuple[FieldOf, bool]]:
-    """What follows of counters from an expression that holds, or does not: (counter, it is more than 0)."""
+def counters_of(point: Point) -> tuple[str, ...]:
+    """The fields of a node in which the engine counts backward passes."""
+    if point.kind is None or not point.acts:
+        return ()
+    return tuple(name for name, one in point.kind.fields.items() if one.counts == "backward")
+
+
+def _sure_counters(
+    point: Point, names: tuple[str, ...], optimizer: str, gradients: Gradients
+) -> Iterator[tuple[str, str, str]]:
+    """The counters of a point that are 0 if and only if an optimizer has no gradients: (path, node, field)."""
+    assert point.node is not None
+    together = all(
+        set(names) <= set(others)
+        for acting, others in gradients.targets.items()
+        if {"backward", "zero_grad"} & set(effects_of(acting)) and set(names) & set(others)
+    )
+    if optimizer in names and together:
+        for field in counters_of(point):
+            yield point.scope.path, point.node.name, field
+
+
+Interval = tuple[float, float]
+
+
+def _declared(scope: Scope, node: str, field: str) -> Interval:
+    """What the type of a parameter says of its value."""
+    kind = scope.kinds.get(node)
+    annotation = kind.parameters[field].annotation if kind is not None and field in kind.parameters else None
+    if get_origin(annotation) is Annotated:
+        plain, *bounds = get_args(annotation)
+        least = max((one.bound for one in bounds if isinstance(one, Above)), default=-math.inf)
+        return (math.floor(least) + 1 if plain is int and math.isfinite(least) else least), math.inf
+    return -math.inf, math.inf
+
+
+def outcomes(expression: Expression, interval: Callable[[Expression], Interval]) -> frozenset[bool]:
+    """What a guard may answer if all that is known of its parts is between which numbers they lie.
+
+    >>> from graphtrain.guards.syntax import parse
+    >>> outcomes(parse("a.b > 0 and c.d > 0"), lambda one: (0, 0) if one == parse("a.b") else (0, 9))
+    frozenset({False})
+    """
     match expression:
+        case Constant(bool() as value):
+            return frozenset({value})
         case Not(operand):
-            yield from _counts(operand, not holds)
-        case Both(operands) if holds:
-            for one in operands:
-                yield from _counts(one, True)
-        case Either(operands) if not holds:
-            for one in operands:
-                yield from _counts(one, False)
-        case Comparison((FieldOf() as counter, Constant(value)), (symbol,)) if not isinstance(value, str):
-            if (some := _MORE_THAN_NONE.get((symbol, int(value)))) is not None and value in (0, 1):
-                yield counter, some == holds
-        case Comparison((Constant(value), FieldOf() as counter), (symbol,)) if not isinstance(value, str):
-            turned = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(symbol, symbol)
-            if (some := _MORE_THAN_NONE.get((turned, int(value)))) is not None and value in (0, 1):
-                yield counter, some == holds
+            return frozenset(not one for one in outcomes(operand, interval))
+        case Both(operands) | Either(operands):
+            ends = isinstance(expression, Either)  # the answer that one part alone decides
+            parts = [outcomes(one, interval) for one in operands]
+            return frozenset(
+                [ends] * any(ends in one for one in parts) + [not ends] * all((not ends) in one for one in parts)
+            )
+        case Comparison(operands, symbols):
+            pairs = [
+                _compared(symbol, interval(left), interval(right))
+                for symbol, left, right in zip(symbols, operands, operands[1:], strict=False)
+            ]
+            return frozenset([False] * any(False in one for one in pairs) + [True] * all(True in one for one in pairs))
+    return frozenset({True, False})
 
 
-# A count compared with a number -> whether it is then more than 0.
-_MORE_THAN_NONE = {
-    (">", 0): True,
-    ("!=", 0): True,
-    (">=", 1): True,
-    ("==", 0): False,
-    ("<=", 0): False,
-    ("<", 1): False,
-}
+def _compared(symbol: str, left: Interval, right: Interval) -> set[bool]:
+    match symbol:
+        case ">" | ">=":
+            return _compared({">": "<", ">=": "<="}[symbol], right, left)
+        case "!=":
+            return {not one for one in _compared("==", left, right)}
+        case "==":
+            apart = left[1] < right[0] or right[1] < left[0]
+            same = left == right and left[0] == left[1]
+            return {False} if apart else {True} if same else {True, False}
+        case "<":
+            return {True} if left[1] < right[0] else {False} if left[0] >= right[1] else {True, False}
+        case _:
+            return {True} if left[1] <= right[0] else {False} if left[0] > right[1] else {True, False}
 
 
-def _divided(flow: Flow, acting: list[tuple[Point, tuple[str, ...]]]) -> Iterator[Problem]:
+def _divided(gradients: Gradients) -> Iterator[Problem]:
     """A loss divided by a window, where nobody asks before the next backward pass or step whether that is complete."""
-    for point, optimizers in acting:
+    for point, optimizers in gradients.targets.items():
         assert point.node is not None
         window = point.node.reads.get("window")
         if "backward" not in effects_of(point) or not isinstance(window, str) or "." not in window:
             continue
         owner, _, size = window.partition(".")
         kind = point.scope.kinds.get(owner)
-        counters = (
-            {name for name, one in kind.fields.items() if one.counts == "backward"} if kind is not None else set()
+        if kind is None:
+            continue
+        counters = {FieldOf(owner, name) for name, one in kind.fields.items() if one.counts == "backward"}
+        path = _unasked(point, set(optimizers), {FieldOf(owner, size), *counters}) if counters else []
+        if not path:
+            continue
+        parameter = kind.parameters.get(size)
+        value = point.scope.graph.nodes[owner].parameters.get(
+            size, parameter.default if parameter is not None else None
         )
-        path = _unasked(point, set(optimizers), {FieldOf(owner, size), *(FieldOf(owner, one) for one in counters)})
-        if counters and path:
-            yield _problem(
-                point,
-                "G409",
-                f"`{point.path}` divides the loss by `{window}`, and on the way to `{path[-1].path}` nobody asks whether "
-                "so many gradients are there",
-                f"lead the path through `{owner}`, an edge of which asks that by `accumulation_reached`; or do not divide: "
-                "take `window` out of its reads",
-                path=told(path),
-            )
+        yield _problem(
+            point,
+            "G409",
+            f"`{point.path}` divides the loss by `{window}`, and on the way to `{path[-1].path}` nobody asks whether "
+            "so many gradients are there",
+            f"lead the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
+            f"take `window` out of the reads of `{point.path}`",
+            path=told(path),
+            severity="warning" if value == 1 else "error",
+        )
 
 
 def _unasked(start: Point, optimizers: set[str], fields: set[FieldOf]) -> list[Point]:
-    """A shortest path from a backward pass to the next, or to a step, past no guard that reads all of the fields."""
+    """A shortest path from a backward pass back to it, or to a step, past no guard that reads all of the fields."""
     came_from: dict[Point, Point | None] = {}
     waiting: deque[tuple[Point, Point | None]] = deque([(start, None)])
     while waiting:
         point, before = waiting.popleft()
         if before is not None:
             acts = point.node is not None and optimizers & set(optimizers_of(point.scope, point.node))
-            if acts and {"step", "use", "backward"} & set(effects_of(point)):
+            effects = effects_of(point) if acts else ()
+            if point is start or "step" in effects:
                 path = [point, before]
                 while (earlier := came_from[path[-1]]) is not None:
                     path.append(earlier)
                 return path[::-1]
-        if point in came_from or _asks(point, start.scope, fields):
+            if "zero_grad" in effects:  # thrown away
+                continue
+        if point in came_from or point.is_unknown or _asks(point, start.scope, fields):
             continue
         came_from[point] = before
         waiting.extend((arrow.target, point) for arrow in point.arrows)
@@ -339,9 +483,21 @@ def _asks(point: Point, home: Scope, fields: set[FieldOf]) -> bool:
     )
 
 
-def _problem(point: Point, code: str, message: str, hint: str, path: tuple[str, ...] = ()) -> Problem:
+def _problem(
+    point: Point,
+    code: str,
+    message: str,
+    hint: str,
+    path: tuple[str, ...] = (),
+    severity: Literal["error", "warning"] = "error",
+) -> Problem:
     assert point.node is not None
-    severity: Literal["error", "warning"] = "warning" if code in ("G409", "G411") else "error"
     return point.scope.problem(
-        code, point.node.place, f"nodes.{point.node.name}", message, hint, severity=severity, path=path
+        code,
+        point.node.place,
+        f"nodes.{point.node.name}",
+        message,
+        hint,
+        severity="warning" if code == "G411" else severity,
+        path=path,
     )

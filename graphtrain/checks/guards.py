@@ -89,7 +89,12 @@ def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Ex
 
 def _name(scope: Scope, guard: str, one: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:
     nodes = scope.graph.nodes
-    if isinstance(one, Name) and one.name not in scope.graph.guards and one.name not in scope.slots:
+    if (
+        isinstance(one, Name)
+        and one.name not in scope.graph.guards
+        and one.name not in scope.slots
+        and (one.name in nodes or not _may_be_a_slot(scope))
+    ):
         hint = suggestion(one.name, [*scope.graph.guards, *scope.slots])
         if one.name in nodes:
             hint = f"`{one.name}` is a node; read one of its fields: {', '.join(scope.fields(one.name))}"
@@ -108,6 +113,11 @@ def _name(scope: Scope, guard: str, one: Expression, guards: dict[str, Expressio
     elif found in ("trigger", "other"):
         hint = f"read `{one.node}.due`" if found == "trigger" else suggestion("", scope.fields(one.node))
         yield _problem(scope, "G204", guard, f"`{one.node}.{one.field}` is no number, text or truth value", hint)
+
+
+def _may_be_a_slot(scope: Scope) -> bool:
+    """True where a node whose kind is not known could write a slot of any name."""
+    return scope.has_unknown or (scope.outer is not None and _may_be_a_slot(scope.outer))
 
 
 class _ValueTypeError(Exception):

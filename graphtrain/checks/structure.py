@@ -6,9 +6,10 @@ import keyword
 import unicodedata
 from collections.abc import Iterator
 
+from graphtrain.checks.codes import CODES, can_be_allowed
 from graphtrain.checks.scope import Scope, reads_of
 from graphtrain.elements import END, NESTED, Node
-from graphtrain.names import suggestion
+from graphtrain.names import nearest, suggestion
 from graphtrain.parameter import REQUIRED, is_trigger
 from graphtrain.problem import Problem
 from graphtrain.registry import known_kinds
@@ -17,17 +18,34 @@ from graphtrain.trigger import Trigger, known_units
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
 
-def check_structure(scope: Scope) -> Iterator[Problem]:
-    """Every problem of names, parameters and edges in one graph."""
+def check_structure(scope: Scope, *, all_kinds_known: bool) -> Iterator[Problem]:
+    """Every problem of names, parameters and edges in one graph.
+
+    Arguments:
+        all_kinds_known: True where a kind that is not known now will never be: it is an error then.
+    """
+    yield from _allowed(scope)
     yield from _names(scope)
     yield from _start(scope)
     for node in scope.graph.nodes.values():
-        yield from _node(scope, node)
+        yield from _node(scope, node, all_kinds_known=all_kinds_known)
     for source in {**scope.graph.nodes, **scope.graph.edges}:
         yield from _edges(scope, source)
     yield from _clock(scope)
     yield from _outputs(scope)
     yield from _reachability(scope)
+
+
+def _allowed(scope: Scope) -> Iterator[Problem]:
+    place = scope.graph.places.get("allow")
+    for code in scope.graph.allow:
+        if code not in CODES:
+            hint = suggestion(code, CODES) or "codes are three digits after a G, as in G403"
+            yield scope.problem("G117", place, "allow", f"`{code}` is no code of a check", hint, severity="warning")
+        elif not can_be_allowed(code):
+            message = f"`{code}` cannot be allowed: {CODES[code]}"
+            hint = "mend the graph; warnings can be allowed, and errors from G3 on"
+            yield scope.problem("G117", place, "allow", message, hint, severity="warning")
 
 
 def _names(scope: Scope) -> Iterator[Problem]:
@@ -62,14 +80,21 @@ def _start(scope: Scope) -> Iterator[Problem]:
         yield scope.problem("G101", place, "start", f"unknown node `{scope.graph.start}`", hint)
 
 
-def _node(scope: Scope, node: Node) -> Iterator[Problem]:
+def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Problem]:
     kind = scope.kinds[node.name]
     thing = f"nodes.{node.name}"
     if node.name in RESERVED:
         return  # G114 has said it
     if kind is None:
-        hint = suggestion(node.use, known_kinds())
-        yield scope.problem("G102", node.place, thing, f"unknown kind `{node.use}`", hint)
+        if all_kinds_known or _misspelt(node.use):
+            hint = suggestion(node.use, known_kinds())
+            yield scope.problem("G102", node.place, thing, f"unknown kind `{node.use}`", hint)
+        else:
+            message = (
+                f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is judged"
+            )
+            hint = "declare it with @node in the script: graphtrain check ... --script SCRIPT"
+            yield scope.problem("G118", node.place, thing, message, hint, severity="warning")
         return
     if node.use == NESTED and node.body is None:
         message = f"`{node.name}.graph` is missing: a node of kind `{NESTED}` has a graph as its body"
@@ -100,6 +125,25 @@ def _node(scope: Scope, node: Node) -> Iterator[Problem]:
     yield from _slots(scope, node)
 
 
+def _misspelt(name: str) -> bool:
+    """True for a slip of the fingers; a name that is merely alike may be one that a script declares."""
+    found = nearest(name, known_kinds())
+    return found is not None and _distance(name.casefold(), found) <= max(1, len(name) // 4)
+
+
+def _distance(one: str, other: str) -> int:
+    """How many characters must be put in, left out, changed or swapped with the next to make one name the other."""
+    rows = [list(range(len(other) + 1))]
+    for i, first in enumerate(one, start=1):
+        row = [i]
+        for j, second in enumerate(other, start=1):
+            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (first != second)))
+            if i > 1 and j > 1 and (first, one[i - 2]) == (other[j - 2], second):
+                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
+        rows.append(row)
+    return rows[-1][-1]
+
+
 def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Problem]:
     units = scope.graph.units
     known = known_units(units)
@@ -116,9 +160,10 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
     assert kind is not None
     readable = sorted(reads_of(node.body) - Scope(node.body).written) if node.body is not None else list(kind.slots)
     writable = node.body.outputs if node.body is not None else kind.writes
+    open_body = node.body is not None and scope.body_of(node).has_unknown
     for verb, mapping, known in (("reads", node.reads, readable), ("writes", node.writes, writable)):
         for slot in mapping:
-            if slot not in known:
+            if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
                 message = f"`{node.name}` {verb} no slot `{slot}`"
                 yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
@@ -186,7 +231,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
             yield scope.problem("G110", where, thing, message, "move it to the end, or give it a guard")
         seen.add((edge.target, edge.when))
     last = leaving[-1]
-    if last.when is not None:
+    if all(edge.when is not None for edge in leaving):
         message = f'the last edge, "{last}", has a guard: if none holds, the run could not go on'
         hint = f'add a last edge without a guard, or write "{last.target}"'
         yield scope.problem("G109", last.place or place, thing, message, hint)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
@@ -15,9 +14,9 @@ from graphtrain.command.warm_start import warm_start
 from graphtrain.engine.circumstances import circumstances
 from graphtrain.engine.past_run import Kept
 from graphtrain.engine.trainer import Trainer
-from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.state.random import seed_everything
+from graphtrain.storage.saved_graph import graph_of
 
 
 @final
@@ -60,7 +59,7 @@ class Again:
         environment, about = manifest["environment"], manifest["about"]
         name = f"{self._path.name}:{self._name}"
         arguments = setup_arguments(self._setup, {**self._saved(about.get("arguments", {})), **self._given}, name)
-        graph = checked_graph(graph_of(kept))
+        graph = checked_graph(graph_of(kept.path, kept.manifest))
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         if seed is not None:
             if not isinstance(seed, int) or not 0 <= seed < 2**63:
@@ -98,29 +97,6 @@ class Again:
         return {
             name: self._given[name] if name in self._given else _value(name, text) for name, text in arguments.items()
         }
-
-
-def graph_of(kept: Kept) -> Graph:
-    """The graph that a checkpoint was made with.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
-    try:
-        graph = Graph.from_json(kept.manifest["graph"])
-    except (ValueError, GraphtrainError) as error:
-        raise CheckpointError(f"{kept.path}: its graph cannot be read: {error}") from None
-    return _in_order(graph, "", {path: number for number, path in enumerate(kept.counts)})
-
-
-def _in_order(graph: Graph, prefix: str, places: Mapping[str, int]) -> Graph:
-    """A graph with its nodes in the order in which the run set them up; that of canonical JSON is the alphabet's."""
-    names = sorted(graph.nodes, key=lambda name: places.get(prefix + name, len(places)))
-    nodes = {name: graph.nodes[name] for name in names}
-    for name, node in nodes.items():
-        if node.body is not None:
-            nodes[name] = replace(node, body=_in_order(node.body, f"{prefix}{name}/", places))
-    return replace(graph, nodes=nodes)
 
 
 def _value(name: str, text: Any) -> Any:

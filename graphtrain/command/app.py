@@ -200,6 +200,41 @@ def show(
     show_command(graph, save_points=save_points, script=script)
 
 
+@_command(
+    "diff",
+    "graphtrain diff fit my_fit.toml",
+    "graphtrain diff runs/first my_fit.toml -o difference.svg",
+    "graphtrain diff runs/first/checkpoints/000001-step-60 runs/second",
+)
+def diff(
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A shipped graph, a TOML file, a run directory (its newest checkpoint) or a checkpoint."
+        ),
+    ],
+    after: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."),
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option("--rename", metavar="OLD=NEW", help="Which node of A is which of B, where it has another name."),
+    ] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if there is a difference.")] = False,
+) -> int:
+    """Tell what differs between two graphs: nodes, edges and their order, guards, parameters, clock.
+
+    A + was added, a - removed, a ~ changed from A to B.
+
+    Exit codes: 0 told, different or not; 1 different, with --exit-code; 2 there is no such graph.
+    """
+    from graphtrain.command.diff import diff_command
+
+    return diff_command(before, after, output, rename or [], exit_code=exit_code)
+
+
 @_command("copy", "graphtrain copy fit my_fit.toml")
 def copy(
     graph: GraphArgument,

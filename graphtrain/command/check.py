@@ -19,7 +19,7 @@ def check_command(source: str, script: str | None, *, as_json: bool, strict: boo
         import_script(Path(script.partition(":")[0]))
     draft = read_graph(source)
     # A text that could not be read whole has problems enough; checking the rest of it would report their consequences.
-    problems = draft.problems or check_graph(draft.graph)
+    problems = draft.problems or check_graph(draft.graph, all_kinds_known=script is not None)
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
     if as_json:

@@ -26,8 +26,8 @@ class RunOptions:
         str | None,
         typer.Option(
             "--graph",
-            help="A shipped graph or the path of a TOML file. Default: what the script gives to main, if "
-            "it is run itself; else fit.",
+            help="A shipped graph or the path of a TOML file; saved: the one in the checkpoint that is gone on from. "
+            "Default: what the script gives to main, if it is run itself; else fit.",
         ),
     ] = None
     run_dir: Annotated[
@@ -58,6 +58,15 @@ class RunOptions:
             help="Begin with weights from a safetensors file, as in model=weights.safetensors; every name must fit.",
         ),
     ] = field(default_factory=list)
+    rename: Annotated[
+        list[str],
+        typer.Option(
+            "--rename",
+            metavar="OLD=NEW",
+            help="Where the graph has other names for its nodes than the saved one: which is which, with what is "
+            "inside it, as in accumulate=gather or validate/next_batch=validate/fetch.",
+        ),
+    ] = field(default_factory=list)
     from_setup: Annotated[
         str,
         typer.Option(
@@ -79,6 +88,14 @@ class RunOptions:
     ] = ""
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Log for TensorBoard too, inside the run directory.")
+    ] = False
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="Print a line on standard error for every transition: the node that ran, where it was left to, and "
+            "every guard that was asked, with what it read. With --quiet, nothing else.",
+        ),
     ] = False
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False
 

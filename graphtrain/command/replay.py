@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from graphtrain.command.again import Again, graph_of
+from graphtrain.command.again import Again
 from graphtrain.command.printable import printable
 from graphtrain.display.printable import one_line
 from graphtrain.engine.past_run import Kept, PastRun
@@ -21,6 +21,7 @@ from graphtrain.engine.replay import Replay
 from graphtrain.engine.stops import moment
 from graphtrain.errors import UsageError
 from graphtrain.storage.run_directory import read_status
+from graphtrain.storage.saved_graph import graph_of
 from graphtrain.trigger import Term
 
 _MOST_PARAMETERS = 60
@@ -34,7 +35,7 @@ def replay_command(script: str, run_dir: Path, settings: list[str], to: str, nod
     line = run.line()
     if not line:
         raise UsageError(f"`{run_dir}` holds no sound checkpoint to go on from")
-    term = moment(to, graph_of(line[-1]))
+    term = moment(to, graph_of(line[-1].path, line[-1].manifest))
     _refuse_what_was_not(run_dir, term)
     start, setting = _beginning(run, line, term)
     trainer = Again(script, settings, _say).trainer(setting, from_the_beginning=start is None)
@@ -92,7 +93,7 @@ def _beginning(run: PastRun, line: list[Kept], term: Term) -> tuple[Kept | None,
 def _count(kept: Kept, term: Term) -> float:
     """What the clock said at a checkpoint."""
     unit = term.base.unit
-    owner, _, field = graph_of(kept).units.get(unit, f"{unit}.").partition(".")
+    owner, _, field = graph_of(kept.path, kept.manifest).units.get(unit, f"{unit}.").partition(".")
     counts = kept.counts.get(owner, {})
     # What is computed from counters, such as a fraction of an epoch, is not kept as such.
     return counts.get(field, kept.epoch)

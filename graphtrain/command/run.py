@@ -13,9 +13,16 @@ from typing import Any
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.options import RunOptions, command_line
-from graphtrain.command.run_directories import check_resume, claimed_directory, forked_checkpoint
+from graphtrain.command.run_directories import (
+    SAVED,
+    check_resume,
+    claimed_directory,
+    forked_checkpoint,
+    graph_to_go_on_in,
+)
 from graphtrain.command.script import resources_of, setup_function
-from graphtrain.command.settings import setup_arguments, split_settings, with_parameters
+from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
+from graphtrain.command.trace import TraceLines
 from graphtrain.command.warm_start import split, warm_start
 from graphtrain.display.choose import display_for, introduce
 from graphtrain.engine.resources import resolve_device
@@ -73,6 +80,8 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
         resume = forked_checkpoint(options.fork, options.run_dir, resume, say)
     arguments = setup_arguments(program.setup, given, program.name)
     source = options.graph if options.graph is not None else program.graph
+    if source == SAVED:
+        source = graph_to_go_on_in(options.run_dir, resume, say)
     graph = with_parameters(source if isinstance(source, Graph) else Graph.load(source), parameters)
     graph = checked_graph(graph)
     if options.until is not None:
@@ -101,7 +110,7 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
             about=about,
             **resources,
         )
-        again = replace(options, run_dir=run_dir, resume="auto", fork=None, from_setup="", from_saved=False)
+        again = replace(options, run_dir=run_dir, resume="auto", fork=None, from_setup="", from_saved=False, rename=[])
         if not options.quiet:
             introduce(running.summary(), say)
         for line in started:
@@ -111,7 +120,12 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
             say(f"run directory: {run_dir}; stop it when you like, and go on with: {where}")
         try:
             outcome = running.run(
-                resume=resume, until=options.until, from_setup=options.from_setup, from_saved=options.from_saved
+                resume=resume,
+                until=options.until,
+                from_setup=options.from_setup,
+                from_saved=options.from_saved,
+                rename=renamings(options.rename),
+                trace=TraceLines(running.graph, _say) if options.trace else None,
             )
         except KeyboardInterrupt:
             say(f"go on with: {command_line(program.words, settings, again)}")
@@ -133,6 +147,7 @@ def _check(settings: list[str], options: RunOptions) -> tuple[dict[str, Any], di
     check_resume(options.resume, options.run_dir)
     for text in options.init:
         split(text)
+    renamings(options.rename)
     return found
 
 

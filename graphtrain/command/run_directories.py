@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
 from graphtrain.names import nearest
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE
+from graphtrain.storage.saved_graph import saved_graph
 from graphtrain.storage.store import FolderStore
+
+SAVED = "saved"  # the graph that is in the checkpoint
 
 
 @contextlib.contextmanager
@@ -65,6 +69,20 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
     close = nearest(resume, there)
     hint = f"did you mean {close}?" if close else f"there are: {', '.join(there)}" if there else ""
     raise UsageError(f"--resume: there is no checkpoint `{resume}`", hint or "auto, never, or the path of a checkpoint")
+
+
+def graph_to_go_on_in(run_dir: Path | None, resume: str, say: Callable[[str], None]) -> Graph:
+    """The graph that is saved in the checkpoint which is gone on from.
+
+    Raises:
+        UsageError: there is none.
+        CheckpointError: the one that was named is not sound.
+    """
+    if resume == "never" or (resume == "auto" and run_dir is None):
+        raise UsageError("--graph saved: nothing is gone on with", "name the directory of a run with --run-dir")
+    if resume == "auto" or run_dir is None or Path(resume).is_dir():
+        return saved_graph(run_dir if resume == "auto" and run_dir is not None else resume, say)
+    return saved_graph(run_dir / CHECKPOINTS_FOLDER / resume, say)
 
 
 def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, say: Callable[[str], None]) -> str:

@@ -46,9 +46,15 @@ class RunCommand(TyperCommand):
             print_settings(setup, name, graph if isinstance(graph, Graph) else Graph.load(graph))
 
     def _named_graph(self) -> Graph | str | Path:
+        named = self._value("--graph")
+        if named == "saved":
+            return self._value("--run-dir") or self.graph
+        return named or self.graph
+
+    def _value(self, option: str) -> str | None:
         for word, following in zip(self._typed, (*self._typed[1:], ""), strict=True):
-            if word == "--graph" and following:
+            if word == option and following:
                 return following
-            if word.startswith("--graph="):
+            if word.startswith(f"{option}="):
                 return word.partition("=")[2]
-        return self.graph
+        return None

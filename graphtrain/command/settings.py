@@ -74,6 +74,26 @@ def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
     return graph
 
 
+def renamings(texts: Iterable[str]) -> dict[str, str]:
+    """Former paths of nodes and their paths now, from ``OLD=NEW``.
+
+    Raises:
+        UsageError: a text is none, or names a node twice.
+
+    >>> renamings(["accumulate=gather", "validate/next_batch=validate/fetch"])
+    {'accumulate': 'gather', 'validate/next_batch': 'validate/fetch'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        old, equals, new = (one.strip() for one in text.partition("="))
+        if not (old and equals and new):
+            raise UsageError(f"--rename: expected OLD=NEW, got `{text}`", "as in --rename accumulate=gather")
+        if old in found:
+            raise UsageError(f"--rename: `{old}` is renamed twice")
+        found[old] = new
+    return found
+
+
 def setup_arguments(setup: Callable[..., Any], given: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The arguments for a script's `setup`, checked against its signature.
 

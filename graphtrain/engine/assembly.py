@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, final
 
 from graphtrain.engine.capture import State
-from graphtrain.engine.liveness import live_slots
+from graphtrain.engine.liveness import live_slots, reader_after
 from graphtrain.engine.loop import Request
 from graphtrain.engine.program import Bound, ConstantPlace, FieldPlace, Place, Program, SlotPlace, TuplePlace
+from graphtrain.engine.renaming import Renaming
 from graphtrain.engine.stopwatch import Stopwatch
 from graphtrain.engine.visits import Compiler
 from graphtrain.engine.whereabouts import Whereabouts
@@ -40,7 +41,7 @@ class Assembly:
         recorder: Recorder,
         watch: Stopwatch,
         former: Assembly | None = None,
-        renamed: Mapping[str, str] | None = None,
+        renaming: Renaming | None = None,
     ) -> None:
         self.graph = graph
         self.program = Program(graph, prepared)
@@ -49,8 +50,8 @@ class Assembly:
         # Nodes that are as they were keep their object: an iterator it holds goes on, nothing is fetched again.
         self._kept: set[Bound] = set()
         if former is not None:
-            refuse_renaming(renamed or {}, former.program, self.program)
-            self._kept = _take_over(self.program, former.program, renamed or {})
+            assert renaming is not None, "they come together"
+            self._kept = _take_over(self.program, former.program, renaming)
         self.compiler = Compiler(self.program, lambda: pending.append("ended"), watch)
         if problems := self.program.missing_problems(resources):  # what a user's step function asks for is known now
             raise GraphError(problems, f"graph `{graph.name}`")
@@ -101,8 +102,11 @@ class Assembly:
         """Set everything up from the start."""
         self.compiler.enter(self.program.main, reset=True)
 
-    def locate(self, path: str, saved: Collection[str], ended: bool = False) -> int:
+    def locate(self, path: str, saved: Collection[str], ended: bool = False, hint: str = "") -> int:
         """The position of a node at which a run stands whose slots `saved` are at hand.
+
+        Arguments:
+            hint: what to do where there is no such node. Default: the nearest name is named.
 
         Raises:
             UsageError: the graph has no such node, or needs a slot there that is not at hand.
@@ -111,13 +115,19 @@ class Assembly:
         if bound is None:
             raise UsageError(
                 f"the run stands before the node `{path}`, which this graph does not have",
-                suggestion(path, self.program.by_path),
+                hint or suggestion(path, self.program.by_path),
             )
         if self.alive_names(bound.index, ended) - set(saved):
             before, after = live_slots(self.program, self.table.asked, optional=False)
             needed = {self.program.slot_names[index] for index in (after if ended else before)[bound.index]}
             for name in sorted(needed - set(saved)):
-                raise UsageError(f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there")
+                reader = reader_after(self.program, self.table.asked, self.program.slot_index(name), bound.index, ended)
+                raise UsageError(
+                    f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: "
+                    f"`{reader}` reads it before anything writes it",
+                    f"go on to where it is not needed before `{reader}` is taken in, or read it with a default "
+                    f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved goes on with the graph as it was",
+                )
         return bound.index
 
     def go_on(self, position: int) -> None:
@@ -125,39 +135,23 @@ class Assembly:
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self._kept)
 
-    def go_on_after(self, former: Assembly, position: int) -> None:
+    def go_on_after(self, former: Assembly, position: int, renaming: Renaming) -> None:
         """Go on where a run of another graph stands: its slots are taken over. May draw random numbers."""
-        for index, name in enumerate(former.program.slot_names):
+        for index, old in enumerate(former.program.slot_names):
+            name = renaming.slot(old)
             if name in self.program.slot_names:
                 self.program.slots[self.program.slot_index(name)] = former.program.slots[index]
         self.go_on(position)
 
 
-def refuse_renaming(renamed: Mapping[str, str], former: Program, program: Program) -> None:
-    """Raise where a renaming (former path -> path now) names no node, or gives two nodes one name.
-
-    Raises:
-        UsageError: it does.
-    """
-    for old, new in renamed.items():
-        for path, nodes, graph in ((old, former.by_path, "former"), (new, program.by_path, "new")):
-            if path not in nodes:
-                raise UsageError(f"rename: there is no node `{path}` in the {graph} graph", suggestion(path, nodes))
-        if twice := [one for one in renamed if renamed[one] == new and one != old]:
-            raise UsageError(f"rename: `{old}` and `{twice[0]}` cannot both become `{new}`")
-
-
-def _take_over(program: Program, former: Program, renamed: Mapping[str, str]) -> set[Bound]:
+def _take_over(program: Program, former: Program, renaming: Renaming) -> set[Bound]:
     """Give the nodes of a program the progress that those of another had; the nodes that are just as they were."""
-    old_path = {new: old for old, new in renamed.items()}
     kept = set()
     for bound in program.nodes:
-        path = old_path.get(bound.path, bound.path)
-        # A new node under the former name of one that was renamed begins with its own progress.
-        old = former.by_path.get(path) if bound.path in old_path or path not in renamed else None
+        old = former.by_path.get(renaming.former(bound.path) or "")
         if old is None or old.bypassed or bound.bypassed:
             continue
-        if _same(bound, old, program.slot_names, former.slot_names):
+        if _same(bound, old, program.slot_names, [renaming.slot(name) for name in former.slot_names]):
             bound.instance = old.instance
             kept.add(bound)
         else:

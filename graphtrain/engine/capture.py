@@ -155,21 +155,40 @@ class State:
             if name not in anew:
                 restore_optimizer(optimizer, tree["optimizers"][name], self._owned())
 
-    def restore_progress(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
-        """Put the progress of nodes, the slots and the means back; what the graph has no place for is left out."""
+    def restore_progress(self, tree: Mapping[str, Mapping[str, Any]], replaced: Collection[str] = ()) -> list[str]:
+        """Put the progress of nodes, the slots and the means back; what the graph has no place for is left out.
+
+        Arguments:
+            replaced: the paths of nodes that are of another kind now: a field of theirs is taken only where its value
+                is of the same type. Default: none.
+
+        Returns:
+            What of the progress did not fit the kinds, in words.
+        """
+        misfits = []
         for bound in self._program.nodes:
             saved = tree["progress"].get(bound.path)
             if saved is None or bound.bypassed:
                 continue
-            for name, declared in bound.kind.fields.items():
-                if declared.stored and name in saved:
-                    setattr(bound.instance, name, saved[name])
-            if bound.kind.keeps_state and "state" in saved:
+            stored = [name for name, declared in bound.kind.fields.items() if declared.stored]
+            own = ["state"] if bound.kind.keeps_state else []
+            taken = [name for name in stored if name in saved]
+            if bound.path in replaced:
+                taken = [name for name in taken if _alike(getattr(bound.instance, name), saved[name])]
+            for name in taken:
+                setattr(bound.instance, name, saved[name])
+            if own and "state" in saved and bound.path not in replaced:
                 bound.instance.load_state_dict(saved["state"])
+                taken.append("state")
+            misfits += [f"{bound.path}.{name} left out" for name in sorted(set(saved) - set(taken))]
+            misfits += [
+                f"{bound.path}.{name} new" for name in [*stored, *own] if name not in taken and name not in saved
+            ]
         for name, value in tree["slots"].items():
             if name in self._program.slot_names:
                 self._program.slots[self._program.slot_index(name)] = value
         self._recorder.load_state_dict(tree["metrics"])
+        return misfits
 
     def restore_generators(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
         """Put every random generator back. Last: `iter(DataLoader)` draws from them."""
@@ -177,6 +196,12 @@ class State:
         for name, saved in tree["random"]["generators"].items():
             if name in self._generators:
                 self._generators[name].set_state(saved)
+
+
+def _alike(value: Any, saved: Any) -> bool:
+    """True if a saved value may be one of a field that holds `value` now."""
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, saved))
+    return value is None or numbers or type(value) is type(saved)
 
 
 def _keeps_state(value: Any) -> bool:

@@ -40,6 +40,45 @@ def live_slots(
     return before, after
 
 
+def reader_after(
+    program: Program, extra_reads: dict[str, list[Place]], slot: int, position: int, ended: bool = False
+) -> str:
+    """The path of a node that reads a slot on a way on from a position on which nothing writes it before.
+
+    Arguments:
+        ended: True if the node at the position has run, and took an edge to the end.
+    """
+    seen: set[tuple[int, bool]] = set()
+    waiting = [(program.nodes[position], ended)]  # a node, and whether it has run
+    while waiting:
+        bound, has_run = waiting.pop(0)
+        if (bound.index, has_run) in seen:
+            continue
+        seen.add((bound.index, has_run))
+        if has_run:
+            if slot in program.guard_reads(bound):
+                return bound.path
+            for target in program.targets(bound):
+                if target is not None:
+                    waiting.append((target, False))
+                elif (outer := bound.scope.outer) is not None:
+                    if slot in _outputs(program, bound.scope):
+                        return outer.path
+                    waiting += [(outer, True)] if slot not in outer.writes else []
+            continue
+        if bound.scope.outer is not None:
+            for one in bound.scope.nodes.values():
+                if slot in _slots(one.setup_reads):
+                    return one.path
+        if bound.body is not None and not bound.bypassed:
+            waiting.append((bound.body.nodes[bound.body.graph.start], False))
+        elif not bound.bypassed and slot in _slots([*_reads(bound, False), *extra_reads.get(bound.path, ())]):
+            return bound.path
+        if bound.bypassed or bound.skippable or (bound.body is None and slot not in bound.writes):
+            waiting.append((bound, True))
+    return program.nodes[position].path
+
+
 def _reads(bound: Bound, optional: bool) -> list[Place]:
     # A node with a body reads nothing itself.
     return [place for read, place in zip(bound.kind.reads, bound.reads, strict=False) if optional or read.required]

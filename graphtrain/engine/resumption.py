@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphtrain.difference import differences as graph_differences
 from graphtrain.engine.assembly import Assembly
+from graphtrain.engine.graph_change import GraphChange
 from graphtrain.engine.hyper_parameters import SetUp, difference_error
-from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.engine.renaming import lost_position_hint
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.tree import tree_digest
-from graphtrain.text.canonical import structural_hash
 
 
 @dataclass(frozen=True)
@@ -25,17 +24,25 @@ class Resumption:
         resume: "auto", "never", or the name or path of a checkpoint.
         from_setup: hyper-parameters that are taken as they are set up now: ``("optimizer.lr", "scheduler")``.
         from_saved: True keeps all others as they were saved.
+        rename: paths of nodes in the saved graph -> their paths now.
     """
 
     resume: str | Path = "auto"
     from_setup: tuple[str, ...] = ()
     from_saved: bool = False
+    rename: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, resume: str | Path, from_setup: str | Iterable[str], from_saved: bool) -> Resumption:
+    def of(
+        cls,
+        resume: str | Path,
+        from_setup: str | Iterable[str],
+        from_saved: bool,
+        rename: Mapping[str, str] | None = None,
+    ) -> Resumption:
         """From what a person gives: names as a list, or as one text with commas."""
         names = from_setup.split(",") if isinstance(from_setup, str) else from_setup
-        return cls(resume, tuple(one.strip() for one in names if one.strip()), from_saved)
+        return cls(resume, tuple(one.strip() for one in names if one.strip()), from_saved, dict(rename or {}))
 
     @property
     def named(self) -> bool:
@@ -48,26 +55,40 @@ class Restored:
     """Where a run stands that was put back.
 
     Attributes:
-        differs: True if some hyper-parameters are not those that the run was set up with.
+        decided: True if something was decided for this resume, so that the next one need not be told again: which
+            hyper-parameters to take, or which node is which.
         changes: of the graph and of hyper-parameters, these with what was decided; in words.
+        aside: what differs in the graph and changes nothing, in words; empty for nothing.
+        below: what is said after that, a line each.
     """
 
     position: int
     ended: bool
-    differs: bool
+    decided: bool
     changes: list[str]
+    aside: str = ""
+    below: tuple[str, ...] = ()
 
 
 def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resumption) -> Restored:
     """Put the state of a checkpoint back.
 
+    Into a graph that is not the saved one: nodes take the progress that is saved under their names, or under the names
+    that `how.rename` gives; of a kind whose fields are others, those that fit. A new node begins with its own progress.
+    A new trigger, and one whose unit is another, counts from here; one whose unit has stayed counts from its last
+    firing, so that a shorter interval which has passed meanwhile is due at once.
+
     Raises:
         UsageError: the graph has no place for it, or hyper-parameters differ and nobody said which to take.
         CheckpointError: a resource does not fit, or what was loaded is not what was saved.
     """
-    manifest, tree = checkpoint.manifest, checkpoint.tree
+    manifest = checkpoint.manifest
     ended = bool(manifest["ended"])
-    position = assembly.locate(manifest["position"], tree["slots"], ended)
+    change = GraphChange.of(checkpoint, assembly.graph, how.rename)
+    tree = change.renaming.tree(checkpoint.tree)
+    path = change.renaming.path(manifest["position"])
+    hint = lost_position_hint(path, change.difference, assembly.program.by_path)
+    position = assembly.locate(path, tree["slots"], ended, hint)
     saved = manifest.get("hyper_parameters")
     in_force = manifest.get("hyper_parameters_in_force", saved)
     differences = set_up.differences(saved, in_force)
@@ -80,24 +101,24 @@ def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resu
         raise UsageError(f"the saved state of `{name}` cannot be used: {lost[0]}", f"--from-setup {name}")
     anew = set_up.begins_anew(chosen)
     assembly.state.restore_objects(tree, anew)
-    assembly.state.restore_progress(tree)
+    misfits = assembly.state.restore_progress(tree, change.replaced)
     assembly.go_on(position)
     assembly.state.restore_generators(tree)
-    same_graph = manifest["graph_hash"] == structural_hash(assembly.graph)
-    changes = [] if same_graph else graph_differences(_saved_graph(checkpoint), assembly.graph)
-    if not anew and same_graph:
+    if not anew and not misfits and not change.renaming.names and not change.difference.matters:
         _expect_digest(checkpoint, assembly, position, ended)
     notes = set_up.apply(chosen, in_force)
     decided = [f"{one} ({'taken' if one.name in chosen else 'kept as saved'})" for one in differences]
     decided += [f"{name} (taken)" for name in sorted(chosen - {one.name for one in differences})]
-    return Restored(position, ended, bool(differences or chosen), changes + decided + notes)
-
-
-def _saved_graph(checkpoint: Checkpoint) -> Graph:
-    try:
-        return Graph.from_json(checkpoint.manifest["graph"])
-    except (ValueError, GraphtrainError) as error:
-        raise CheckpointError(f"{checkpoint.path}: its graph cannot be read: {error}") from None
+    gone = sorted(set(tree["progress"]) - set(assembly.program.by_path))
+    left = [f"progress of {', '.join(gone)} left out"] if gone else []
+    return Restored(
+        position,
+        ended,
+        bool(differences or chosen or change.renaming.names),
+        [*change.words(), *left, *(misfits or ()), *decided, *notes],
+        change.aside(),
+        (*change.below(), *assembly.whereabouts.mixed_windows(change.former, change.renaming)),
+    )
 
 
 def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:

@@ -18,15 +18,17 @@ from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.display.summary import Summary
 from graphtrain.elements import END
-from graphtrain.engine.assembly import Assembly, refuse_renaming
+from graphtrain.engine.assembly import Assembly
 from graphtrain.engine.circumstances import Circumstances, circumstances
 from graphtrain.engine.description import beginning_of, summary_of
 from graphtrain.engine.drawing import html_of
+from graphtrain.engine.explanation import Explanation
 from graphtrain.engine.hyper_parameters import SetUp
 from graphtrain.engine.keeper import Keeper, named_checkpoint
 from graphtrain.engine.life_cycle import LifeCycle
 from graphtrain.engine.loop import CheckpointRequests, Loop, Request, Visit
 from graphtrain.engine.observer import Observer
+from graphtrain.engine.renaming import Renaming, lost_position_hint
 from graphtrain.engine.reporter import Reporter
 from graphtrain.engine.resources import prepare, prepare_further, refuse_provided, resolve_device
 from graphtrain.engine.resumption import Resumption, repeated, restore
@@ -34,6 +36,7 @@ from graphtrain.engine.save_policy import SavePolicy
 from graphtrain.engine.saver import Saver
 from graphtrain.engine.signals import StopSignals
 from graphtrain.engine.stopwatch import Stopwatch
+from graphtrain.engine.tracing import Explainer
 from graphtrain.engine.until import gated_visits, until_trigger
 from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError, UsageError
 from graphtrain.frames import users_frames
@@ -133,6 +136,7 @@ class Trainer:
         self._assembly = self._assembled(graph, self._resources, self._prepared, pending)
         self._set_up = SetUp(self._assembly.state.stateful)
         self._loop = Loop(self._assembly.start, pending)
+        self._explainer = Explainer(pending, self._watch, self._say_once)
         self._begun = False
         self._keeper = Keeper(run_dir, self._say) if run_dir is not None else None
         self._saver = self._saver_of(self._keeper) if self._keeper is not None else None
@@ -235,6 +239,34 @@ class Trainer:
             raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
         return self._assembly.compiler.field_value(bound, field)
 
+    def explain(self) -> Explanation:
+        """Why the last transition went the way it did: which edges were tried, and what their guards read then.
+
+        After `advance`, and after a `run` that was told to `trace`, it is what was read while it happened. After any
+        other `run`, which keeps no trace, it is known where the run is over or has failed, and it says so elsewhere.
+
+        >>> model = torch.nn.Linear(2, 1)
+        >>> trainer = Trainer(
+        ...     Graph.load("fit").set("finish", after="3 steps"),
+        ...     model=model,
+        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        ...     train_data=[torch.ones(4, 2)] * 5,
+        ...     training_step=lambda model, batch: model(batch).square().mean(),
+        ...     display=None,
+        ... )
+        >>> _ = trainer.run(); print(trainer.explain())
+        at step 3, epoch 0.60, batch 3/5:
+        `finish` was left
+          1. end if finished: taken
+               finished = True, from "(finish.due or next_batch.empty) and accumulate.count == 0"
+                 finish.due = True (after 3 steps: steps 3, due at 3)
+                 accumulate.count = 0
+                 next_batch.empty was not asked
+          2. decide: not asked
+        the run is over
+        """
+        return self._explainer.explain(self._assembly, self._loop)
+
     def digest(self) -> str:
         """A hash (SHA-256, hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
 
@@ -285,6 +317,8 @@ class Trainer:
         *,
         from_setup: str | Iterable[str] = (),
         from_saved: bool = False,
+        rename: Mapping[str, str] | None = None,
+        trace: Callable[[Explanation], Any] | None = None,
     ) -> Outcome:
         """Run to the end, or until an amount is reached; call it again to go on.
 
@@ -297,16 +331,28 @@ class Trainer:
                 not those that the run was set up with: which of them to take as they are now, such as
                 ``"optimizer.lr,scheduler"``. Default: none.
             from_saved: True keeps the others as they were saved. Default: a difference that is left is an error.
+            rename: used by the first call, where nodes are not called as in the saved graph: former path -> path now,
+                such as ``{"accumulate": "gather"}``. A node takes what is inside it along. Default: all are.
+            trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, and no
+                time is spent on it.
+
+        A graph other than the saved one is gone on in where the run stands. Nodes keep their progress by their names,
+        that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
+        another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
+        Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
+        that is said.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            UsageError: `until` or `resume` cannot be used, or hyper-parameters differ.
+            UsageError: `until` or `resume` cannot be used, hyper-parameters differ, or the graph does not have the node
+                before which the run stands, or needs a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = until_trigger(until, self.graph) if until is not None else Trigger("never")
-        visits = gated_visits(self._assembly, limit, self._loop.pending)
-        with self._going(Resumption.of(resume, from_setup, from_saved), limit), StopSignals(self._request_stop):
-            return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(visits)
+        visits = gated_visits(self._assembly, limit, self._loop.pending, self._visits(trace))
+        how = Resumption.of(resume, from_setup, from_saved, rename)
+        with self._going(how, limit), StopSignals(self._request_stop):
+            return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(visits, is_traced=trace is not None)
 
     def advance(
         self,
@@ -315,13 +361,14 @@ class Trainer:
         *,
         from_setup: str | Iterable[str] = (),
         from_saved: bool = False,
+        rename: Mapping[str, str] | None = None,
     ) -> str:
         """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        with self._going(Resumption.of(resume, from_setup, from_saved)):
+        with self._going(Resumption.of(resume, from_setup, from_saved, rename)):
             if self._loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to go on")
             for _ in range(n):
@@ -391,6 +438,7 @@ class Trainer:
             state.restore_generators({"random": random})
         self._resources, self._prepared, self._circumstances = all_resources, prepared, here
         self._assembly, self._loop.position, self._set_up = assembly, position, set_up
+        self._explainer.is_rewired()
         self._say_of_graph()
         if self._begun:
             self._announce()
@@ -409,13 +457,18 @@ class Trainer:
     ) -> tuple[Assembly, int]:
         """The run as it stands, in another graph."""
         former = self._assembly
+        renaming = Renaming(renamed, former.graph, graph)
         if not self._begun:
             new = self._assembled(graph, resources, prepared, self._loop.pending)
-            refuse_renaming(renamed, former.program, new.program)
             return new, new.start
-        new = self._assembled(graph, resources, prepared, self._loop.pending, former=former, renamed=renamed)
-        position = new.locate(renamed.get(self._here, self._here), former.written_names(), self._loop.ended)
-        new.go_on_after(former, position)
+        new = self._assembled(graph, resources, prepared, self._loop.pending, former=former, renaming=renaming)
+        path = renaming.path(self._here)
+        hint = lost_position_hint(path, former.graph.diff(graph), new.program.by_path)
+        held = {renaming.slot(name) for name in former.written_names()}
+        position = new.locate(path, held, self._loop.ended, hint)
+        new.go_on_after(former, position, renaming)
+        for line in new.whereabouts.mixed_windows(former.graph, renaming):
+            self._say(line)
         return new, position
 
     def save(self) -> Path | None:
@@ -440,7 +493,9 @@ class Trainer:
                 self._one_transition()
         return self._keeper.latest[0] if self._keeper.latest is not None else None
 
-    def _drive(self, visits: list[Visit]) -> Outcome:
+    def _drive(self, visits: list[Visit], *, is_traced: bool = False) -> Outcome:
+        if not is_traced:
+            self._explainer.goes_untraced()
         try:
             return self._loop.drive(visits, self._serve)
         except SaveFailedError:
@@ -449,9 +504,13 @@ class Trainer:
         except BaseException as error:
             self._fail(error)
 
+    def _visits(self, trace: Callable[[Explanation], Any] | None) -> list[Visit]:
+        """The visits of a run: traced by another table, or not at all."""
+        return self._assembly.table.visits if trace is None else self._explainer.visits(self._assembly, trace)
+
     def _one_transition(self) -> None:
         self._loop.pending.append("pause")
-        self._drive(self._assembly.table.visits)
+        self._drive(self._explainer.visits(self._assembly), is_traced=True)
 
     def _serve(self) -> Outcome | None:
         """Do what was requested during the last transition, where this position allows it."""
@@ -596,12 +655,15 @@ class Trainer:
         own = keeper is not None and keeper.is_own(checkpoint)
         facts = [
             repeated(whereabouts.trained(), status) if own else "",
+            restored.aside,
             self._circumstances.compared(manifest, restored.changes),
         ]
         self._say(f"{': '.join(line)}; " + "; ".join(one for one in facts if one))
+        for one in restored.below:
+            self._say(one)
         if keeper is not None:
             self._recorder.go_on_from(keeper.go_on_from(checkpoint))
-            if restored.differs or not keeper.is_newest(checkpoint):
+            if restored.decided or not keeper.is_newest(checkpoint):
                 self._save_here()  # so that from now on a resume goes on with this
 
     def _announce(self) -> None:
@@ -665,6 +727,7 @@ class Trainer:
 
     def _fail(self, error: BaseException) -> NoReturn:
         self._life.fail()  # an interrupt too: the node is half done, so its state is no state to go on from
+        self._explainer.fails(error)
         error.add_note(f"raised in node `{self._here}` ({self._assembly.whereabouts.describe()})")
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)

@@ -28,15 +28,14 @@ def until_trigger(until: str, graph: Graph) -> Trigger:
     return trigger
 
 
-def gated_visits(assembly: Assembly, trigger: Trigger, pending: list[Request]) -> list[Visit]:
-    """The visits, with one that asks to stop instead of fetching a further batch once the amount is reached.
+def gated_visits(assembly: Assembly, trigger: Trigger, pending: list[Request], visits: list[Visit]) -> list[Visit]:
+    """The visits given, with one that asks to stop instead of fetching a further batch once the amount is reached.
 
     So everything that the amount made due, such as a validation, is done before the run stops. A graph that counts no
     batches stops before the node that counts the unit.
     """
     program, compiler = assembly.program, assembly.compiler
     units = program.graph.units
-    visits = compiler.table.visits
     if not trigger.terms:
         return visits
     main = program.main

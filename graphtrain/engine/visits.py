@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from graphtrain.elements import NESTED
 from graphtrain.engine.program import (
@@ -26,7 +26,7 @@ from graphtrain.engine.resources import StepCall
 from graphtrain.engine.stopwatch import Stopwatch
 from graphtrain.engine.triggers import Clock, Due, Every, after
 from graphtrain.errors import GuardError
-from graphtrain.guards.closures import compile_guard
+from graphtrain.guards.closures import Scope, compile_guard
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
 from graphtrain.kind import FunctionRecord
 from graphtrain.trigger import Trigger
@@ -52,38 +52,59 @@ class Table:
     asked: dict[str, list[Place]] = field(default_factory=dict)
 
 
+class Witness(Protocol):
+    """Sees what a table does, by calls of its own around its calls; one made without it knows nothing of it."""
+
+    def visit(self, bound: Bound, visit: Visit) -> Visit:
+        """In the place of the visit of a node."""
+
+    def leave(self, bound: Bound, leave: Visit) -> Visit:
+        """In the place of the choice among the edges of a node."""
+
+    def guard(self, bound: Bound, name: str, names: Scope) -> Due:
+        """In the place of a guard on an edge of a node."""
+
+
 class Compiler:
     """Makes the table of a program.
+
+    A program may have several tables: what their calls work on, triggers included, is the program's.
 
     Arguments:
         ended: called when the outermost graph ends.
         watch: times the visits.
+        witness: sees what the table does. Default: nobody, and nothing is spent on it.
     """
 
-    def __init__(self, program: Program, ended: Act, watch: Stopwatch) -> None:
+    def __init__(self, program: Program, ended: Act, watch: Stopwatch, witness: Witness | None = None) -> None:
         self._program = program
         self._ended = ended
         self._watch = watch
+        self._witness = witness
         self._slots = program.slots
         self._counters = self._effect_counters()
         self.table = Table()
         for bound in program.nodes:
-            bound.trigger = self._trigger(bound)
+            if bound.trigger is None:
+                bound.trigger = self._trigger(bound)
         self.table.setups = [self._setup(bound) for bound in program.nodes]
-        self.table.exits = [self._leave(bound) for bound in program.nodes]
-        self.table.visits = [self._timed(bound, self._visit(bound)) for bound in program.nodes]
+        exits = [self._leave(bound) for bound in program.nodes]
+        self.table.exits = exits if witness is None else list(map(witness.leave, program.nodes, exits))
+        visits = [self._timed(bound, self._visit(bound)) for bound in program.nodes]
+        self.table.visits = visits if witness is None else list(map(witness.visit, program.nodes, visits))
 
     # ---- entering graphs
 
     def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[Bound] = ()) -> None:
         """Set the nodes of a graph up; `reset` begins anew, otherwise their progress is gone on from.
 
-        Those that are `ready` were set up before, and are not again.
+        Those that are `ready` were set up before, and are not again. The order is that of names: where a node stands
+        in a file is no difference, not even to the random numbers that a `setup` draws.
         """
         for bound in scope.nodes.values():
             if reset:
                 bound.kind.reset(bound.instance)
-        for bound in scope.nodes.values():
+        for _, bound in sorted(scope.nodes.items()):
             if not bound.bypassed and bound not in ready:
                 self.table.setups[bound.index]()
         for bound in scope.nodes.values():
@@ -293,11 +314,7 @@ class Compiler:
         """Choose the exit edge: the first whose guard holds."""
         edges = bound.scope.graph.edges[bound.node.name]
         calls = [self._arrival(bound, target) for target in self._program.targets(bound)]
-        guards = [
-            (edge.when, compile_guard(bound.scope.guards[edge.when], _Names(self, bound.scope)))
-            for edge in edges
-            if edge.when is not None
-        ]
+        guards = [(edge.when, self._guard(bound, edge.when)) for edge in edges if edge.when is not None]
         choices = [(guard, *arrival) for (_, guard), arrival in zip(guards, calls[:-1], strict=True)]
         last_position, last_call = calls[-1]
 
@@ -319,6 +336,12 @@ class Compiler:
             return last_position if last_call is None else last_call()
 
         return leave
+
+    def _guard(self, bound: Bound, name: str) -> Due:
+        names = _Names(self, bound.scope)
+        if self._witness is not None:
+            return self._witness.guard(bound, name, names)
+        return compile_guard(bound.scope.guards[name], names)
 
     def _arrival(self, bound: Bound, target: Bound | None) -> tuple[int, Visit | None]:
         """A position, or a call that makes one where an edge ends its graph."""

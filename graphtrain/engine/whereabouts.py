@@ -6,6 +6,8 @@ from fractions import Fraction
 from typing import final
 
 from graphtrain.engine.program import Program
+from graphtrain.engine.renaming import Renaming
+from graphtrain.graph import Graph
 from graphtrain.trigger import Term, Trigger
 
 # Units that begin again, or that say the same in other words: no rate is taken of them.
@@ -60,6 +62,23 @@ class Whereabouts:
                     every = bound.parameters.get("every")
                     return count, every if isinstance(every, int) else 0
         return None
+
+    def mixed_windows(self, former: Graph, renaming: Renaming) -> list[str]:
+        """What to say of open windows whose length is another one than in the graph that began them."""
+        lines = []
+        for bound in self._nodes.values():
+            node, every = former.nodes.get(renaming.former(bound.path) or ""), bound.parameters.get("every")
+            if node is None or "every" not in bound.kind.parameters or not isinstance(every, int):
+                continue
+            before = node.parameters.get("every", bound.kind.parameters["every"].default)
+            counts = [name for name, declared in bound.kind.fields.items() if declared.counts is not None]
+            passes = max((getattr(bound.instance, name) for name in counts), default=0)
+            if passes and before != every:
+                lines.append(
+                    f"a window of `{bound.path}` is open: {passes} of its backward passes were made for a window of "
+                    f"{before}, the rest are made for one of {every}, so this one step weighs them unequally"
+                )
+        return lines
 
     def done(self, term: Term) -> float | None:
         """The share of an amount that is reached; None if the clock does not count it."""

@@ -12,8 +12,9 @@ import pytest
 import graphtrain.checks.guards
 import graphtrain.checks.structure
 from graphtrain import Edge, Graph, Node, Problem, Trigger, node, progress
-from graphtrain.checks import check_graph
+from graphtrain.checks import check_graph, checked_graph
 from graphtrain.checks.scope import value_type
+from graphtrain.errors import GraphError
 
 FIT = Graph.load("fit")
 EVALUATE = Graph.load("evaluate")
@@ -134,6 +135,10 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G208", lambda g: g.guard("log_due", "log.due or loss").guard("loss", "step.steps > 1"), "guards.loss",
      "a slot is called `loss` too", "rename the guard"),
     ("G209", lambda g: g.guard("spare", "log.due"), "guards.spare", "no edge and no other guard names it", ""),
+    ("G117", lambda g: replace(g, allow=("G490",)), "allow", "`G490` is no code of a check", "did you mean `G4"),
+    ("G117", lambda g: replace(g, allow=("G101",)), "allow", "`G101` cannot be allowed", "mend the graph"),
+    ("G118", lambda g: g.insert("my_kind", after="step"), "nodes.my_kind", "not checked: no kind `my_kind`",
+     "--script"),
 ]  # fmt: skip
 
 
@@ -149,14 +154,14 @@ def test_one_mistake_is_one_problem_with_its_code_and_place(
     assert problem.where.split(" ", 1)[-1].removeprefix("fit.toml:") == thing or problem.where == thing
     assert message in problem.message
     assert hint in problem.hint
-    assert problem.severity == ("warning" if code == "G209" else "error")
+    assert problem.severity == ("warning" if code in ("G117", "G118", "G209") else "error")
 
 
 def test_every_code_of_the_checks_is_met_above() -> None:
     said: set[str] = set()
     for module in (graphtrain.checks.guards, graphtrain.checks.structure):
         with open(module.__file__) as file:
-            said |= set(re.findall(r'"(G\d\d\d)"', file.read()))
+            said |= set(re.findall(r'"(G[12]\d\d)"', file.read()))
     assert said == {code for code, *_ in CASES}
 
 
@@ -199,12 +204,50 @@ def test_one_missing_edge_is_not_reported_at_every_other_node() -> None:
     ] * 4
 
 
-def test_only_warnings_can_be_allowed() -> None:
+def test_warnings_can_be_allowed_and_errors_of_paths() -> None:
     spare = FIT.guard("spare", "log.due")
     assert replace(spare, allow=("G209",)).check() == []
-    assert [problem.code for problem in replace(spare, allow=("G201",)).check()] == ["G209"]
+    assert [problem.code for problem in replace(spare, allow=("G403",)).check()] == ["G209"]
+    twice = FIT.insert("again", "step", after="step")
+    assert [(one.code, one.severity) for one in twice.check()] == [("G403", "error")]
+    assert replace(twice, allow=("G403",)).check() == []
     wrong = replace(FIT.set("clip", max_norm="x"), allow=("G104",))
-    assert [problem.code for problem in wrong.check()] == ["G104"]
+    assert [problem.code for problem in wrong.check()] == ["G117", "G104"]
+
+
+def test_what_depends_on_a_kind_that_is_not_known_is_not_judged() -> None:
+    for edit in (
+        lambda g: g.replace("step", "my_kind").clock("steps", "step.steps"),
+        lambda g: g.replace("zero_grad", "my_kind"),
+        lambda g: g.replace("train_batch", "my_kind").guard("log_due", "log.due and my_loss > 0.5"),
+        lambda g: g.replace("next_batch", "my_kind"),
+        lambda g: g.insert("judge", "my_kind", after="validate").guard("log_due", "log.due and judge.whatever > 3"),
+        lambda g: g.set("validate", graph=EVALUATE.replace("next_batch", "my_kind")),
+    ):
+        assert [problem.code for problem in edit(FIT).check()] == ["G118"]
+    # What does not depend on it is.
+    far = FIT.insert("judge", "my_kind", after="validate").insert("again", "step", after="step")
+    assert [problem.code for problem in far.check()] == ["G118", "G403"]
+
+
+def test_a_run_knows_all_kinds() -> None:
+    graph = FIT.insert("my_kind", after="step")
+    (problem,) = check_graph(graph, all_kinds_known=True)
+    assert (problem.code, problem.severity) == ("G102", "error")
+    with pytest.raises(GraphError, match="unknown kind `my_kind`"):
+        checked_graph(graph)
+
+
+@pytest.mark.parametrize("name", ["clpi", "Clip", "zerograd", "zero-grad", "train_bach", "chekpoint"])
+def test_a_slip_is_an_error_at_once(name: str) -> None:
+    (problem,) = FIT.replace("clip", name).check()
+    assert problem.code == "G102" and "did you mean" in problem.hint
+
+
+@pytest.mark.parametrize("name", ["d_step", "my_clip", "distill_batch", "gan_batch", "ema", "log_images", "slip_away"])
+def test_a_name_that_is_merely_alike_may_be_a_script_s(name: str) -> None:
+    (problem,) = FIT.replace("clip", name).check()
+    assert problem.code == "G118"
 
 
 def test_what_the_outer_graph_allows_holds_inside() -> None:
@@ -245,13 +288,13 @@ def test_a_guard_of_a_parameter_is_not_constant(expression: str) -> None:
 
 def test_a_renamed_slot_is_known_by_its_new_name_alone() -> None:
     renamed = FIT.set("train_batch", writes={"loss": "d_loss"})
-    assert renamed.guard("log_due", "log.due and d_loss > 0").check() == []
+    assert renamed.guard("good", "d_loss > 0").connect("train_batch", "accumulate", when="good").check() == []
     assert "G208" in [problem.code for problem in renamed.guard("d_loss", "log.due").check()]
     assert replace(renamed, outputs=("d_loss",)).check() == []
 
 
 def test_slots_in_guards_may_hold_anything() -> None:
-    assert FIT.guard("log_due", "log.due and loss > 0").check() == []
+    assert FIT.guard("good", "loss > 0").connect("train_batch", "accumulate", when="good").check() == []
 
 
 # --- With kinds of one's own ---------------------------------------------------------------------------------------
@@ -282,7 +325,7 @@ def own() -> None:
 def tiny(expression: str, **parameters: Any) -> Graph:
     nodes = {"own": Node("own", "own", parameters)}
     edges = {"own": (Edge("own", "again"), Edge("end"))}
-    return Graph("tiny", "own", nodes, edges, {"again": expression})
+    return Graph("tiny", "own", nodes, edges, {"again": expression}, allow=("G501",))
 
 
 @pytest.mark.usefixtures("own")

@@ -151,7 +151,7 @@ EVERY = ("1 ticks", "2 ticks", "2.5 ticks", ["3 ticks", "7/2 visits"], "never")
 
 @st.composite
 def graphs(draw: st.DrawFn, path: tuple[str, ...] = ()) -> Graph:
-    """A sound graph: every node is reached, and leaves its loops by a guard on its own progress in the end."""
+    """A graph in which every node is reached, and most loops are left by a guard on progress in them."""
     depth = len(path)
     # The start of every graph writes a number, which guards read there and inside.
     slots = ["_".join(("number", *path[:length])) for length in range(depth + 1)]
@@ -186,7 +186,8 @@ def graphs(draw: st.DrawFn, path: tuple[str, ...] = ()) -> Graph:
         leaving[:-1] = draw(st.permutations(leaving[:-1]))
         edges[name] = tuple(leaving)
     units = {"ticks": "n0.count", "visits": "n0.runs"}
-    return Graph("random", "n0", nodes, edges, guards, units)
+    # Some go round for ever where a trigger is not due any more; they are compared as far as they are followed.
+    return Graph("random", "n0", nodes, edges, guards, units, allow=("G501", "G502"))
 
 
 @st.composite

@@ -1,0 +1,65 @@
+"""Every code of the checks, and what it says of a graph; docs/checks.md has an example of each."""
+
+from __future__ import annotations
+
+CODES: dict[str, str] = {
+    "G101": "a node that is named does not exist",
+    "G102": "a kind is misspelt",
+    "G103": "a parameter does not exist",
+    "G104": "a parameter is missing, or of another type",
+    "G105": "a guard that an edge names does not exist",
+    "G106": "a unit of a trigger does not exist",
+    "G107": "a node is never reached",
+    "G108": "a node cannot reach the end",
+    "G109": "the last edge of a node has a guard",
+    "G110": "an edge stands behind one that is always taken",
+    "G111": "an edge stands twice",
+    "G113": "a node has no edge",
+    "G114": "a name is none",
+    "G115": "a slot that is renamed or handed out does not exist",
+    "G116": "a field that is read or counted does not exist",
+    "G117": "a code that is allowed does not exist, or cannot be allowed",
+    "G118": "a kind is not known here, so it is not checked",
+    "G201": "a guard is no expression",
+    "G202": "a name in a guard does not exist",
+    "G203": "a field in a guard does not exist",
+    "G204": "types in a guard do not fit",
+    "G205": "a guard is always true, or always false",
+    "G206": "a guard is asked a second time, so its edge is never taken",
+    "G207": "a guard is defined by itself",
+    "G208": "a guard has the name of a slot",
+    "G209": "a guard is not used",
+    "G301": "a slot is read that nothing writes and nobody supplies",
+    "G302": "a resource has the name of a setting elsewhere",
+    "G303": "a slot is read that is never written before",
+    "G304": "a slot is read that is not written on every path",
+    "G305": "a slot is written that nobody reads before it is written again",
+    "G306": "a slot that is read outside stays inside a nested graph",
+    "G401": "a step without gradients",
+    "G402": "gradients are added to clipped ones",
+    "G403": "two steps with the same gradients",
+    "G404": "gradients are cleared that nobody used",
+    "G405": "gradients are added to those of the step before",
+    "G406": "gradients are clipped or unscaled after the step",
+    "G407": "the run can end with gradients that nobody used",
+    "G408": "an optimizer is never stepped",
+    "G409": "a loss is divided by a window that nobody asks for",
+    "G410": "a node does not say which of several optimizers it is for",
+    "G411": "gradients are clipped, unscaled or used where there are none",
+    "G412": "gradients are unscaled after they were clipped",
+    "G501": "the run can go round for ever",
+    "G502": "a loop is left by nothing that changes in it",
+    "G601": "the run can train without a moment at which it can be saved",
+    "G602": "a checkpoint is asked for where something alive cannot be saved",
+}
+
+_WARNINGS = frozenset({"G117", "G118", "G209"})
+
+
+def can_be_allowed(code: str) -> bool:
+    """True for what a graph can say is meant so; what makes it no graph at all cannot be meant.
+
+    >>> can_be_allowed("G404"), can_be_allowed("G104"), can_be_allowed("G209")
+    (True, False, True)
+    """
+    return code >= "G3" or code in _WARNINGS

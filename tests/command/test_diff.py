@@ -1,0 +1,240 @@
+"""`graphtrain diff`, and resumes on a changed graph as they are typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.command.conftest import Command
+from tests.command.running import arguments, environment
+
+MINE = 'format = 1\nextends = "fit"\nname = "fit"\n'
+RENAMED = MINE + '[[edit]]\nrename = "decide"\nnew = "what_now"\n'
+NOISY = """
+from graphtrain import node
+
+@node(writes="noise")
+def draw_noise(): return torch.zeros(1)
+
+@node
+def use_noise(noise): pass
+"""
+# Drawn at the beginning of an epoch, and used in its midst.
+NEEDS_NOISE = (
+    MINE + 'allow = ["G303", "G304"]\n'
+    '[[edit]]\ninsert = "draw"\nuse = "draw_noise"\nbefore = "begin_epoch"\n'
+    '[[edit]]\ninsert = "use"\nuse = "use_noise"\nafter = "train_batch"\n'
+)
+RUN = ("run", "tiny.py", "accumulate.every=2", "log.every=1 steps")
+
+
+@pytest.fixture
+def stopped(tiny: Path, command: Command) -> Path:
+    """A run directory ``r`` that stands before ``decide``, one step and one open window in."""
+    (tiny / "tiny.py").write_text((tiny / "tiny.py").read_text() + NOISY)
+    assert command(*RUN, "finish.after=2 epochs", "--run-dir", "r", "--until", "3 batches", "--quiet").code == 0
+    return tiny
+
+
+def status(run_dir: str = "r") -> dict[str, Any]:
+    return json.loads((Path(run_dir) / "status.json").read_text())
+
+
+def weights(run_dir: str) -> dict[str, list[Any]]:
+    newest = sorted((Path(run_dir) / "checkpoints").iterdir())[-1]
+    return {name: one.tolist() for name, one in load_file(newest / "model.safetensors").items()}
+
+
+def whole(command: Command) -> dict[str, list[Any]]:
+    assert command(*RUN, "finish.after=2 epochs", "--run-dir", "whole", "--quiet").code == 0
+    return weights("whole")
+
+
+def resumed_line(err: str) -> str:
+    (line,) = [one for one in err.splitlines() if one.startswith("resumed ")]
+    return line
+
+
+# ---- diff
+
+
+def test_a_table_of_what_differs(command: Command, folder: Path) -> None:
+    (folder / "my.toml").write_text(
+        MINE
+        + '[[edit]]\ninsert = "pause"\nuse = "choice"\nafter = "step"\n[[edit]]\nset = "finish"\nafter = "2 epochs"\n'
+    )
+    result = command("diff", "fit", "my.toml")
+    assert (result.code, result.err) == (0, "")
+    lines = [line.split() for line in result.out.splitlines()]
+    assert lines[0] == ["fit", "->", "my.toml:", "4", "differences"]
+    assert [line for line in lines if line[0] in "+-~"] == [
+        ["~", "parameter", "finish.after", "10", "epochs", "2", "epochs"],
+        ["+", "node", "pause", "choice"],
+        ["~", "edge", "step", "zero_grad", "pause"],
+        ["+", "edge", "pause", "zero_grad"],
+    ]
+
+
+def test_graphs_that_do_not_differ(command: Command) -> None:
+    assert command("diff", "fit", "fit").out == "fit -> fit: no difference\n"
+
+
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("--exit-code",), 1)])
+def test_the_exit_code_says_it_only_when_it_is_asked(words: tuple[str, ...], code: int, command: Command) -> None:
+    assert command("diff", "fit", "evaluate", *words).code == code
+    assert command("diff", "fit", "fit", *words).code == 0
+
+
+def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Command) -> None:
+    (stopped / "my.toml").write_text(MINE)
+    checkpoint = next((stopped / "r" / "checkpoints").iterdir())
+    for one in ("fit", "my.toml"):
+        for other in ("r", str(checkpoint)):
+            out = command("diff", one, other).out
+            assert "3 differences" in out and "accumulate.every" in out, (one, other)
+    assert "no difference" in command("diff", "r", str(checkpoint)).out
+    assert command("show", "r").out.startswith("fit  start: decide")
+
+
+def test_an_unsound_checkpoint_is_passed_over(stopped: Path, command: Command) -> None:
+    more = ("finish.after=5 epochs", "checkpoint.keep=100", "--until", "5 batches", "--quiet")
+    assert command(*RUN, *more, "--run-dir", "r").code == 0
+    checkpoints = sorted((stopped / "r" / "checkpoints").iterdir())
+    assert "5 epochs" in command("diff", "fit", "r").out
+    for later in checkpoints[1:]:
+        data = bytearray((later / "model.safetensors").read_bytes())
+        data[-1] ^= 1
+        (later / "model.safetensors").write_bytes(data)
+    result = command("diff", "fit", "r")
+    assert "2 epochs" in result.out and "passed over an unsound checkpoint" in result.err
+    named = command("diff", "fit", str(checkpoints[-1]))
+    assert named.code == 1 and "is not as it was written" in named.err
+
+
+def test_a_renaming_is_guessed_in_words_and_taken_when_it_is_said(command: Command, folder: Path) -> None:
+    (folder / "my.toml").write_text(RENAMED)
+    guessed = command("diff", "fit", "my.toml").out
+    assert guessed.endswith("`decide` and `what_now` are alike: a renaming? --rename decide=what_now\n")
+    assert command("diff", "fit", "my.toml", "--rename", "decide=what_now").out == "fit -> my.toml: no difference\n"
+    refused = command("diff", "fit", "my.toml", "--rename", "decid=what_now")
+    assert refused.code == 2 and "did you mean `decide`" in refused.err
+
+
+@pytest.mark.parametrize(
+    "words", [("nix", "fit"), ("fit", "nix.toml"), ("fit", "empty"), ("fit", "fit", "-o", "x.bmp")]
+)
+def test_what_cannot_be_compared(words: tuple[str, ...], folder: Path, command: Command) -> None:
+    (folder / "empty" / "checkpoints").mkdir(parents=True)
+    result = command("diff", *words)
+    assert result.code == 2 and result.err.startswith("error: ") and "Traceback" not in result.err
+
+
+def test_a_picture(command: Command, folder: Path) -> None:
+    result = command("diff", "fit", "evaluate", "-o", "difference.svg")
+    assert result.code == 0 and result.out.endswith("wrote difference.svg\n")
+    assert "<svg" in (folder / "difference.svg").read_text()
+
+
+def test_a_run_directory_needs_no_torch(stopped: Path) -> None:
+    command = [sys.executable, "-X", "importtime", *arguments("diff", "fit", "r")[1:]]
+    done = subprocess.run(command, cwd=stopped, capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0 and "accumulate.every" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "graphtrain.storage.manifest" in imported
+    assert not {name for name in imported if name in ("torch", "numpy") or name.startswith("graphtrain.nodes")}
+
+
+# ---- every class of change on a resume
+
+
+def test_identical(stopped: Path, command: Command) -> None:
+    result = command(*RUN, "finish.after=2 epochs", "--run-dir", "r")
+    assert result.code == 0 and resumed_line(result.err).endswith("unchanged: exact")
+    assert "graph" not in resumed_line(result.err)
+    assert weights("r") == whole(command)
+
+
+def test_cosmetic(stopped: Path, command: Command) -> None:
+    (stopped / "my.toml").write_text(MINE.replace('"fit"\n', '"mine"\n').replace('extends = "mine"', 'extends = "fit"'))
+    result = command(*RUN, "finish.after=2 epochs", "--run-dir", "r", "--graph", "my.toml")
+    assert "; in the graph only name fit -> mine; " in resumed_line(result.err)
+    assert resumed_line(result.err).endswith("exact")
+    assert weights("r") == whole(command)
+
+
+def test_compatible(stopped: Path, command: Command) -> None:
+    result = command(*RUN, "finish.after=2 epochs", "checkpoint.every=1 batches", "--run-dir", "r")
+    assert result.code == 0
+    assert resumed_line(result.err).endswith('changed: checkpoint.every ["1 epochs", "10 minutes"] -> 1 batches')
+    assert weights("r") == whole(command)
+    assert Path("r/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
+
+
+def test_a_lost_position(stopped: Path, command: Command) -> None:
+    (stopped / "my.toml").write_text(RENAMED)
+    words = (*RUN, "finish.after=2 epochs", "--run-dir", "r", "--graph", "my.toml")
+    before = status()
+    (position,) = {before["position"]}
+    (stopped / "my.toml").write_text(RENAMED.replace("decide", position))
+    refused = command(*words)
+    assert refused.code == 2
+    assert f"the run stands before the node `{position}`, which this graph does not have" in refused.err
+    assert f"--rename {position}=what_now" in refused.err
+    assert status() == before
+    result = command(*words, "--rename", f"{position}=what_now")
+    assert result.code == 0 and f"node {position} renamed what_now" in resumed_line(result.err)
+    assert weights("r") == whole(command)
+    assert "rename" not in command(*words).err, "once is enough"
+
+
+@pytest.mark.parametrize("text", ["decide", "=x", "decide=", "decide=a,decide=b"])
+def test_a_renaming_that_is_none(text: str, stopped: Path, command: Command) -> None:
+    words = [word for one in text.split(",") for word in ("--rename", one)]
+    result = command(*RUN, "--run-dir", "r", *words)
+    assert result.code == 2 and result.err.startswith("error: --rename: ")
+
+
+def test_missing_slots(stopped: Path, command: Command) -> None:
+    (stopped / "my.toml").write_text(NEEDS_NOISE)
+    position = status()["position"]
+    before = status()
+    refused = command(*RUN, "finish.after=2 epochs", "--run-dir", "r", "--graph", "my.toml")
+    assert refused.code == 2
+    assert f"this graph needs the slot `noise` at `{position}`" in refused.err and "`use` reads it" in refused.err
+    assert status() == before
+    result = command("run", "tiny.py", "--graph", "saved", "--run-dir", "r")
+    assert result.code == 0 and weights("r") == whole(command)
+
+
+def test_the_saved_graph(stopped: Path, command: Command) -> None:
+    result = command("run", "tiny.py", "--graph", "saved", "--run-dir", "r")
+    assert resumed_line(result.err).endswith("unchanged: exact")
+    assert weights("r") == whole(command)
+    longer = command("run", "tiny.py", "finish.after=3 epochs", "--graph", "saved", "--run-dir", "r")
+    assert "changed: finish.after 2 epochs -> 3 epochs" in resumed_line(longer.err)
+    assert status()["epoch"] == 3
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+def test_the_saved_graph_of_a_named_checkpoint_and_of_a_fork(by_path: bool, stopped: Path, command: Command) -> None:
+    (checkpoint,) = (stopped / "r" / "checkpoints").iterdir()
+    more = ("finish.after=5 epochs", "checkpoint.keep=100", "--until", "5 batches", "--quiet")
+    assert command(*RUN, *more, "--run-dir", "r").code == 0
+    named = str(checkpoint) if by_path else checkpoint.name
+    result = command("run", "tiny.py", "--graph", "saved", "--run-dir", "r", "--resume", named)
+    assert result.code == 0 and status()["epoch"] == 2
+    forked = command("run", "tiny.py", "--graph", "saved", "--run-dir", "other", "--fork", "r")
+    assert forked.code == 0 and "finish.after" in command("diff", "fit", "other").out
+    assert "finish.after" in command("run", "tiny.py", "--graph", "saved", "--run-dir", "r", "--help").out
+
+
+@pytest.mark.parametrize("words", [(), ("--run-dir", "none"), ("--run-dir", "none", "--resume", "never")])
+def test_there_is_no_saved_graph(words: tuple[str, ...], tiny: Path, command: Command) -> None:
+    result = command("run", "tiny.py", "--graph", "saved", *words)
+    assert result.code == 2 and result.err.startswith("error: ") and not (tiny / "none").exists()

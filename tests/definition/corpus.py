@@ -1,0 +1,499 @@
+"""Broken graphs: each a small edit of a shipped one, with all that must be said of it, and nothing else may be."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from graphtrain import Edge, Graph, Node, Trigger, node, progress
+from graphtrain.kind import DECLARED, Kind, kind_of
+
+FIT = Graph.load("fit")
+EVALUATE = Graph.load("evaluate")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A graph and what is wrong with it.
+
+    Attributes:
+        title: what a person did.
+        graph: makes it.
+        expected: code and place of every problem, such as ``"G404 nodes.zero_grad"``, in the order of the report.
+    """
+
+    title: str
+    graph: Callable[[], Graph]
+    expected: tuple[str, ...]
+
+
+def edited(title: str, edit: Callable[[Graph], Graph], *expected: str, of: Graph = FIT) -> Broken:
+    """An edit in Python."""
+    return Broken(title, lambda: edit(of), expected)
+
+
+def overlaid(title: str, text: str, *expected: str, of: str = "fit") -> Broken:
+    """An overlay in TOML."""
+    return Broken(title, lambda: Graph.loads(f'format = 1\nname = "broken"\nextends = "{of}"\n{text}'), expected)
+
+
+# --- Kinds that stand in for a user's own. The graphs hold them, so that nothing stays declared. ---------------------
+
+
+class Tick:
+    """Count its visits."""
+
+    ticks: int = progress(0)
+
+    def __call__(self) -> None:
+        self.ticks += 1
+
+
+class TickAtTimes(Tick):
+    """Count its visits, of which only some do anything."""
+
+    every: Trigger = Trigger("2 steps")
+
+
+class ScoreAtTimes:
+    """Write a number, at times."""
+
+    every: Trigger = Trigger("2 steps")
+
+    def __call__(self) -> float:
+        return 0.0
+
+
+class HoldsOpen:
+    """Write what cannot be saved."""
+
+    def __call__(self) -> object:
+        return object()
+
+
+class SetUpWith:
+    """Read a slot when the graph is entered."""
+
+    def setup(self, loss: Any) -> None: ...
+
+    def __call__(self) -> None: ...
+
+
+def _half_lbfgs(batch: Any) -> None: ...
+
+
+def _own_pass() -> None: ...
+
+
+def _perturb() -> None: ...
+
+
+def _unscale() -> None: ...
+
+
+def _use_loss(loss: Any) -> None: ...
+
+
+def _score() -> float:
+    return 0.0
+
+
+def _read_score(score: Any) -> None: ...
+
+
+def _read_stream(stream: Any) -> None: ...
+
+
+def _read_metrics(metrics: Any) -> None: ...
+
+
+def _pass_batch(batch: Any, samples: Any) -> tuple[Any, Any]:
+    return batch, samples
+
+
+_MARKS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "tick": (Tick, {}),
+    "tick_at_times": (TickAtTimes, {}),
+    "holds_open": (HoldsOpen, {"writes": "stream", "transient": "stream"}),
+    "set_up_with": (SetUpWith, {}),
+    "half_lbfgs": (_half_lbfgs, {"effects": ("backward", "step")}),
+    "own_pass": (_own_pass, {"effects": "backward"}),
+    "perturb": (_perturb, {"effects": ("use", "zero_grad")}),
+    "unscale": (_unscale, {"effects": "unscale"}),
+    "use_loss": (_use_loss, {}),
+    "score": (_score, {"writes": "score"}),
+    "score_at_times": (ScoreAtTimes, {"writes": "score"}),
+    "read_score": (_read_score, {}),
+    "read_stream": (_read_stream, {}),
+    "read_metrics": (_read_metrics, {}),
+    "pass_batch": (_pass_batch, {"writes": ("batch", "samples")}),
+}
+
+
+@functools.cache
+def own(name: str) -> Kind:
+    """A stand-in by its name."""
+    implementation, declared = _MARKS[name]
+    return undeclared(name, implementation, **declared)
+
+
+def undeclared(name: str, implementation: Any, **declared: Any) -> Kind:
+    """The kind of a function or class that no other graph finds by its name."""
+    before = dict(DECLARED)
+    try:
+        return kind_of(node(name=name, **declared)(implementation))
+    finally:
+        DECLARED.clear()
+        DECLARED.update(before)
+
+
+def use(graph: Graph, name: str, kind: str | None = None, **where: Any) -> Graph:
+    """Insert a node of a stand-in kind."""
+    return graph.insert(name, own(kind or name).implementation, **where)
+
+
+def bound(*names: str) -> Callable[[Graph], Graph]:
+    """Bind the optimizer of nodes: ``bound("d step zero_grad")``."""
+
+    def edit(graph: Graph) -> Graph:
+        for text in names:
+            optimizer, *nodes = text.split()
+            for name in nodes:
+                graph = graph.set(name, reads={"optimizer": optimizer})
+        return graph
+
+    return edit
+
+
+_ALL = "train_batch accumulate clip step zero_grad"
+
+
+def two_optimizers(graph: Graph = FIT) -> Graph:
+    """`fit` for the optimizer `g`, and after its `zero_grad` one pass, step and clearing for `d`."""
+    graph = bound(f"g {_ALL}")(graph)
+    for name, kind, after in (
+        ("d_batch", "train_batch", "zero_grad"),
+        ("d_step", "step", "d_batch"),
+        ("d_zero", "zero_grad", "d_step"),
+    ):
+        graph = graph.insert(name, kind, after=after, reads={"optimizer": "d"})
+    return graph
+
+
+def tiny(
+    nodes: dict[str, Any], edges: dict[str, list[str]], guards: dict[str, str] | None = None, **more: Any
+) -> Graph:
+    """A graph from kinds by name: ``tiny({"a": "tick"}, {"a": ["a if again", "end"]}, {"again": "a.ticks < 3"})``."""
+
+    def made(name: str, value: Any) -> Node:
+        if isinstance(value, Node):
+            return replace(value, name=name)
+        if isinstance(value, Graph):
+            return Node(name, "nested", body=value)
+        kind = own(value) if value in _MARKS else None
+        return Node(name, value, kind=kind)
+
+    def edge(text: str) -> Edge:
+        target, _, guard = text.partition(" if ")
+        return Edge(target, guard or None)
+
+    return Graph(
+        "tiny",
+        next(iter(nodes)),
+        {name: made(name, value) for name, value in nodes.items()},
+        {name: tuple(map(edge, leaving)) for name, leaving in edges.items()},
+        guards or {},
+        **more,
+    )
+
+
+# What is asked of a step by step graph: fetch, pass, step, clear, and again until there is no more.
+_PLAIN = {
+    "next_batch": ["train_batch"],
+    "train_batch": ["step"],
+    "step": ["zero_grad"],
+    "zero_grad": ["end if done", "next_batch"],
+}
+_DONE = {"done": "next_batch.last"}
+
+
+def plain(**edges: list[str]) -> Graph:
+    """The smallest sound training, with some of its edges, and their nodes, changed."""
+    every = {**_PLAIN, **edges}
+    return tiny({name: name for name in every}, every, _DONE)
+
+
+STRUCTURE = [
+    edited("a start that does not exist", lambda g: replace(g, start="decid"), "G101 start"),
+    edited("a clock of a removed node", lambda g: g.remove("step"), "G101 clock.steps"),
+    overlaid("a kind misspelt", '[[edit]]\nreplace = "clip"\nuse = "clpi"', "G102 nodes.clip"),
+    edited("a kind misspelt inside", lambda g: g.set("validate", graph=EVALUATE.replace("eval_batch", "evalbatch")),
+           "G102 validate/nodes.eval_batch"),
+    overlaid("a parameter of another library", '[[edit]]\nset = "clip"\ngradient_clip_val = 1.0',
+             "G103 nodes.clip.gradient_clip_val"),
+    overlaid("a number where a trigger is", '[[edit]]\nset = "finish"\nafter = 10', "G104 nodes.finish.after"),
+    edited("a window of nothing", lambda g: g.set("accumulate", every=0), "G104 nodes.accumulate.every"),
+    edited("a guard nobody defined", lambda g: g.connect("decide", "log", when="log_du"), "G105 edges.decide"),
+    overlaid("a unit in the singular", '[[edit]]\nset = "validate"\nevery = "1 epoch"', "G106 nodes.validate.every"),
+    edited("nodes cut off", lambda g: g.redirect("step", "zero_grad", "decide"), "G107 nodes.zero_grad"),
+    edited("a node that leads nowhere", lambda g: g.redirect("zero_grad", "decide", "zero_grad"),
+           "G108 nodes.zero_grad", "G108 nodes.clip", "G108 nodes.step"),
+    edited("no way on", lambda g: g.disconnect("finish", "decide"), "G109 edges.finish"),
+    edited("an edge behind one always taken",
+           lambda g: replace(g, edges={**g.edges, "step": (Edge("zero_grad"), Edge("decide", "log_due"))}),
+           "G110 edges.step"),
+    edited("an edge twice", lambda g: g.connect("decide", "validate", when="val_check_batch"), "G111 edges.decide"),
+    edited("a node not connected", lambda g: g.insert("pause", "choice"), "G113 edges.pause"),
+    edited("a name that no guard can read", lambda g: g.rename("step", "the step"), "G114 nodes.the step"),
+    edited("a slot that a kind does not read", lambda g: g.set("step", reads={"optimiser": "d"}),
+           "G115 nodes.step.reads"),
+    edited("an output that nobody writes", lambda g: replace(g, outputs=("metric",)), "G115 outputs", of=EVALUATE),
+    edited("a clock of what is no number", lambda g: g.clock("rounds", "next_batch.last"), "G116 clock.rounds"),
+    edited("a code that does not exist is allowed", lambda g: replace(g, allow=("G999",)), "G117 allow"),
+    edited("what cannot be allowed is", lambda g: replace(g, allow=("G101",)), "G117 allow"),
+    edited("a kind from a script", lambda g: g.insert("my_penalty", after="train_batch"), "G118 nodes.my_penalty"),
+    edited("a kind from a script inside", lambda g: g.set("validate", graph=EVALUATE.replace("eval_batch", "judge")),
+           "G118 validate/nodes.eval_batch"),
+]  # fmt: skip
+
+GUARDS = [
+    overlaid("an assignment", '[[edit]]\nguard = "log_due"\nexpression = "log.due = True"', "G201 guards.log_due"),
+    edited("a guard misspelt in a guard", lambda g: g.guard("finished", "finish_due"), "G202 guards.finished"),
+    edited("a field misspelt", lambda g: g.guard("epoch_done", "next_batch.lst"), "G203 guards.epoch_done"),
+    edited("a number where a truth value is", lambda g: g.guard("log_due", "step.steps"), "G204 guards.log_due"),
+    edited("a guard that always holds", lambda g: g.guard("log_due", "True or log.due"), "G205 guards.log_due"),
+    edited("the same question twice", lambda g: g.guard("schedule_due", "checkpoint.due"), "G206 edges.decide"),
+    edited("a guard by itself", lambda g: g.guard("window_cut", "window_cut or finish.due"), "G207 guards.window_cut"),
+    edited("a guard called as a slot", lambda g: g.guard("samples", "next_batch.last").connect(
+        "step", "decide", when="samples"), "G208 guards.samples"),
+    overlaid("a guard nobody names", '[[edit]]\nguard = "spare"\nexpression = "log.due"', "G209 guards.spare"),
+]  # fmt: skip
+
+DATA = [
+    edited("training before there is a batch", lambda g: replace(g, start="train_batch"), "G304 nodes.train_batch"),
+    edited("training without fetching",
+           lambda g: replace(g, start="train_batch").redirect("zero_grad", "next_batch", "train_batch").set(
+               "zero_grad").remove("next_batch"),
+           "G202 guards.done", of=plain()),
+    edited("a reader that the writer comes after", lambda g: use(g, "read_score", before="train_batch").insert(
+        "score", own("score").implementation, before="finish"), "G303 nodes.read_score"),
+    edited("a reader before the only writer",
+           lambda g: use(use(g, "read_score", before="next_batch"), "score", before="end"), "G303 nodes.read_score",
+           of=EVALUATE),
+    edited("reading before writing in a nested graph",
+           lambda g: g.set("validate", graph=use(use(EVALUATE, "read_score", before="next_batch"), "score",
+                                                 before="end_evaluation")),
+           "G303 validate/nodes.read_score"),
+    edited("a split that is not written yet", lambda g: replace(g, start="next_batch").redirect(
+        "begin_evaluation", "next_batch", "eval_batch").redirect("next_batch", "eval_batch", "begin_evaluation"),
+           "G304 nodes.end_evaluation", of=EVALUATE),
+    edited("a slot written on one branch only",
+           lambda g: use(use(g, "score", before="clip"), "read_score", before="end_epoch"),
+           "G304 nodes.read_score"),
+    edited("a slot written when a guard held", lambda g: use(use(g, "score", between=("decide", "log")), "read_score",
+                                                             after="zero_grad"), "G304 nodes.read_score"),
+    edited("a loss before the first batch", lambda g: use(g, "use_loss", between=("decide", "log")),
+           "G304 nodes.use_loss"),
+    edited("metrics before the first validation", lambda g: use(g, "read_metrics", before="schedule"),
+           "G304 nodes.read_metrics"),
+    edited("a slot that a skipped node writes",
+           lambda g: use(use(g, "score_at_times", after="train_batch"), "read_score", after="score_at_times"),
+           "G304 nodes.read_score"),
+    edited("a guard that reads a slot before it is written", lambda g: g.guard("log_due", "log.due and loss > 0"),
+           "G304 edges.decide"),
+    edited("a guard that reads a slot never written before",
+           lambda g: use(g, "score", before="end").connect("next_batch", "end_evaluation", when="sure").guard(
+               "sure", "score > 1"), "G303 edges.next_batch", of=EVALUATE),
+    edited("a guard on a slot written on one branch",
+           lambda g: use(g, "score", before="clip").guard("good", "score > 1").connect("accumulate", "zero_grad",
+                                                                                          when="good", first=False),
+           "G304 edges.accumulate", "G404 nodes.zero_grad"),
+    edited("set up with what is written later", lambda g: use(g, "set_up_with", after="step"),
+           "G303 nodes.set_up_with"),
+    edited("a body set up with what comes after it",
+           lambda g: replace(use(g, "warm", "tick", before="decide"), start="warm").set("validate", graph=use(
+               EVALUATE, "set_up_with", before="end_evaluation")).insert(
+                   "first", "nested", before="warm").set(
+                       "first", graph=use(EVALUATE, "set_up_with", after="eval_batch")),
+           "G304 nodes.first"),
+    edited("a write that nobody reads", lambda g: use(g, "pass_batch", after="train_batch"), "G305 nodes.pass_batch"),
+    edited("a batch thrown away", lambda g: g.insert("skip", "next_batch", after="next_batch").set(
+        "skip", reads={"train_data": "other"}), "G305 nodes.next_batch"),
+    edited("a score after its reader",
+           lambda g: use(use(use(g, "score", after="begin_evaluation"), "read_score", after="score"), "again", "score",
+                         before="end"), "G305 nodes.again", of=EVALUATE),
+    edited("an output that nobody names",
+           lambda g: use(g.set("validate", graph=replace(EVALUATE, outputs=())), "read_metrics", after="validate"),
+           "G306 nodes.read_metrics"),
+    edited("a slot of a body that does not leave it",
+           lambda g: use(g.set("validate", graph=use(EVALUATE, "score", after="eval_batch")), "read_score",
+                         after="validate"), "G306 nodes.read_score"),
+    edited("an output written on one branch only",
+           lambda g: g.set("validate", graph=replace(use(EVALUATE, "score", between=("eval_batch", "next_batch")),
+                                                     outputs=("metrics", "score"))), "G304 nodes.validate"),
+]  # fmt: skip
+
+
+GRADIENTS = [
+    edited("the step without its window", lambda g: g.guard("accumulation_reached", "window_complete or window_cut"),
+           "G411 nodes.clip", "G401 nodes.step"),
+    edited("the step straight after the data", lambda g: g.redirect("next_batch", "accumulate", "clip"),
+           "G411 nodes.clip", "G401 nodes.step"),
+    edited("a step before the backward pass", lambda g: g.insert("early", "step", before="train_batch"),
+           "G401 nodes.early", "G405 nodes.train_batch"),
+    edited("no backward pass at all", lambda g: g.remove("train_batch"), "G401 nodes.step"
+           , of=plain()),
+    edited("a step of another optimizer", lambda g: two_optimizers(g).set("d_step", reads={"optimizer": "g"}),
+           "G401 nodes.d_step", "G408 nodes.d_batch"),
+    overlaid("two steps in a row", '[[edit]]\ninsert = "again"\nuse = "step"\nafter = "step"', "G403 nodes.again"),
+    edited("a second step on one branch", lambda g: g.insert("again", "step", between=("decide", "log")).redirect(
+        "zero_grad", "decide", "log").redirect("step", "zero_grad", "decide"), "G107 nodes.zero_grad"),
+    edited("a step, and the same step before it", lambda g: g.insert("again", "step", before="clip"),
+           "G406 nodes.clip", "G403 nodes.step"),
+    edited("zero_grad inside a window", lambda g: g.redirect("train_batch", "accumulate", "zero_grad").redirect(
+        "zero_grad", "decide", "accumulate"), "G404 nodes.zero_grad"),
+    edited("cleared before every batch", lambda g: g.insert("clear", "zero_grad", before="train_batch"),
+           "G404 nodes.clear"),
+    edited("cleared where the data ends", lambda g: g.insert("clear", "zero_grad", before="end_epoch").guard(
+        "window_cut", "finish.due"), "G404 nodes.clear"),
+    edited("cleared between clipping and the step", lambda g: g.insert("clear", "zero_grad", after="clip"),
+           "G404 nodes.clear", "G401 nodes.step"),
+    edited("fresh gradients cleared after the pass", lambda g: g.insert("clear", "zero_grad", after="train_batch"),
+           "G404 nodes.clear"),
+    edited("cleared before the step", lambda g: g.redirect("clip", "step", "zero_grad").redirect(
+        "zero_grad", "decide", "step").redirect("step", "zero_grad", "decide"), "G404 nodes.zero_grad",
+           "G401 nodes.step"),
+    edited("a backward pass after clipping", lambda g: g.insert("more", "train_batch", after="clip"),
+           "G402 nodes.more"),
+    edited("clipped with every pass of a window", lambda g: g.insert("each", "clip", after="train_batch"),
+           "G402 nodes.train_batch"),
+    edited("zero_grad removed", lambda g: g.remove("zero_grad"), "G405 nodes.train_batch"),
+    edited("zero_grad on one branch only", lambda g: g.guard("often", "step.steps % 2 == 0").connect(
+        "step", "decide", when="often"), "G405 nodes.train_batch"),
+    edited("zero_grad of another optimizer", lambda g: two_optimizers(g).set("d_zero", reads={"optimizer": "g"}),
+           "G405 nodes.d_batch"),
+    edited("clip after step", lambda g: g.remove("clip").insert("clip", after="step"), "G406 nodes.clip"),
+    edited("unscale after step", lambda g: use(g, "unscale", after="step"), "G406 nodes.unscale"),
+    edited("unscale after clip", lambda g: use(g, "unscale", after="clip"), "G412 nodes.unscale"),
+    edited("unscale where there is nothing", lambda g: use(g, "unscale", before="train_batch"),
+           "G411 nodes.unscale", of=plain()),
+    edited("clip where there is nothing", lambda g: g.insert("early", "clip", before="train_batch"), "G411 nodes.early",
+           of=plain()),
+    edited("clip after zero_grad", lambda g: g.insert("late", "clip", after="zero_grad"), "G411 nodes.late"),
+    edited("perturbing twice", lambda g: use(use(g, "perturb", after="train_batch"), "again", "perturb",
+                                             after="perturb"),
+           "G411 nodes.again", "G401 nodes.step", of=plain()),
+    edited("end with an open window", lambda g: g.guard("finished", "finish.due or next_batch.empty"),
+           "G407 nodes.finish"),
+    edited("end in the middle", lambda g: g.connect("train_batch", "end", when="finished").guard(
+        "finished", "next_batch.last"), "G407 nodes.train_batch", of=plain()),
+    edited("end after clipping", lambda g: g.guard("late", "finish.due").connect("clip", "end", when="late"),
+           "G407 nodes.clip"),
+    edited("step removed", lambda g: g.remove("step").clock("steps", "zero_grad.runs"), "G408 nodes.train_batch"),
+    edited("step bypassed", lambda g: g.replace("step", "choice").clock("steps", "step.runs"),
+           "G408 nodes.train_batch"),
+    edited("an optimizer never stepped", lambda g: two_optimizers(g).remove("d_step"), "G408 nodes.d_batch"),
+    edited("accumulate bypassed to decide", lambda g: g.redirect("train_batch", "accumulate", "decide"),
+           "G409 nodes.train_batch"),
+    edited("accumulate bypassed to clip", lambda g: g.redirect("train_batch", "accumulate", "clip"),
+           "G409 nodes.train_batch"),
+    edited("accumulate bypassed, with a window", lambda g: g.set("accumulate", every=4).redirect(
+        "train_batch", "accumulate", "clip"), "G409 nodes.train_batch"),
+    edited("a critic that divides, and is not asked", lambda g: two_optimizers(g).set("d_batch", reads={
+        "window": "accumulate.every"}), "G409 nodes.d_batch"),
+    edited("one effect not bound", lambda g: bound("d train_batch accumulate clip step")(g), "G410 nodes.zero_grad"),
+    edited("a step not bound", lambda g: two_optimizers(g).insert("more", "clip", after="d_batch"),
+           "G410 nodes.more"),
+    edited("a window not bound", lambda g: _unbound_window(two_optimizers(g)), "G410 nodes.accumulate"),
+    edited("two effects not bound", lambda g: bound("d train_batch accumulate step")(g), "G410 nodes.clip",
+           "G410 nodes.zero_grad"),
+    edited("lbfgs without its clearing", lambda g: g.replace("zero_grad", "choice").remove("step").replace(
+        "train_batch", own("half_lbfgs").implementation), "G405 nodes.train_batch", of=plain()),
+    edited("an open window at the end of a nested training", lambda g: tiny(
+        {"fold": g.guard("finished", "finish.due or next_batch.empty")}, {"fold": ["end"]}),
+           "G407 nodes.fold"),
+]  # fmt: skip
+
+
+def _unbound_window(graph: Graph) -> Graph:
+    accumulate = replace(graph.nodes["accumulate"], reads={})
+    return replace(graph, nodes={**graph.nodes, "accumulate": accumulate})
+
+
+LOOPS = [
+    edited("a loop of junctions", lambda g: g.insert("wait", "choice", between=("step", "zero_grad")).insert(
+        "more", "choice").connect("more", "wait").guard("slow", "clip.max_norm > 3").connect(
+            "wait", "more", when="slow"), "G501 nodes.wait"),
+    edited("a junction that waits for a parameter", lambda g: g.insert("wait", "choice", after="step").guard(
+        "slow", "accumulate.every > 1").connect("wait", "wait", when="slow"), "G501 nodes.wait"),
+    edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
+    edited("a loop of validation without data", lambda g: g.guard("val_check_batch", "step.steps > 3"),
+           "G501 nodes.decide"),
+    edited("a loop that nobody counts", lambda g: g.guard("done", "clip.max_norm > 1"),
+           "G501 nodes.next_batch", of=plain(train_batch=["clip"], clip=["step"])),
+    edited("a loop of the clock of another loop", lambda g: tiny(
+        {"a": "tick", "b": "tick", "c": "tick"}, {"a": ["b"], "b": ["c if far", "b"], "c": ["end"]},
+        {"far": "a.ticks > 3"}), "G501 nodes.b"),
+    edited("a loop by a slot that nobody in it writes", lambda g: tiny(
+        {"next_batch": "next_batch", "score": "score", "wait": "tick"},
+        {"next_batch": ["score"], "score": ["wait"], "wait": ["end if good", "wait"]}, {"good": "score > 1"}),
+           "G501 nodes.wait"),
+    edited("skipped for ever", lambda g: tiny(
+        {"a": "tick_at_times", "b": "choice"}, {"a": ["b"], "b": ["end if far", "a"]}, {"far": "a.ticks > 3"},
+        units={"steps": "a.ticks"}), "G501 nodes.a"),
+    edited("a trigger that only fires once", lambda g: tiny(
+        {"c": "tick", "a": "tick_at_times", "b": "choice"}, {"c": ["a"], "a": ["b"], "b": ["end if again", "a"]},
+        {"again": "a.due"}, units={"steps": "c.ticks"}), "G501 nodes.a"),
+    edited("a count of passes as the only progress", lambda g: g.insert("accumulate", after="train_batch").guard(
+        "done", "accumulate.count > 3"), "G501 nodes.next_batch", of=plain()),
+    edited("a count that is cleared as often as it grows", lambda g: tiny(
+        {"train_batch": "own_pass", "accumulate": "accumulate", "step": "step", "zero_grad": "zero_grad"},
+        {"train_batch": ["accumulate"], "accumulate": ["step if full", "train_batch"], "step": ["zero_grad"],
+         "zero_grad": ["end if many", "train_batch"]},
+        {"full": "accumulate.count >= accumulate.every", "many": "accumulate.count > 9"}), "G501 nodes.train_batch"),
+    edited("clearing over and over", lambda g: tiny(
+        {"accumulate": "accumulate", "zero_grad": "zero_grad"},
+        {"accumulate": ["zero_grad"], "zero_grad": ["end if some", "accumulate"]}, {"some": "accumulate.count > 0"}),
+           "G501 nodes.accumulate"),
+    edited("a loop inside a nested graph", lambda g: g.guard("last_batch", "begin_evaluation.runs > 3").guard(
+        "data_exhausted", "begin_evaluation.runs > 4"), "G501 nodes.next_batch", of=EVALUATE),
+    edited("a nested graph that goes round", lambda g: g.set("validate", graph=EVALUATE.guard(
+        "last_batch", "begin_evaluation.runs > 3").guard("data_exhausted", "begin_evaluation.runs > 4")),
+           "G501 validate/nodes.next_batch"),
+    edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
+           "G407 nodes.finish", "G502 edges.decide"),
+    edited("an exit by a node outside", lambda g: tiny(
+        {"a": "tick", "b": "tick", "c": "choice"},
+        {"a": ["b"], "b": ["end if far", "c"], "c": ["b if odd", "b"]},
+        {"far": "a.ticks > 3", "odd": "b.ticks % 2 == 1"}), "G502 edges.b"),
+    edited("an exit by a parameter inside", lambda g: g.guard("last_batch", "next_batch.limit == 3").redirect(
+        "next_batch", "end_evaluation", "eval_batch").connect("eval_batch", "next_batch", when="data_exhausted"),
+           "G502 edges.eval_batch", of=EVALUATE),
+    edited("a loop that another's progress guards", lambda g: tiny(
+        {"a": "tick", "b": "tick", "c": "tick"},
+        {"a": ["b"], "b": ["c if more", "end"], "c": ["b if odd", "b"]},
+        {"more": "a.ticks > 3", "odd": "c.ticks % 2 == 1"}), "G502 edges.b"),
+]  # fmt: skip
+
+SAVING = [
+    edited("a stream that training in a nested graph reads for ever",
+           lambda g: tiny({"fold": use(use(g, "holds_open", before="next_batch"), "read_stream", after="zero_grad")
+                           .redirect("read_stream", "holds_open", "next_batch")}, {"fold": ["end"]}),
+           "G601 fold/nodes.train_batch", of=plain()),
+    edited("a stream opened once and read for ever",
+           lambda g: use(use(g, "holds_open", before="next_batch"), "read_stream", after="zero_grad").redirect(
+               "read_stream", "holds_open", "next_batch"), "G601 nodes.train_batch", of=plain()),
+    edited("a stream opened once an epoch",
+           lambda g: use(use(g, "holds_open", after="begin_epoch"), "read_stream", after="train_batch"),
+           "G304 nodes.read_stream", "G601 nodes.train_batch", "G602 nodes.checkpoint"),
+    edited("a transient slot alive at a checkpoint",
+           lambda g: use(use(g, "holds_open", before="checkpoint"), "read_stream", after="checkpoint"),
+           "G602 nodes.checkpoint"),
+    edited("a checkpoint between opening and reading",
+           lambda g: use(use(g, "holds_open", after="train_batch").insert("save", "checkpoint", after="holds_open"),
+                         "read_stream", after="save"), "G602 nodes.save"),
+]  # fmt: skip
+
+BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *LOOPS, *SAVING]

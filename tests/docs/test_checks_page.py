@@ -1,0 +1,48 @@
+"""`checks.md` has every code that can be raised, once, and no other; its blocks are executed by `test_pages`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import graphtrain
+from graphtrain.checks.codes import CODES
+from tests.docs.blocks import blocks_of
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+SOURCES = Path(graphtrain.__file__).parent
+SECTIONS = {
+    found[1]: text
+    for text in re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]
+    if (found := re.match(r"(G\d\d\d): (.+)\n", text))
+}
+
+
+def raised() -> set[str]:
+    """Every code, G1xx to G6xx, that stands in the sources as one to be raised."""
+    found: set[str] = set()
+    for path in SOURCES.rglob("*.py"):
+        if path.name != "codes.py":
+            found |= set(re.findall(r'"(G[1-6]\d\d)"', path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_the_codes_are_those_that_are_raised() -> None:
+    assert raised() == set(CODES)
+
+
+def test_every_code_has_its_section_in_order() -> None:
+    headings = re.findall(r"^### (G\d\d\d): (.+)$", PAGE, flags=re.MULTILINE)
+    assert headings == list(CODES.items())
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_section_shows_a_graph_with_that_code_alone_and_the_mend(code: str) -> None:
+    section = SECTIONS[code]
+    example, shown = blocks_of(section)
+    assert example.language in ("toml", "python") and shown.language == "text"
+    assert set(re.findall(r"\b(G\d\d\d): ", shown.text)) == {code}
+    assert "*Without the check:* " in section and "*The mend:* " in section

@@ -1,0 +1,137 @@
+"""Two graphs in one picture: everything of both is drawn, once, and what differs looks so in three ways."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from graphtrain.graph import Graph
+from graphtrain.viz.difference import difference_picture
+from graphtrain.viz.dot import to_dot
+from graphtrain.viz.mermaid import to_mermaid
+from graphtrain.viz.picture import Picture, picture
+from graphtrain.viz.render import render, svg
+from graphtrain.viz.theme import DARK, LIGHT, MARKS, SIGNS
+from tests.viz.viz_reading import read_dot
+
+Line = tuple[str, str, str | None]
+
+
+def edited(fit: Graph) -> Graph:
+    return (
+        fit.insert("pause", "choice", after="step")
+        .remove("log", to="decide")
+        .set("accumulate", every=4)
+        .set("validate/next_batch", limit=5)
+        .guard("window_cut", "finish.due")
+        .connect("decide", "pause", when="finished")
+    )
+
+
+def lines(drawn: Picture, *without: str) -> Counter[Line]:
+    """Every drawn edge but those with one of these marks."""
+    return Counter((one.source, one.target, one.guard) for one in drawn.arrows if one.mark not in without)
+
+
+def test_everything_of_both_graphs_is_drawn(fit: Graph) -> None:
+    other = edited(fit)
+    drawn = difference_picture(fit.diff(other))
+    assert lines(drawn, "removed") == lines(picture(other))
+    assert lines(drawn, "added") == lines(picture(fit))
+    marks = {box.key: box.mark for box in drawn.boxes if not box.is_mark}
+    assert {key for key, mark in marks.items() if mark != "removed"} >= set(other.nodes) - {"validate"}
+    assert {key: mark for key, mark in marks.items() if mark != "same"} == {
+        "pause": "added",
+        "log": "removed",
+        "accumulate": "changed",
+        "validate/next_batch": "changed",
+    }
+
+
+def test_numbers_are_those_of_the_graph_that_an_edge_is_in(fit: Graph) -> None:
+    for one in difference_picture(fit.diff(edited(fit))).arrows:
+        if one.source != "decide":
+            continue
+        graph = fit if one.mark == "removed" else edited(fit)
+        assert one.number is not None and str(graph.edges["decide"][one.number - 1]) == (
+            f"{one.target} if {one.guard}" if one.guard else one.target
+        )
+
+
+def test_equal_graphs_are_grey(fit: Graph) -> None:
+    drawn = difference_picture(fit.diff(fit))
+    assert {box.mark for box in drawn.boxes if not box.is_mark} == {"same"}
+    assert {one.mark for one in drawn.arrows} == {""}
+    assert drawn.caption == ("fit", "no difference")
+
+
+def test_another_order_guard_or_start_is_seen(fit: Graph) -> None:
+    from dataclasses import replace
+
+    edges = fit.edges["decide"]
+    other = replace(fit, edges={**fit.edges, "decide": (edges[1], edges[0], *edges[2:])}, start="begin_epoch")
+    drawn = difference_picture(fit.diff(other))
+    changed = {one.target: one.label for one in drawn.arrows if one.mark == "changed"}
+    assert changed == {"end_epoch": "~ 1 epoch_done (was 2)", "log": "~ 2 log_due (was 1)"}
+    starts = {one.target: one.mark for one in drawn.arrows if one.source == "+start"}
+    assert starts == {"decide": "removed", "begin_epoch": "added"}
+    guarded = difference_picture(fit.diff(fit.guard("log_due", "log.due and step.steps > 3")))
+    assert [one.label for one in guarded.arrows if one.mark == "changed"] == ["~ 1 log_due"]
+
+
+def test_what_has_no_place_in_the_drawing_stands_above_it(fit: Graph) -> None:
+    drawn = difference_picture(fit.diff(fit.clock("tokens", "next_batch.samples").guard("window_cut", "finish.due")))
+    assert drawn.caption[2:] == (
+        "~ guard window_cut next_batch.last or finish.due -> finish.due",
+        "+ unit tokens added",
+    )
+
+
+def test_a_mark_is_colour_line_and_sign(fit: Graph) -> None:
+    """So that nobody has to tell colours apart."""
+    drawing = read_dot(to_dot(difference_picture(fit.diff(edited(fit)))))
+    looks = {}
+    for mark, name in (("added", "pause"), ("removed", "log"), ("changed", "accumulate")):
+        node = drawing.nodes[name]
+        assert node["class"] == mark and node["color"] == LIGHT.marked(mark) and f"{SIGNS[mark]} " in node["label"]
+        looks[mark] = (node["style"], node["penwidth"], node.get("peripheries"))
+        colours = {one["color"] for _, _, one in drawing.edges if one.get("class") == mark}
+        assert colours <= {LIGHT.marked(mark)}
+    assert len(set(looks.values())) == 3, "told apart without colour"
+    assert drawing.nodes["step"]["class"] == "same"
+    assert {one["style"] for _, _, one in drawing.edges if one.get("class") == "removed"} == {"dotted"}
+
+
+def test_it_follows_light_and_dark(fit: Graph) -> None:
+    text = svg(fit.diff(edited(fit)))
+    dark = text[text.index("prefers-color-scheme: dark") : text.index("</style>")]
+    for mark in MARKS:
+        assert re.search(rf"\.node\.{mark} polygon[^{{]*\{{ stroke: {DARK.marked(mark)}", dark)
+        assert re.search(rf"\.edge\.{mark} text \{{ fill: {DARK.marked(mark)}", dark)
+        assert f'class="node {mark}"' in text
+    assert LIGHT.marked("added") != DARK.marked("added")
+
+
+def test_mermaid_shows_it_too(fit: Graph) -> None:
+    text = to_mermaid(difference_picture(fit.diff(edited(fit))))
+    assert "class n_pause added" in text and "class n_log removed" in text
+    numbers = {int(one) for one in re.findall(r"linkStyle (\d+) ", text)}
+    arrows = [line for line in text.splitlines() if re.search(r"-->|\.->", line)]
+    assert {number for number, line in enumerate(arrows) if re.search(r'"[+~\N{MINUS SIGN}]', line)} == numbers
+
+
+def test_a_graph_by_a_stranger(attacked: Graph, fit: Graph) -> None:
+    for difference in (fit.diff(attacked), attacked.diff(fit), attacked.diff(attacked)):
+        drawn = difference_picture(difference)
+        read_dot(to_dot(drawn))
+        to_mermaid(drawn)
+        assert all(line.isprintable() for line in drawn.caption)
+        assert "<script" not in svg(difference)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "dot", "mmd"])
+def test_it_is_written(suffix: str, fit: Graph, tmp_path: Path) -> None:
+    assert render(fit.diff(edited(fit)), tmp_path / f"difference.{suffix}").stat().st_size > 1000
