@@ -68,6 +68,10 @@ class CheckpointError(GraphtrainError, RuntimeError):
     """A checkpoint that cannot be written, or that cannot be trusted."""
 
 
+class LaterFormatError(CheckpointError):
+    """A checkpoint of a later version: sound, and not to be passed over."""
+
+
 class SaveFailedError(CheckpointError):
     """A checkpoint that could not be written, while the run itself is as it should be: it stopped, and can go on."""
 

@@ -265,7 +265,11 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
         else (f"`{point.path}` {reading.verb}")
     )
     written = "is" if len(names) == 1 else "are"
-    told_never = f"{reads} {shown}, which {written} never written before; only {found} would, and comes later or not"
+    it = "it" if len(names) == 1 else "them"
+    told_never = (
+        f"{reads} {shown}, which {written} never written before: {found} would write {it}, and no path leads from "
+        "there to here"
+    )
     told_sometimes = f"{reads} {shown}, which {written} not written on every path that leads there, only by {found}"
     hint = f"lead the path through {found} first"
     if reading.verb == "reads":
@@ -344,7 +348,13 @@ def _dead(flow: Flow, slots: Slots, missed: set[str]) -> Iterator[Problem]:
         names = [name for name in slots.named(unread) if name not in missed]
         if names:
             bits = sum(map(slots.bit, names))
-            readers = sorted({one.path for one in flow.points if slots.uses[one].reads & bits and not one.is_unknown})
+            readers = sorted(
+                {
+                    one.path
+                    for one in flow.points
+                    if slots.uses[one].reads & bits and not one.is_unknown and one is not point
+                }
+            )
             shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"
             it = "it" if len(names) == 1 else "them"
             yield point.scope.problem(

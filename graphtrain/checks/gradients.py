@@ -194,7 +194,7 @@ class Gradients:
                     "G410",
                     f"`{point.path}` {does} of `optimizer` because nobody told it otherwise, and there are several "
                     f"optimizers: {several}",
-                    f'name the one it is for: reads = {{ optimizer = "{bound}" }}',
+                    f'name the one it is for: reads = {{ optimizer = "{bound}" }}, or "optimizer" for that one',
                 )
             return
         for name in self.optimizers:

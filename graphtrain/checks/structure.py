@@ -93,7 +93,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
             message = (
                 f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is judged"
             )
-            hint = "declare it with @node in the script: graphtrain check ... --script SCRIPT"
+            hint = "name the script that declares it with @node: graphtrain check ... --script SCRIPT"
             yield scope.problem("G118", node.place, thing, message, hint, severity="warning")
         return
     if node.use == NESTED and node.body is None:

@@ -9,15 +9,24 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from threading import Event
+from typing import Any, NamedTuple, final
 
 from graphtrain.engine.origin import Origin
-from graphtrain.errors import UsageError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import Bytes, Checkpoint, read_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import METRICS_FILE, MetricsFile, RunDirectory, read_status
 from graphtrain.storage.store import FolderStore, Store
+
+
+class Written(NamedTuple):
+    """A checkpoint on the disk, and which one is the best now: its name, the metric, the value."""
+
+    path: Path
+    digest: str
+    best: dict[str, Any] | None
 
 
 @final
@@ -29,6 +38,7 @@ class Keeper:
 
     Attributes:
         latest: the newest checkpoint written or resumed from, and its digest.
+        path: the run directory, as it was given.
     """
 
     def __init__(self, run_dir: str | Path, say: Callable[[str], None]) -> None:
@@ -37,8 +47,10 @@ class Keeper:
         self._store: Store = self._folder
         self._metrics = MetricsFile(self._directory.path / METRICS_FILE)
         self._lock = RunLock(self._directory.path, say)
+        self.path = Path(run_dir)
         self._say = say
         self._run = ""
+        self._process = os.getpid()
         self._starts: int | None = None
         self._best: dict[str, Any] | None = None
         self.latest: tuple[Path, str] | None = None
@@ -73,19 +85,23 @@ class Keeper:
         self._directory.remove_leftovers()
         if resume == "never":
             if self._directory.holds_a_run():
-                where = self._directory.path
-                raise UsageError(f"`{where}` holds a run already", "choose another run directory, or go on with it")
+                raise UsageError(f"`{self.path}` holds a run already", "choose another run directory, or go on with it")
             return None
         if resume == "auto":
             newest = self._store.newest(self._misfit())
+            if newest is None and (there := len(self._folder.paths())):
+                count = f"{there} checkpoints, none of which" if there > 1 else "a checkpoint; it"
+                raise UsageError(
+                    f"`{self.path}` holds {count} can{'' if there > 1 else 'not'} be gone on from",
+                    "mend what is named above, fork from another run, or begin in another run directory",
+                )
             if newest is None and self._directory.holds_a_run():
-                self._say(f"`{self._directory.path}` holds no sound checkpoint: the run begins anew")
+                self._say(f"`{self.path}` holds no sound checkpoint: the run begins anew")
             return newest
         named = named_checkpoint(resume, self._directory.checkpoints)
         if self._directory.holds_a_run() and not self.is_own(named):
-            where = self._directory.path
             raise UsageError(
-                f"`{where}` holds a run already, and `{resume}` is of another", "fork into a new directory"
+                f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
             )
         return named
 
@@ -117,13 +133,10 @@ class Keeper:
         self._run = (own and checkpoint is not None and checkpoint.manifest["run"]) or uuid.uuid4().hex
         if checkpoint is None:
             return self._metrics.cut(0)
+        best = self.last_status().get("best") if own else None
+        self._best = best if isinstance(best, dict) else None
         self.latest = (checkpoint.path, checkpoint.manifest["digest"])
         return self._metrics.cut(checkpoint.manifest["metrics_bytes"] if own else 0)
-
-    @property
-    def path(self) -> Path:
-        """The run directory."""
-        return self._directory.path
 
     def started(self, origin: Origin, start: Mapping[str, Any]) -> None:
         """Note that the run was begun or gone on with, and keep the source that was not committed."""
@@ -150,13 +163,15 @@ class Keeper:
         manifest: Mapping[str, Any],
         digest: Callable[[Mapping[str, str]], str],
         retention: Retention,
-    ) -> Callable[[], tuple[Path, str]]:
-        """What writes a checkpoint, in whatever thread it is called: it answers the path and the digest.
+        given_up: Event,
+    ) -> Callable[[], Written]:
+        """What writes a checkpoint, in whatever thread it is called.
 
         Arguments:
             files: the bytes of all files but the manifest.
             manifest: what it says beside the digest.
             digest: answers that, told the checksums of the files.
+            given_up: once it is set, no checkpoint comes of it.
 
         Raises:
             CheckpointError: the disk does not take the metrics that were recorded so far.
@@ -164,19 +179,27 @@ class Keeper:
         whole = {**manifest, "metrics_bytes": self._metrics.length(), "run": self._run}
 
         def describe(checksums: Mapping[str, str]) -> Mapping[str, Any]:
+            if given_up.is_set():
+                raise CheckpointError("the checkpoint was given up")
             return {**whole, "digest": digest(checksums)}
 
-        def save() -> tuple[Path, str]:
+        def save() -> Written:
             self._metrics.flush()  # first, so that no rows are counted that are not there
             path, written = self._store.save(files, describe, step=manifest["step"], retention=retention)
-            if (best := self._store.best(retention)) is not None:
-                self._best = {"checkpoint": best[0].name, "metric": retention.best, "value": best[1]}
-            return path, written["digest"]
+            best = self._store.best(retention)
+            named = {"checkpoint": best[0].name, "metric": retention.best, "value": best[1]} if best else None
+            return Written(path, written["digest"], named)
 
         return save
 
+    def wrote(self, written: Written) -> None:
+        """Note that a checkpoint is on the disk."""
+        self.latest, self._best = (written.path, written.digest), written.best
+
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Leave the status for whoever looks from outside."""
+        if os.getpid() != self._process:
+            return  # a process that the user's code has forked is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
         self._directory.write_status(
             {

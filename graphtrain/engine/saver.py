@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from threading import Event
 from typing import final
 
 from graphtrain.engine.assembly import Assembly
 from graphtrain.engine.circumstances import Circumstances
 from graphtrain.engine.hyper_parameters import SetUp
-from graphtrain.engine.keeper import Keeper
+from graphtrain.engine.keeper import Keeper, Written
 from graphtrain.engine.loop import Loop
 from graphtrain.engine.save_policy import SavePolicy
 from graphtrain.engine.stopwatch import Stopwatch
@@ -17,7 +17,7 @@ from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.storage.background import Background
-from graphtrain.storage.image import Memory, checksums, combined, copied
+from graphtrain.storage.image import Layout, Memory, checksums, combined, copied
 from graphtrain.storage.plain import UnsaveableError
 from graphtrain.storage.tree import PROGRESS_FILE, Split, split
 from graphtrain.text.canonical import structural_hash
@@ -51,7 +51,8 @@ class Saver:
         self._say = say
         self._wake = wake
         self._memory = Memory()
-        self._writing: Background[tuple[Path, str]] | None = None
+        self._writing: Background[Written] | None = None
+        self._given_up = Event()
         self._policy = SavePolicy()
         self._attempts = 0
 
@@ -61,7 +62,8 @@ class Saver:
         Raises:
             UnsaveableError: something has no plain form; its path is named.
         """
-        split(assembly.state.capture(assembly.alive(loop.position, loop.ended)))
+        for tensors in split(assembly.state.capture(assembly.alive(loop.position, loop.ended))).files:
+            Layout.of(tensors)
 
     def save(self, assembly: Assembly, loop: Loop, here: Circumstances, set_up: SetUp, policy: SavePolicy) -> bool:
         """Save at this position; False where it is no save point. The checkpoint is there when `settle` says so.
@@ -107,15 +109,24 @@ class Saver:
         """
         if self._writing is None:
             return False
-        writing = self._writing
         try:
-            self._keeper.latest = writing.result()
+            self._keeper.wrote(self._writing.result())
         except CheckpointError as error:
             self._writing = None
             self._failed(error)
             return False
+        except KeyboardInterrupt:
+            raise  # it is still being written
+        except BaseException:
+            self._writing = None
+            raise
         self._writing = None
         return True
+
+    def give_up(self) -> None:
+        """See to it that what is being written does not become a checkpoint, nor keeps anybody waiting."""
+        self._given_up.set()
+        self._given_up, self._writing, self._memory = Event(), None, Memory()
 
     def _begin(self, assembly: Assembly, loop: Loop, here: Circumstances, set_up: SetUp) -> None:
         state = assembly.state
@@ -147,6 +158,7 @@ class Saver:
                 manifest,
                 _digest_of(essential, whole),
                 self._policy.retention,
+                self._given_up,
             )
         except CheckpointError as error:  # the metrics do not reach the disk
             self._failed(error)

@@ -138,6 +138,7 @@ class Trainer:
         self._loop = Loop(self._assembly.start, pending)
         self._explainer = Explainer(pending, self._watch, self._say_once)
         self._begun = False
+        self._end_is_saved = True
         self._keeper = Keeper(run_dir, self._say) if run_dir is not None else None
         self._saver = self._saver_of(self._keeper) if self._keeper is not None else None
         self._circumstances: Circumstances | None = None
@@ -351,8 +352,13 @@ class Trainer:
         limit = until_trigger(until, self.graph) if until is not None else Trigger("never")
         visits = gated_visits(self._assembly, limit, self._loop.pending, self._visits(trace))
         how = Resumption.of(resume, from_setup, from_saved, rename)
-        with self._going(how, limit), StopSignals(self._request_stop):
-            return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(visits, is_traced=trace is not None)
+        with StopSignals(self._request_stop), self._going(how, limit):
+            if not self._loop.ended:
+                return self._drive(visits, is_traced=trace is not None)
+            if self._end_is_saved:
+                return Outcome.ALREADY_FINISHED
+            self._save_end()
+            return Outcome.FINISHED
 
     def advance(
         self,
@@ -486,9 +492,8 @@ class Trainer:
         if self._loop.inside:
             self._requests.request()
             return None
-        policy = replace(self._requests.policy, if_failed="stop")
         with self._going(Resumption()):
-            while not self._save_here(policy):
+            while not self._save_here(self._policy_to_stop):
                 self._say(f"`{self.position}` is no save point; going on to the next one")
                 self._one_transition()
         return self._keeper.latest[0] if self._keeper.latest is not None else None
@@ -519,9 +524,9 @@ class Trainer:
             pending.remove("written")
             self._settle()
         if "ended" in pending:
-            self._loop.ended = True
+            self._loop.ended, self._end_is_saved = True, False
             pending.clear()
-            self._save_if_kept()
+            self._save_end()
             return Outcome.FINISHED
         if "save" in pending and self._save_here():
             pending.remove("save")
@@ -585,6 +590,8 @@ class Trainer:
         try:
             yield
         except KeyboardInterrupt:
+            if self._saver is not None:
+                self._saver.give_up()
             raise
         except BaseException as error:
             try:
@@ -595,15 +602,20 @@ class Trainer:
         self._wait_for_saves()
 
     def _wait_for_saves(self) -> None:
-        if self._saver is not None and self._saver.wait():
-            self._write_status()
+        if self._saver is not None:
+            with self._watch.measure("save"):
+                written = self._saver.wait()
+            if written:
+                self._write_status()
 
     def _stand_still(self) -> None:
         self._watch.stop()
         was_running = self._life.is_running
         if was_running:
-            (self._life.finish if self._loop.ended else self._life.stop)()
+            (self._life.finish if self._loop.ended and self._end_is_saved else self._life.stop)()
         self._reporter.end()
+        # A signal that came while it was about to stand still asks for what is done already.
+        self._loop.pending[:] = [request for request in self._loop.pending if request != "stop"]
         if was_running and self._begun:
             self._write_status()
 
@@ -664,7 +676,8 @@ class Trainer:
         if keeper is not None:
             self._recorder.go_on_from(keeper.go_on_from(checkpoint))
             if restored.decided or not keeper.is_newest(checkpoint):
-                self._save_here()  # so that from now on a resume goes on with this
+                # On the disk before anything else, so that from now on a resume goes on with this.
+                self._save_here(replace(self._policy_to_stop, mode="sync"))
 
     def _announce(self) -> None:
         given = {**self._about.get("arguments", {}), "seed": self._seed}
@@ -681,9 +694,21 @@ class Trainer:
     def _alive(self) -> set[int]:
         return self._assembly.alive(self._loop.position, self._loop.ended)
 
+    def _save_end(self) -> None:
+        self._save_if_kept()
+        self._wait_for_saves()
+        self._end_is_saved = True
+
     def _save_if_kept(self) -> bool:
-        """Save if there is somewhere to save to; False where this is no save point."""
-        return self._keeper is None or self._save_here()
+        """Save before the run stands still, if there is somewhere to save to; False where this is no save point.
+
+        A run that may go on without a checkpoint may not end without one.
+        """
+        return self._keeper is None or self._save_here(self._policy_to_stop)
+
+    @property
+    def _policy_to_stop(self) -> SavePolicy:
+        return replace(self._requests.policy, if_failed="stop")
 
     def _save_here(self, policy: SavePolicy | None = None) -> bool:
         """Save at this position; False where it is no save point."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Thread
+from threading import Event, Thread
 from typing import Generic, TypeVar, final
 
 T = TypeVar("T")
+_SECONDS = 1.0
 
 
 @final
@@ -25,6 +26,7 @@ class Background(Generic[T]):
 
     def __init__(self, job: Callable[[], T], done: Callable[[], None] = lambda: None) -> None:
         self._job, self._done = job, done
+        self._over = Event()
         self._answer: list[T] = []
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="graphtrain-background", daemon=True)
@@ -36,12 +38,13 @@ class Background(Generic[T]):
         except BaseException as error:  # whatever it is, it is raised where the answer is asked for
             self._error = error
         finally:
+            self._over.set()
             self._done()
 
     @property
     def is_over(self) -> bool:
         """True if the answer is there."""
-        return bool(self._answer) or self._error is not None
+        return self._over.is_set()
 
     def result(self) -> T:
         """The answer; waited for, if need be.
@@ -49,7 +52,10 @@ class Background(Generic[T]):
         Raises:
             BaseException: what the job raised.
         """
-        self._thread.join()
+        # Not by `join`: one that was interrupted takes the thread for ended.
+        while not self._over.wait(_SECONDS):
+            if not self._thread.is_alive():  # in a fork of the process that it is a thread of
+                raise RuntimeError("the job is another process's")
         if self._error is not None:
             raise self._error
         return self._answer[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,6 +23,8 @@ from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.tree import PROGRESS_FILE, join
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
+
+_NUMBERS = itertools.count(1)
 
 Bytes = bytes | memoryview
 Plain = Mapping[str, Any]
@@ -55,8 +57,8 @@ def write_checkpoint(path: Path, files: Mapping[str, Bytes], describe: Callable[
     Raises:
         CheckpointError: the disk refuses. No trace is left, unless it is the flush of the name alone that is refused.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a save that failed so badly that its trace stayed
+    # A number too: one that was given up may still be under way.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}.tmp")
     try:
         temporary.mkdir(parents=True)
         # Beside the writing: one after the other took 1.7 times as long, for 500 MB.
@@ -73,10 +75,12 @@ def write_checkpoint(path: Path, files: Mapping[str, Bytes], describe: Callable[
         flush_folder(temporary)
         temporary.rename(path)
         flush_folder(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(temporary)
-        raise CheckpointError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError | MemoryError | RuntimeError) and not isinstance(error, CheckpointError):
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise CheckpointError(f"cannot write the checkpoint {path}: {reason}") from error
+        raise
     return manifest
 
 

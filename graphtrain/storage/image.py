@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy
 import torch
 
-from graphtrain.storage.plain import Tensors
+from graphtrain.storage.manifest import is_file_name
+from graphtrain.storage.plain import Tensors, UnsaveableError
 
 TENSOR_SUFFIX = ".safetensors"
+_MOST_BYTES_OF_A_HEADER = 100_000_000  # more the library does not read
 
 # How the format calls what it can hold.
 _TYPES = {
@@ -53,6 +56,10 @@ class Layout:
             entries[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": ends[-2:]}
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
+        if not is_file_name(tensors.file + TENSOR_SUFFIX):
+            raise UnsaveableError(tensors.file, "that is no name for a file", "give the resource another name")
+        if len(text) > _MOST_BYTES_OF_A_HEADER:
+            raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
         header = struct.pack("<Q", len(text)) + text
         places = [(tensor, len(header) + start) for (_, tensor), start in zip(ordered, ends, strict=False)]
         return cls(header, places, len(header) + ends[-1])
@@ -66,7 +73,7 @@ class Layout:
 
     def copy_to(self, memory: torch.Tensor) -> None:
         """Make bytes of memory what the file will be."""
-        memory[: len(self.header)] = torch.frombuffer(bytearray(self.header), dtype=torch.uint8)
+        memory.numpy()[: len(self.header)] = numpy.frombuffer(self.header, dtype=numpy.uint8)
         for tensor, start in self.places:
             size = tensor.numel() * tensor.element_size()
             memory[start : start + size].view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
@@ -92,7 +99,7 @@ class Memory:
         if block is None or len(block) < size:
             self._blocks.pop(name, None)  # let go of it first: never two copies
             del block
-            block = self._blocks[name] = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+            block = self._blocks[name] = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
         return block[:size]
 
     def keep_only(self, names: Callable[[str], bool]) -> None:

@@ -22,16 +22,16 @@ except ImportError:  # Windows
 LOCK_FILE = ".lock"
 _MOST_BYTES = 4096
 _TAKEN = (errno.EACCES, errno.EAGAIN)
-# A process is not locked out by a lock of its own; those it holds are remembered here.
-_HELD: set[Path] = set()
+_HINT = "wait for it, stop it, or choose another run directory"
+
+# The locks that this process holds. A process that is forked from it, such as a loader worker, would share them, and
+# lock everybody out for as long as it outlives the run: it lets go of them at once.
+_HELD: set[int] = set()
 
 
 @final
 class RunLock:
     """A lock on a run directory, which ends with its process, however that ends.
-
-    It is a record lock of POSIX: processes that are forked meanwhile, such as loader workers, do not inherit it, so
-    that one which outlives the run for a moment locks nobody out.
 
     Arguments:
         folder: the run directory.
@@ -49,9 +49,6 @@ class RunLock:
         Raises:
             UsageError: another run has it, or the file cannot be written.
         """
-        key = self._folder.resolve()
-        if key in _HELD:
-            raise UsageError(f"`{self._folder}` is being trained by another trainer of this process", _HINT)
         if fcntl is None:
             return
         file = self._folder / LOCK_FILE
@@ -60,7 +57,7 @@ class RunLock:
         except OSError as error:
             raise UsageError(f"`{file}` cannot be written: {error.strerror}") from None
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
             if error.errno in _TAKEN:
@@ -71,7 +68,7 @@ class RunLock:
             )
             return
         self._descriptor = descriptor
-        _HELD.add(key)
+        _HELD.add(descriptor)
         who = {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": round(time.time())}
         try:
             os.ftruncate(descriptor, 0)
@@ -82,18 +79,28 @@ class RunLock:
     def release(self) -> None:
         """Let go of the lock, if it is held."""
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            _HELD.discard(self._folder.resolve())
+        if descriptor in _HELD:  # not so in a process that was forked
+            _HELD.discard(descriptor)
             os.close(descriptor)
 
 
-_HINT = "wait for it, stop it, or choose another run directory"
+def _let_go_of_all() -> None:
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 def _holder(file: Path) -> str:
     try:
         found: Any = json.loads(read_regular(file, _MOST_BYTES, links=False))
+        process, host = int(found["process"]), str(found["host"])
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since_unix_seconds"]))
-        return f"process {int(found['process'])} on {str(found['host'])!r} since {since}"
     except (OSError, NotAsAgreedError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another process"
+    own = process == os.getpid() and host == socket.gethostname()
+    who = "another trainer of this process" if own else f"process {process} on {host!r}"
+    return f"{who} since {since}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,12 +13,15 @@ from typing import Any
 
 import msgpack
 
-from graphtrain.errors import CheckpointError
+from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.regular import NotAsAgreedError, read_regular
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
 _MOST_BYTES_OF_A_MANIFEST = 64 << 20
+_MOST_BYTES_OF_A_NAME = 255
+# What is wrong with the files themselves; any other failure to read may pass.
+_NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 
 
@@ -34,11 +39,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = msgpack.unpackb(body)
         version = manifest["format"]
     except OSError as error:
-        raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from None
+        raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from _passing(error)
     except (msgpack.UnpackException, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: the manifest is torn or foreign ({type(error).__name__})") from None
     if version != FORMAT:
-        raise CheckpointError(
+        later = isinstance(version, int) and version > FORMAT
+        raise (LaterFormatError if later else CheckpointError)(
             f"{path}: format {_shown(version)} is not known to this version", "use a later graphtrain"
         )
     try:
@@ -57,7 +63,7 @@ def sound_files(path: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str, 
         try:
             data = read_regular(path / name, size, exactly=True, links=False)
         except OSError as error:
-            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from None
+            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _passing(error)
         except NotAsAgreedError as error:
             raise CheckpointError(f"{path}: {name} {error}") from None
         if hashlib.sha256(data).hexdigest() != expected:
@@ -109,6 +115,11 @@ def _shown(version: Any) -> str:
     return str(version) if isinstance(version, int) else f"of type {type(version).__name__}"
 
 
+def _passing(error: OSError) -> OSError | None:
+    """The error, if it says nothing of the file itself: what is not read now may be read tomorrow."""
+    return None if error.errno in _NO_SUCH_FILE else error
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -139,12 +150,13 @@ def _is_about(value: Any) -> bool:
 
 def _are_files(value: Any) -> bool:
     """Names that stay inside the folder, each with a size and a checksum."""
-    return _is_table(value, _is_file) and all(_is_name(name) for name in value)
+    return _is_table(value, _is_file) and all(is_file_name(name) for name in value)
 
 
-def _is_name(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """True for the name of a file; one of a resource, which is not always an identifier."""
-    return bool(name) and name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
+    plain = name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
+    return plain and 0 < len(os.fsencode(name)) <= _MOST_BYTES_OF_A_NAME
 
 
 def _is_file(value: Any) -> bool:

@@ -29,7 +29,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # whatever becomes of the present folder
         try:
             (self.path / CHECKPOINTS_FOLDER).mkdir(parents=True, exist_ok=True)
             probe = self.path / f".{os.getpid()}.tmp"
@@ -58,19 +58,25 @@ class RunDirectory:
     def add_start(self, start: Mapping[str, Any]) -> None:
         """Add a line to the list of starts: how and by what the run was begun or gone on with, each time."""
         target = self.path / STARTS_FILE
-        with _readable_failure(target), target.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(start), default=str) + "\n")
+        with _readable_failure(target), target.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read() != b"\n":  # a line that a kill has cut
+                    file.write(b"\n")
+            file.write(json.dumps(_finite(start), default=str).encode() + b"\n")
 
     def identities(self) -> set[str]:
         """The identities of the runs that were begun here, as far as the list of starts can be read."""
-        found = set()
+        found: set[str] = set()
         try:
-            for line in read_regular(self.path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines():
+            lines = read_regular(self.path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines()
+        except (OSError, NotAsAgreedError):
+            return found
+        for line in lines:
+            with suppress(ValueError, RecursionError):  # one that a kill has cut
                 start = json.loads(line)
                 if isinstance(start, dict) and isinstance(start.get("run"), str):
                     found.add(start["run"])
-        except (OSError, ValueError, RecursionError):
-            return found
         return found
 
     def starts(self) -> int:
@@ -152,7 +158,12 @@ class MetricsFile:
         with _readable_failure(self._path):
             if self._waiting:
                 self._write()
-            return self._path.stat().st_size if self._path.exists() else 0
+            if self._descriptor is None:
+                return self._path.stat().st_size if self._path.exists() else 0
+            found = os.fstat(self._descriptor)
+            if not self._path.exists() or not os.path.samestat(found, self._path.stat()):
+                raise CheckpointError(f"{self._path} was moved or removed while rows were written to it")
+            return found.st_size
 
     def flush(self) -> None:
         """Bring what was written to the disk.
@@ -178,19 +189,20 @@ class MetricsFile:
                 f"{self._path} has {size} bytes, but the checkpoint was made when it had {length}",
                 "it was changed since; resume from another checkpoint, or into another run directory",
             )
-        if size > length:
-            with _readable_failure(self._path):
-                os.truncate(self._path, length)
-        if not length:
-            return []
         try:
-            rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
-            return [{name: _number(value) for name, value in row.items()} for row in rows]
+            lines = self._path.read_bytes()[:length].decode().split("\n") if length else [""]
+            rows = [{name: _number(value) for name, value in json.loads(line).items()} for line in lines[:-1]]
+            if lines[-1]:
+                raise ValueError("the last row is cut")
         except (ValueError, AttributeError, TypeError) as error:
             raise UsageError(
                 f"{self._path} holds something else than the rows that were written ({error})",
                 "it was changed since; resume into another run directory, with --fork",
             ) from None
+        if size > length:
+            with _readable_failure(self._path):
+                os.truncate(self._path, length)
+        return rows
 
     def close(self) -> None:
         """Let go of the file; a later row opens it again."""

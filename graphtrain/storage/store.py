@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import final
 
-from graphtrain.errors import CheckpointError
+from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.checkpoint import Bytes, Checkpoint, Plain, read_checkpoint, read_manifest, write_checkpoint
 from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
 from graphtrain.storage.retention import Retention
@@ -98,8 +98,11 @@ class FolderStore(Store):
                 if not (reason := misfit(checkpoint.manifest)):
                     return checkpoint
                 self._say(f"passed over {path}: {reason}")
+            except LaterFormatError:
+                raise
             except CheckpointError as error:
-                self._unsound.add(path)
+                if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
+                    self._unsound.add(path)
                 self._say(f"passed over an unsound checkpoint: {error.message}")
         return None
 

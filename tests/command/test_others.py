@@ -67,6 +67,10 @@ def test_check_as_json(folder: Path, command: Command) -> None:
     (problem,) = json.loads(result.out)
     assert (problem["code"], problem["severity"], problem["path"]) == ("G104", "error", [])
     assert problem["where"].startswith("my.toml:3 ") and 'got "fast"' in problem["message"]
+    (folder / "my.toml").write_text('format = 1\nextends = "fit"\n[[edit]]\nremove = "zero_grad"\n')
+    (problem,) = json.loads(command("check", "my.toml", "--json").out)
+    assert list(problem) == ["code", "severity", "where", "message", "hint", "path"]
+    assert (problem["code"], problem["path"][0], problem["path"][-1]) == ("G405", "decide", "train_batch")
 
 
 @pytest.mark.parametrize(("strict", "code"), [([], 0), (["--strict"], 2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import torch
 from graphtrain import CheckpointError, Graph, Outcome, Trainer
 from graphtrain.errors import SaveFailedError
 from graphtrain.storage import checkpoint as writing
+from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import read_checkpoint, read_manifest
 from graphtrain.storage.plain import UnsaveableError
 from graphtrain.storage.run_directory import METRICS_FILE, read_status
@@ -290,3 +292,119 @@ def test_a_full_disk_does_not_lose_rows_of_metrics(tmp_path: Path, monkeypatch: 
     with pytest.raises(CheckpointError):
         refusing[0] = True
         small_trainer(tmp_path / "s", graph=saving()).run()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_during_the_last_write_costs_no_checkpoint(number: signal.Signals, tmp_path: Path, disk: Disk) -> None:
+    trainer = small_trainer(tmp_path, graph=saving("never"))
+
+    def interrupt() -> None:
+        disk.reached.wait(SECONDS)
+        os.kill(os.getpid(), number)
+        time.sleep(0.2)
+        disk.free.set()
+
+    disk.free.clear()
+    threading.Thread(target=interrupt).start()
+    assert trainer.run() is Outcome.FINISHED
+    assert len(names(tmp_path)) == 1 and read_status(tmp_path)["state"] == "finished"
+
+
+@pytest.mark.parametrize("if_failed", ["stop", "continue"])
+def test_an_end_that_was_not_saved_is_no_end(if_failed: str, tmp_path: Path, disk: Disk) -> None:
+    trainer = small_trainer(tmp_path, graph=saving("never", if_failed=if_failed))
+    disk.refuses = 1
+    with pytest.raises(SaveFailedError):
+        trainer.run()
+    assert read_status(tmp_path)["state"] == trainer.state == "stopped" and names(tmp_path) == []
+    assert trainer.run() is Outcome.FINISHED
+    assert len(names(tmp_path)) == 1 and read_status(tmp_path)["state"] == "finished"
+    assert trainer.run() is Outcome.ALREADY_FINISHED
+
+
+def test_an_interruption_gives_the_save_up_and_another_trainer_goes_on(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small_trainer(tmp_path / "whole", graph=saving())
+    whole.run()
+    trainer = small_trainer(tmp_path / "r", graph=saving())
+
+    def interrupt() -> None:
+        assert disk.reached.wait(SECONDS)
+        raise KeyboardInterrupt
+
+    on_batch(trainer, 4, interrupt)
+    disk.free.clear()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    threading.Timer(0.3, disk.free.set).start()
+    again = small_trainer(tmp_path / "r", graph=saving())
+    again.run()
+    assert again.digest() == whole.digest()
+    assert names(tmp_path / "r") == names(tmp_path / "whole"), "nothing came of the save that was given up"
+    assert not list((tmp_path / "r" / "checkpoints").glob(".*"))
+
+
+def test_a_wait_that_is_interrupted_can_be_waited_for_again() -> None:
+    free = threading.Event()
+    job = Background(lambda: free.wait(SECONDS))
+
+    def interrupt() -> None:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        job.result()
+    assert not job.is_over
+    free.set()
+    assert job.result() is True
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_whatever_fails_beside_the_run_is_a_save_that_failed(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, data: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(writing, "_write", fail)
+    trainer = small_trainer(tmp_path, graph=saving())
+    with pytest.raises(SaveFailedError, match="cannot write the checkpoint"):
+        trainer.run()
+    monkeypatch.undo()
+    assert not list((tmp_path / "checkpoints").iterdir())
+    assert trainer.run() is Outcome.FINISHED
+
+
+def test_metrics_that_are_moved_away_are_noticed(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path, graph=saving())
+    on_batch(trainer, 5, lambda: (tmp_path / METRICS_FILE).rename(tmp_path / "elsewhere") and None)
+    with pytest.raises(SaveFailedError, match="was moved or removed while rows were written"):
+        trainer.run()
+
+
+def test_a_run_directory_stays_where_it_was_when_the_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = small_trainer("r", graph=saving())
+    (tmp_path / "elsewhere").mkdir()
+    on_batch(trainer, 2, lambda: os.chdir(tmp_path / "elsewhere"))
+    trainer.run()
+    assert read_status(tmp_path / "r")["state"] == "finished" and not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_the_best_is_known_after_a_resume(tmp_path: Path) -> None:
+    graph = saving("0.5 epochs", keep=1, best="val/loss").set("finish", after="2 epochs")
+    small_trainer(tmp_path, graph=graph).run()
+    best = read_status(tmp_path)["best"]
+    assert best["metric"] == "val/loss"
+    small_trainer(tmp_path, graph=graph).run()
+    assert read_status(tmp_path)["best"] == best
+
+
+def test_a_resource_whose_name_no_file_can_have_is_refused_at_once(tmp_path: Path) -> None:
+    resources = dict(small_trainer().resources)
+    with pytest.raises(UnsaveableError, match="that is no name for a file"):
+        Trainer(small_graph(), tmp_path, say=lambda line: None, **{"..": torch.nn.Linear(1, 1)}, **resources).run()

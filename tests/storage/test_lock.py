@@ -104,7 +104,7 @@ def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest
     def without(descriptor: int, operation: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("fcntl.lockf", without)
+    monkeypatch.setattr("fcntl.flock", without)
     said: list[str] = []
     lock = RunLock(tmp_path, said.append)
     lock.acquire()
