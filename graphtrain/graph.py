@@ -33,7 +33,7 @@ class Graph(Editable):
         units: the clock: unit -> ``"node.field"`` that counts it.
         outputs: slots that leave the graph when it is the body of a node.
         optional: resources without which the graph, as a body, has nothing to do and is bypassed.
-        allow: codes of warnings that are meant as they are.
+        allow: codes of problems that are meant as they are: of warnings, and of all that is judged by paths (G3xx on).
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
     >>> [str(edge) for edge in graph.edges["accumulate"]]

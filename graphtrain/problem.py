@@ -11,7 +11,7 @@ class Problem:
     """One thing that is wrong with a graph.
 
     Arguments:
-        code: stable, such as ``"G101"``; `allow` in a graph names it to silence a warning.
+        code: stable, such as ``"G101"``; `allow` in a graph names it where it is meant so.
         severity: ``"error"`` stops a run, ``"warning"`` does not.
         where: file and line where they are known, then the place in the graph.
         message: what came, and what was expected.

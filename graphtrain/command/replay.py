@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pdb
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -91,12 +92,11 @@ def _beginning(run: PastRun, line: list[Kept], term: Term) -> tuple[Kept | None,
 
 
 def _count(kept: Kept, term: Term) -> float:
-    """What the clock said at a checkpoint."""
+    """What the clock said at a checkpoint; infinity where that is computed, and was not kept."""
     unit = term.base.unit
     owner, _, field = graph_of(kept.path, kept.manifest).units.get(unit, f"{unit}.").partition(".")
     counts = kept.counts.get(owner, {})
-    # What is computed from counters, such as a fraction of an epoch, is not kept as such.
-    return counts.get(field, kept.epoch)
+    return counts.get(field, kept.epoch if unit == "epochs" else math.inf)
 
 
 # ---- what is shown

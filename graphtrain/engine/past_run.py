@@ -79,17 +79,17 @@ class PastRun:
         if not (run_dir / STATUS_FILE).exists() and not self._folder.paths():
             raise UsageError(f"there is no run in `{run_dir}`", f"a run directory holds a file {STATUS_FILE}")
 
-    def line(self, most: int | None = None) -> list[Kept]:
+    def line(self, spans: int | None = None) -> list[Kept]:
         """The newest sound checkpoints that lie on the way to the newest one, the oldest first.
 
         Arguments:
-            most: how many at most. Default: all.
+            spans: no more of them than it takes to have so many spans with batches in them. Default: all.
         """
         metrics = self.path / METRICS_FILE
         rows = metrics.stat().st_size if metrics.exists() else 0
         found: list[Kept] = []
         for path in reversed(self._folder.paths()):
-            if most is not None and len(found) >= most:
+            if spans is not None and _spans(found) >= spans:
                 break
             try:
                 kept = _kept(path)
@@ -107,11 +107,11 @@ class PastRun:
         """The spans between neighbouring checkpoints, the oldest first; the first one from the beginning, if it can be.
 
         Arguments:
-            last: how many at most, the newest. Default: all.
+            last: how many of the newest, those without a batch aside. Default: all.
         """
-        line = self.line(None if last is None else last + 1)
+        line = self.line(last)
         found = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(line)]
-        if line and (last is None or len(found) < last) and self._is_first(line[0]):
+        if line and (last is None or _spans(line) < last) and self._is_first(line[0]):
             if reason := self.not_from_the_beginning(line[0]):
                 self._say(f"passed over what was before {line[0].name}: {reason}")
             else:
@@ -150,6 +150,11 @@ class PastRun:
         if not oldest.manifest["about"].get("command"):
             return "the run was not begun by the command, so how its setup was seeded is not known"
         return ""
+
+
+def _spans(line: list[Kept]) -> int:
+    """How many of the spans between checkpoints have batches in them: the one at the very end of a run has none."""
+    return sum(one.place[:2] != other.place[:2] for one, other in itertools.pairwise(line))
 
 
 def _kept(path: Path) -> Kept:

@@ -9,7 +9,7 @@ import torch
 
 from graphtrain.engine.assembly import Assembly
 from graphtrain.engine.loop import Loop, Visit
-from graphtrain.engine.stops import Gate, at_amount, at_node
+from graphtrain.engine.stops import Gate, at_amount, at_node, forgetting
 from graphtrain.engine.trainer import Trainer
 from graphtrain.outcome import Outcome
 from graphtrain.trigger import Term
@@ -44,7 +44,7 @@ class Replay:
     def _go(self, gate: Gate) -> bool:
         def noted(assembly: Assembly, loop: Loop) -> list[Visit]:
             self._assembly = assembly
-            return gate(assembly, loop)
+            return forgetting(assembly, gate(assembly, loop))
 
         return self.trainer.run_gated(noted, self._start) is Outcome.REACHED
 
@@ -63,7 +63,7 @@ class Replay:
 
     @property
     def slots(self) -> dict[str, Any]:
-        """What nodes have written, by path."""
+        """What nodes have written, by path; of an earlier batch only what is still read."""
         program = self.here.program
         return {name: program.slots[program.slot_index(name)] for name in program.slot_names}
 

@@ -41,6 +41,24 @@ def behind(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool
     return [*visits[:index], gated, *visits[index + 1 :]]
 
 
+def forgetting(assembly: Assembly, visits: list[Visit]) -> list[Visit]:
+    """The visits, with one that fetches a batch and forgets what is left of the one before and read no more."""
+    counter = assembly.graph.units.get("batches")
+    if counter is None:
+        return visits
+    bound = assembly.program.main.nodes[counter.partition(".")[0]]
+    visit, slots = visits[bound.index], assembly.program.slots
+    written = set(range(len(assembly.program.slot_names)))  # constants come after them
+
+    def fetched() -> int:
+        position = visit()
+        for number in written - set(bound.writes) - assembly.alive(position):
+            slots[number] = None
+        return position
+
+    return [*visits[: bound.index], fetched, *visits[bound.index + 1 :]]
+
+
 def moment(text: str, graph: Graph) -> Term:
     """The amount at which a replay stops.
 

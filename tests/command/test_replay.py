@@ -111,6 +111,7 @@ def test_a_batch_is_the_one_it_was(batch: int, noted: Path) -> None:
     expected = load_file(noted / "noted" / f"batch-{batch}.safetensors")
     assert [same(one, expected[str(index)]) for index, one in enumerate(replay.slots["batch"])] == [True, True]
     assert replay.trainer.position == "train_batch"
+    assert replay.slots["loss"] is None, "that of the batch before would be taken for its own"
 
 
 def test_a_replay_can_be_gone_on_with(noted: Path) -> None:
