@@ -10,8 +10,10 @@ import pytest
 from tests.proofs.full_run import BATCH_SIZE, KINDS, SAMPLES, full_graph, full_trainer
 from tests.proofs.sweep import sweep
 
-# torchdata asks torch for it.
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata asks torch for it
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there may be cores
+]
 
 WITH_WORKERS = ["Loader", "DataLoader", "own generator", "lazy sampler", "stream", "StatefulDataLoader"]
 IN_FULL = [(kind, 0) for kind in KINDS] + [(kind, 2) for kind in WITH_WORKERS] + [("Loader", 4)]
