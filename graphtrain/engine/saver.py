@@ -169,7 +169,8 @@ class Saver:
         if self._policy.if_failed == "stop":
             raise SaveFailedError(
                 f"{error.message}; earlier checkpoints are kept",
-                error.hint or "mend what refused it, and go on; or set checkpoint.if_failed to 'continue'",
+                error.hint
+                or "mend what refused it, and go on; checkpoint.if_failed = 'continue' goes on until the end",
             ) from error
         self._say(f"{error.message}; earlier checkpoints are kept, and the run goes on")
 

@@ -695,16 +695,15 @@ class Trainer:
         return self._assembly.alive(self._loop.position, self._loop.ended)
 
     def _save_end(self) -> None:
-        self._save_if_kept()
+        """Save what came of the run; it may have gone on without a checkpoint, but it does not end without one."""
+        if self._keeper is not None:
+            self._save_here(self._policy_to_stop)
         self._wait_for_saves()
         self._end_is_saved = True
 
     def _save_if_kept(self) -> bool:
-        """Save before the run stands still, if there is somewhere to save to; False where this is no save point.
-
-        A run that may go on without a checkpoint may not end without one.
-        """
-        return self._keeper is None or self._save_here(self._policy_to_stop)
+        """Save if there is somewhere to save to; False where this is no save point."""
+        return self._keeper is None or self._save_here()
 
     @property
     def _policy_to_stop(self) -> SavePolicy:
@@ -746,7 +745,7 @@ class Trainer:
         try:
             self._keeper.write_status(status)
         except CheckpointError as error:  # it is for those outside; the run does without
-            self._say_once(f"{error.message}: whoever asks for the status of this run is told an older one")
+            self._say_once(f"{error.message}; the run goes on")
 
     # ---- failing
 

@@ -21,7 +21,7 @@ from graphtrain.registry import find_graph, known_graphs, known_kinds
 from tests.command.conftest import Command
 from tests.command.running import arguments, environment, in_a_process
 
-COMMANDS = ["run", "check", "render", "show", "copy", "graphs", "nodes", "status", "verify", "replay"]
+COMMANDS = ["run", "check", "render", "show", "diff", "copy", "graphs", "nodes", "status", "verify", "replay"]
 
 OWN_KIND = """\
 from graphtrain import node

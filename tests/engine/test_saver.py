@@ -107,8 +107,14 @@ def test_what_is_saved_is_what_was_there_although_training_went_on(tmp_path: Pat
 
 def test_a_second_save_waits_for_the_first(tmp_path: Path, disk: Disk) -> None:
     trainer = small_trainer(tmp_path, graph=saving("1 batches"))
-    threading.Timer(0.3, disk.free.set).start()
     disk.free.clear()
+
+    def let_go() -> None:
+        disk.reached.wait(SECONDS)
+        time.sleep(0.5)
+        disk.free.set()
+
+    threading.Thread(target=let_go).start()
     trainer.run(until="3 batches")
     assert trainer.progress["checkpoint"]["skipped"] == 0
     assert trainer.seconds["save"] > 0.2

@@ -293,11 +293,15 @@ def test_the_newest_sound_one_is_found_behind_several(tmp_path: Path, whole: tup
     goes_on_from_before(damaged, tmp_path, whole)
 
 
-def test_a_run_all_of_whose_checkpoints_are_damaged_begins_anew(tmp_path: Path, whole: tuple[str, bytes]) -> None:
+def test_a_run_all_of_whose_checkpoints_are_damaged_is_not_begun_over(tmp_path: Path) -> None:
     damaged = part_of_the_run(tmp_path)
     for path in damaged:
         truncate(path)
-    goes_on_from_before(damaged, tmp_path, whole)
+    said: list[str] = []
+    with pytest.raises(UsageError, match=f"holds {len(damaged)} checkpoints, none of which can be gone on from"):
+        trainer_of(tmp_path, said.append).run()
+    assert all(any(path.name in line for line in said) for path in damaged)
+    assert checkpoints(tmp_path) == damaged
 
 
 def test_damaged_ones_do_not_push_the_newest_sound_one_out(tmp_path: Path, whole: tuple[str, bytes]) -> None:
@@ -410,7 +414,8 @@ def test_a_disk_that_refuses_is_said_and_the_run_goes_on_if_told_so(
     run = Run(tmp_path, COMMAND)
     told, said = in_a_name_space(run, script, "checkpoint.if_failed=continue")
     codes = [line for line in told if line.split()[0] in ("first", "full", "room")]
-    assert codes == ["first 0", "full 0", "room 0"], said
+    # It goes on without a checkpoint, but it does not end without one.
+    assert codes == ["first 0", "full 1", "room 0"], said
     assert "and the run goes on" in said
     assert run.elsewhere("out").result == whole_command
 

@@ -52,7 +52,7 @@ def test_some_cuts_are_exact(kind: str, tmp_path: Path) -> None:
     assert sweep(tmp_path, kind, 0, stride=5 if kind == "Loader" else 23) >= 5
 
 
-@pytest.mark.parametrize("kind", WITH_WORKERS)
+@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
 def test_some_cuts_are_exact_with_workers(kind: str, tmp_path: Path) -> None:
     needs(kind)
     assert sweep(tmp_path, kind, 2, stride=47, offset=11) >= 3
