@@ -45,6 +45,10 @@ class Stopwatch:
         """The time, by the clock that everything here goes by."""
         return self._clock()
 
+    def running(self) -> float:
+        """Seconds that it has run in all."""
+        return self._total + (self._clock() - self._since if self._since is not None else 0.0)
+
     def start(self, inside: str | None = None) -> None:
         """Run from now on; `inside` is the activity that the run stands in the middle of, if any."""
         self._since = self._clock()
@@ -104,7 +108,7 @@ class Stopwatch:
     def seconds(self) -> dict[str, float]:
         """Seconds by activity until now, training among them: every moment is counted once."""
         now = self._clock()
-        total = self._total + (now - self._since if self._since is not None else 0.0)
+        total = self.running()
         spent = dict(self.spent)
         if self._inside is not None:
             activity, since = self._inside

@@ -333,7 +333,7 @@ class _Recorded:
     def constant(self, expression: Any) -> Constant | None:
         return None  # a parameter is read too: its value explains as well as any
 
-    def attribute(self, expression: FieldOf) -> tuple[object, str] | None:
+    def held(self, expression: Any) -> tuple[dict[str, Any], str] | None:
         return None
 
     def reader(self, expression: Name | FieldOf) -> Read:

@@ -126,7 +126,7 @@ class Trainer:
             "checkpoints": self._requests,
             "device": self._device,
             "recorder": self._recorder,
-            "running_seconds": lambda: sum(self._watch.seconds().values()),
+            "running_seconds": self._watch.running,
             "saving": run_dir is not None,
             "say": self._say_once,
             "seed": seed,

@@ -1,6 +1,8 @@
 """A guard as a chain of plain calls, bound once to the objects that hold its fields.
 
 A closure tree costs 0.04 us for a field compared with a constant; reading the tree as `guards.evaluate` does, 1.6 us.
+Fields are read from the dictionary of their object: one closure serves objects of many classes, so that an attribute is
+looked up anew each time, at twice the cost.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ class Scope(Protocol):
     def reader(self, expression: Name | FieldOf) -> Read:
         """A call that answers the value now."""
 
-    def attribute(self, expression: FieldOf) -> tuple[object, str] | None:
-        """The object and attribute that hold the value, if it is held so plainly."""
+    def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
+        """The dictionary and key that hold the value of a field, if it is held so plainly."""
 
 
 def compile_guard(expression: Expression, scope: Scope) -> Read:
@@ -43,7 +45,7 @@ def compile_guard(expression: Expression, scope: Scope) -> Read:
     constant = expression if isinstance(expression, Constant) else scope.constant(expression)
     if constant is not None:
         value = constant.value
-        return lambda: value
+        return never if value is False else lambda: value
     match expression:
         case Name() | FieldOf():
             return scope.reader(expression)
@@ -67,6 +69,11 @@ def compile_guard(expression: Expression, scope: Scope) -> Read:
     raise AssertionError(expression)
 
 
+def never() -> bool:
+    """What a guard that is always false becomes; its edge can be left out."""
+    return False
+
+
 def _chain(calls: list[Read], *, stop_at: bool) -> Read:
     if len(calls) == 2:
         first, second = calls
@@ -86,18 +93,20 @@ def _chain(calls: list[Read], *, stop_at: bool) -> Read:
 
 
 def _comparison(symbol: str, left: Expression, right: Expression, scope: Scope) -> Read:
+    held = scope.held(left)
+    if held is None:
+        return _binary(symbol, compile_guard(left, scope), compile_guard(right, scope))
+    compare, (values, name) = OPERATORS[symbol], held
     constant = right if isinstance(right, Constant) else scope.constant(right)
-    held = scope.attribute(left) if isinstance(left, FieldOf) else None
-    if constant is not None and held is not None and symbol in (">", ">=", "=="):
-        return _field_against_constant(symbol, held, constant.value)
-    return _binary(symbol, compile_guard(left, scope), compile_guard(right, scope))
-
-
-def _field_against_constant(symbol: str, held: tuple[object, str], value: Any) -> Read:
-    # 0.04 us instead of 0.07 for the general form; these three are what accumulation and its window ask every batch.
-    owner, name = held
-    compare = OPERATORS[symbol]
-    return lambda: compare(getattr(owner, name), value)
+    if constant is not None:
+        value = constant.value
+        return lambda: compare(values[name], value)
+    other = scope.held(right)
+    if other is not None:
+        other_values, other_name = other
+        return lambda: compare(values[name], other_values[other_name])
+    read = compile_guard(right, scope)
+    return lambda: compare(values[name], read())
 
 
 def _binary(symbol: str, left: Read, right: Read) -> Read:

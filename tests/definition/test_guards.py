@@ -234,8 +234,10 @@ class Held:
             expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"
         ]
 
-    def attribute(self, expression: FieldOf) -> tuple[object, str] | None:
-        return (self.nodes[expression.node], expression.field) if expression.node == "a" else None
+    def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
+        if not isinstance(expression, FieldOf) or expression.node != "a":
+            return None
+        return vars(self.nodes["a"]), expression.field
 
 
 def outcome(call: Callable[[], Any]) -> tuple[type, Any]:
