@@ -64,6 +64,7 @@ class NextBatch:
 
     _iterator: Iterator[Any]
     _turns: int
+    _certain: int  # no batch before this one is the last of the epoch
     _clock: Callable[[], float]
     _mark: float
     _count: Callable[[Any], int]
@@ -92,6 +93,7 @@ class NextBatch:
         self._turns = 0
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
+        self._certain = self._expected_length() or 0
         inside = self.opened and not self.last  # an epoch: this is a resume
         position, self._position = self._position, {}
         self._source.take_up(dict(position), inside=inside)
@@ -107,14 +109,25 @@ class NextBatch:
         self._mark = now
         if self.last or not self.opened:
             self._open_epoch()
-        batch = self._ahead.pop() if self._ahead else next(self._iterator, _NOTHING)
-        self.fetched_ahead = 0
+        if self._ahead:
+            batch = self._ahead.pop()
+            self.fetched_ahead = 0
+        else:
+            batch = next(self._iterator, _NOTHING)
         if batch is _NOTHING:
             self.exhausted = True
             self._close_epoch()
             return None, 0
         self.epoch_batches += 1
         self.batches += 1
+        if self.epoch_batches >= self._certain:
+            self._look_ahead()
+        count = self._count(batch)
+        self.samples += count
+        return (batch if self._move is None else self._move(batch)), count
+
+    def _look_ahead(self) -> None:
+        """See whether the epoch goes on after this batch."""
         if self.epoch_batches == self.limit:
             self._close_epoch()
         elif self.length is None or self.epoch_batches >= self.length:
@@ -124,9 +137,6 @@ class NextBatch:
             else:
                 self._ahead.append(following)
                 self.fetched_ahead = 1
-        count = self._count(batch)
-        self.samples += count
-        return (batch if self._move is None else self._move(batch)), count
 
     def _open_epoch(self) -> None:
         if self.opened:
@@ -135,6 +145,7 @@ class NextBatch:
         self.epoch_batches = 0
         self.last = self.exhausted = self.empty = False
         self._iterator, self.length, self.source_state = self._source.open(self.epoch)
+        self._certain = self._expected_length() or 0
         self._turns += 1
 
     def _close_epoch(self) -> None:
@@ -142,6 +153,7 @@ class NextBatch:
         self.empty = self.epoch_batches == 0
         if self.empty:
             self._say("the data gave no batch: the epoch is empty")
+        self.fetched_ahead = 0
         self._iterator = iter(())  # lets go of loader workers now, not when the next epoch begins
         self.source_state = {}
         self._turns += 1
