@@ -213,7 +213,7 @@ class Trainer:
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first; `pandas.DataFrame` takes them as they are."""
-        return [dict(row) for row in self._recorder.rows]
+        return list(self._recorder.rows)
 
     def read(self, name: str) -> Any:
         """The value of ``"node.field"`` (``"validate/next_batch.last"``), of a slot (``"batch"``), or of a resource.

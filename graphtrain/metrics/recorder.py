@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from graphtrain.metrics.logger import Logger as Logger
+from graphtrain.metrics.rows import Rows
 
 # Values wait on their device until a mean is asked for; this many at most, so that a run that never asks stays flat.
 _MOST_WAITING = 1024
@@ -107,7 +108,7 @@ class Recorder:
     def __init__(self, position: Callable[[], tuple[int, float]]) -> None:
         self._position = position
         self._means: dict[str, Means] = {}
-        self.rows: list[dict[str, float]] = []
+        self.rows = Rows()
         self.latest: dict[str, float] = {}
         self.loggers: list[Logger] = []
 
@@ -140,7 +141,7 @@ class Recorder:
 
     def go_on_from(self, rows: list[dict[str, float]]) -> None:
         """Go on after the rows of a run that was resumed."""
-        self.rows = rows
+        self.rows = Rows(rows)
         self.latest = {}
         for row in rows:
             self._remember(row)
