@@ -180,14 +180,10 @@ class Difference:
         return f"<Difference {self.before.name} -> {self.after.name}: {', '.join(counts)}>"
 
     def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows; None if it cannot be drawn, for whatever reason."""
-        from graphtrain.registry import find_picture
+        """The picture that a notebook shows."""
+        from graphtrain.registry import picture_in_a_cell
 
-        try:
-            draw = find_picture("svg")
-            return draw(self) if draw is not None else None
-        except Exception:  # a cell must not fail because of its picture
-            return None
+        return picture_in_a_cell(self)
 
 
 def _with_details(change: Change) -> str:

@@ -184,11 +184,7 @@ class Graph(Editable):
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
 
     def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows, problems or not; None if it cannot be drawn, for whatever reason."""
-        from graphtrain.registry import find_picture
+        """The picture that a notebook shows, problems or not."""
+        from graphtrain.registry import picture_in_a_cell
 
-        try:
-            draw = find_picture("svg")
-            return draw(self) if draw is not None else None
-        except Exception:  # a cell must not fail because of its picture
-            return None
+        return picture_in_a_cell(self)

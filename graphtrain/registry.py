@@ -66,3 +66,12 @@ def find_picture(name: str) -> Callable[..., Any] | None:
     """What draws graphs as `name`, or None. Importing it, and what it needs, may raise whatever an import may."""
     found = _entry_points("graphtrain.pictures").get(name)
     return found.load() if found is not None else None
+
+
+def picture_in_a_cell(drawn: Any) -> str | None:
+    """The picture that a notebook shows of a graph or a difference; None if it cannot be drawn, for whatever reason."""
+    try:
+        draw = find_picture("svg")
+        return draw(drawn) if draw is not None else None
+    except Exception:  # a cell must not fail because of its picture
+        return None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
+from graphtrain.command.printable import say_nothing
 from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.settings import setup_arguments, split_settings, toml_value
 from graphtrain.command.warm_start import warm_start
@@ -81,7 +82,7 @@ class Again:
             device=kept.device,
             deterministic=deterministic,
             display=None,
-            say=_nothing,
+            say=say_nothing,
             about=about,
             **resources,
         )
@@ -117,7 +118,3 @@ def _value(name: str, text: Any) -> Any:
                 f"the run was set up with {name}={found}, which cannot be read back", f"give it as {name}=VALUE"
             ) from None
         return found
-
-
-def _nothing(line: str) -> None:
-    return None

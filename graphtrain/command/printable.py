@@ -1,5 +1,23 @@
-"""Text of others on a terminal."""
+"""Text of others on a terminal, and lines to whoever sits before it."""
 
 from __future__ import annotations
 
+import sys
+
+from rich.markup import escape
+
 from graphtrain.display.printable import printable as printable
+
+
+def plain(text: str) -> str:
+    """`text` for a table: printable, and without a meaning as markup."""
+    return escape(printable(text))
+
+
+def say(line: str) -> None:
+    """A line on standard error, at once."""
+    print(printable(line), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def say_nothing(line: str) -> None:
+    """Where nothing is to be said."""

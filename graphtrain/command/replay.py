@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import pdb
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from graphtrain.command.again import Again
-from graphtrain.command.printable import printable
+from graphtrain.command.printable import plain, say
 from graphtrain.display.printable import one_line
 from graphtrain.engine.past_run import Kept, PastRun
 from graphtrain.engine.replay import Replay
@@ -32,14 +30,14 @@ _MOST_CHARACTERS = 80
 
 def replay_command(script: str, run_dir: Path, settings: list[str], to: str, node: str | None, *, debug: bool) -> int:
     """Go to a moment of a past run, and show it; the exit code."""
-    run = PastRun(run_dir, _say)
+    run = PastRun(run_dir, say)
     line = run.line()
     if not line:
         raise UsageError(f"`{run_dir}` holds no sound checkpoint to go on from")
     term = moment(to, graph_of(line[-1].path, line[-1].manifest))
     _refuse_what_was_not(run_dir, term)
     start, setting = _beginning(run, line, term)
-    trainer = Again(script, settings, _say).trainer(setting, from_the_beginning=start is None)
+    trainer = Again(script, settings, say).trainer(setting, from_the_beginning=start is None)
     replay = Replay(trainer, start.path if start is not None else None)
     if not replay.to_amount(term):
         raise UsageError(f"the run does not come to {term}: it ends at {replay.where}", "name an earlier moment")
@@ -47,14 +45,14 @@ def replay_command(script: str, run_dir: Path, settings: list[str], to: str, nod
         raise UsageError(f"after {term} the node `{node}` is not run any more: the run ends at {replay.where}")
     console = Console(highlight=False)
     begun = start.name if start is not None else "the beginning"
-    console.print(f"[bold]{_plain(replay.where)}[/bold], next node {_plain(trainer.position)} (from {begun} on)")
+    console.print(f"[bold]{plain(replay.where)}[/bold], next node {plain(trainer.position)} (from {begun} on)")
     for table in (_table_of_slots(replay), _table_of_parameters(replay)):
         console.print()
         console.print(table)
     if debug:
         names = {**trainer.resources, **replay.slots_around(), "torch": torch}
         names |= {"trainer": trainer, "gradients": replay.gradients}
-        console.print(f"\nnames here: {_plain(', '.join(names))}", soft_wrap=True)
+        console.print(f"\nnames here: {plain(', '.join(names))}", soft_wrap=True)
         pdb.Pdb(nosigint=True).run("pass", names)
     return 0
 
@@ -70,7 +68,7 @@ def _refuse_what_was_not(run_dir: Path, term: Term) -> None:
     if beyond and stands:
         raise UsageError(f"the run never came to {term}: it is {status['state']} at {came:g} {term.base.unit}")
     if beyond:
-        _say(f"the run is known to have come to {came:g} {term.base.unit}; what is beyond is what it would have done")
+        say(f"the run is known to have come to {came:g} {term.base.unit}; what is beyond is what it would have done")
 
 
 def _beginning(run: PastRun, line: list[Kept], term: Term) -> tuple[Kept | None, Kept]:
@@ -109,7 +107,7 @@ def _table_of_slots(replay: Replay) -> Table:
     for name, value in replay.slots.items():
         if value is None:
             continue  # not written yet
-        table.add_row(_plain(name), _plain("\n".join(_described(value))))
+        table.add_row(plain(name), plain("\n".join(_described(value))))
     return table
 
 
@@ -155,7 +153,7 @@ def _table_of_parameters(replay: Replay) -> Table:
     for name in list(rows)[:_MOST_PARAMETERS]:
         shape = " x ".join(map(str, rows[name].shape)) or "scalar"
         gradient = _norm([gradients[name]]) if name in gradients else "none"
-        table.add_row(_plain(name), shape, gradient, _norm([rows[name]]))
+        table.add_row(plain(name), shape, gradient, _norm([rows[name]]))
     if (more := len(rows) - _MOST_PARAMETERS) > 0:
         table.add_row(f"... and {more} more", "", "", "")
     table.add_row("[dim]all[/dim]", "", _norm(gradients.values()), _norm(rows.values()))
@@ -165,11 +163,3 @@ def _table_of_parameters(replay: Replay) -> Table:
 def _norm(tensors: Iterable[torch.Tensor]) -> str:
     norms = [one.detach().to(torch.float64).norm().cpu() for one in tensors]
     return f"{torch.stack(norms).norm().item():.6g}" if norms else "none"
-
-
-def _plain(text: str) -> str:
-    return escape(printable(text))
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)  # noqa: T201

@@ -13,6 +13,7 @@ from typing import Any
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.options import RunOptions, command_line
+from graphtrain.command.printable import say, say_nothing
 from graphtrain.command.run_directories import (
     SAVED,
     check_resume,
@@ -73,15 +74,15 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
 
 def run_program(program: Program, settings: list[str], options: RunOptions) -> int:
     """Run a setup through a graph; the exit code."""
-    say = _nothing if options.quiet else _say
+    tell = say_nothing if options.quiet else say
     given, parameters = _check(settings, options)
     resume = options.resume
     if options.fork is not None:
-        resume = forked_checkpoint(options.fork, options.run_dir, resume, say)
+        resume = forked_checkpoint(options.fork, options.run_dir, resume, tell)
     arguments = setup_arguments(program.setup, given, program.name)
     source = options.graph if options.graph is not None else program.graph
     if source == SAVED:
-        source = graph_to_go_on_in(options.run_dir, resume, say)
+        source = graph_to_go_on_in(options.run_dir, resume, tell)
     graph = with_parameters(source if isinstance(source, Graph) else Graph.load(source), parameters)
     graph = checked_graph(graph)
     if options.until is not None:
@@ -105,19 +106,19 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
             device=options.device,
             deterministic=options.deterministic,
             loggers=loggers,
-            display=None if options.quiet else display_for(say, metrics=_names(options.show)),
-            say=say,
+            display=None if options.quiet else display_for(tell, metrics=_names(options.show)),
+            say=tell,
             about=about,
             **resources,
         )
         again = replace(options, run_dir=run_dir, resume="auto", fork=None, from_setup="", from_saved=False, rename=[])
         if not options.quiet:
-            introduce(running.summary(), say)
+            introduce(running.summary(), tell)
         for line in started:
-            say(line)
+            tell(line)
         if options.run_dir is None:
             where = command_line(program.words, settings, again)
-            say(f"run directory: {run_dir}; stop it when you like, and go on with: {where}")
+            tell(f"run directory: {run_dir}; stop it when you like, and go on with: {where}")
         try:
             outcome = running.run(
                 resume=resume,
@@ -125,16 +126,16 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
                 from_setup=options.from_setup,
                 from_saved=options.from_saved,
                 rename=renamings(options.rename),
-                trace=TraceLines(running.graph, _say) if options.trace else None,
+                trace=TraceLines(running.graph, say) if options.trace else None,
             )
         except KeyboardInterrupt:
-            say(f"go on with: {command_line(program.words, settings, again)}")
+            tell(f"go on with: {command_line(program.words, settings, again)}")
             raise
-    say(f"{outcome}: {run_dir}  digest {running.digest()[:16]}")
+    tell(f"{outcome}: {run_dir}  digest {running.digest()[:16]}")
     if outcome.resumable:
         if outcome is Outcome.REACHED:
             again = replace(again, until=None)
-        say(f"go on with: {command_line(program.words, settings, again)}")
+        tell(f"go on with: {command_line(program.words, settings, again)}")
     return STOPPED if outcome is Outcome.STOPPED else 0
 
 
@@ -182,11 +183,3 @@ def _typed(program: Program) -> str:
 
 def _names(text: str) -> tuple[str, ...] | None:
     return tuple(one.strip() for one in text.split(",") if one.strip()) or None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _nothing(line: str) -> None:
-    return None

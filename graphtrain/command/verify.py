@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from graphtrain.command.again import Again
 from graphtrain.command.failure import FAILED
-from graphtrain.command.printable import printable
+from graphtrain.command.printable import plain, say
 from graphtrain.display.printable import one_line
 from graphtrain.display.wording import duration, size
 from graphtrain.engine.past_run import PastRun, Segment
@@ -31,8 +30,8 @@ def verify_command(script: str, run_dir: Path, settings: list[str], last: int | 
     """Go through a past run again, checkpoint by checkpoint, and compare; the exit code."""
     if last is not None and last < 1:
         raise UsageError(f"--last: expected a number > 0, got {last}")
-    run = PastRun(run_dir, _say)
-    again = Again(script, settings, _say)
+    run = PastRun(run_dir, say)
+    again = Again(script, settings, say)
     segments = run.segments(last)
     comparable = [one for one in segments if not one.change]
     if not comparable:
@@ -49,16 +48,16 @@ def verify_command(script: str, run_dir: Path, settings: list[str], last: int | 
     for segment in segments:
         span = f"{_start(segment)} to {segment.goal.name}"
         if segment.change:
-            _say(f"passed over {span}: {segment.change}")
+            say(f"passed over {span}: {segment.change}")
             continue
         verdicts.append(verify(segment, make))
         if sys.stderr.isatty():  # a long run takes its time
-            _say(f"{len(verdicts)}/{len(comparable)}  {span}: {_result(verdicts[-1])}")
+            say(f"{len(verdicts)}/{len(comparable)}  {span}: {_result(verdicts[-1])}")
     console = Console(highlight=False)
     console.print(_table(verdicts))
     for verdict in verdicts:
         for line in _lines(verdict, again.changes or ""):
-            console.print(escape(printable(line)), soft_wrap=True)
+            console.print(plain(line), soft_wrap=True)
     differing = sum(not one.is_equal for one in verdicts)
     whole = f"{len(verdicts)} span{'' if len(verdicts) == 1 else 's'}"
     console.print(f"{differing} of {whole} differ" if differing else f"{whole}: bitwise equal", soft_wrap=True)
@@ -136,7 +135,3 @@ def _lines(verdict: Verdict, changes: str) -> Iterator[str]:
         )
     else:
         yield "  Further goings differ from each other, at a node that is not known: what they were traced at, agreed."
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)  # noqa: T201

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,13 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, METRICS_FILE, STARTS_FILE, STATUS_FILE
+from graphtrain.storage.run_directory import (
+    CHECKPOINTS_FOLDER,
+    METRICS_FILE,
+    STARTS_FILE,
+    STATUS_FILE,
+    read_starts,
+)
 from graphtrain.storage.store import FolderStore
 
 
@@ -134,11 +139,7 @@ class PastRun:
 
     def _starts(self) -> list[Any]:
         """The checkpoint that each start of the run went on from, None for the beginning; empty if it is not known."""
-        try:
-            lines = (self.path / STARTS_FILE).read_text(encoding="utf-8").splitlines()
-            return [json.loads(line)["checkpoint"] for line in lines]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            return []
+        return [start["checkpoint"] for start in read_starts(self.path) if "checkpoint" in start]
 
     def not_from_the_beginning(self, oldest: Kept) -> str:
         """Why the run cannot be gone through from its beginning; empty if it can."""

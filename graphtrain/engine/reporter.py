@@ -8,7 +8,6 @@ from typing import final
 
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.engine.stopwatch import Stopwatch
-from graphtrain.errors import CheckpointError
 from graphtrain.metrics.logger import Beginning, Logger, RunLogger
 
 # How old the status may be while the run goes on.
@@ -68,8 +67,8 @@ class Reporter:
             drawn = self._watch.now()
             # A terminal at the end of a slow line must not take the time of training.
             self._next_show = drawn + max(interval, _LEAST_REST * (drawn - now)) if self._display else math.inf
-        if now >= self._next_status:
-            self._write()
+        if now >= self._next_status and self._write_status is not None:
+            self._write_status()
             self._next_status = now + _STATUS_SECONDS
         self._watch.next_tick = min(self._next_show, self._next_status)
 
@@ -89,16 +88,8 @@ class Reporter:
             if isinstance(logger, RunLogger):
                 logger.close()
 
-    def _write(self) -> None:
-        """A status that cannot be written costs nobody a run."""
-        try:
-            if self._write_status is not None:
-                self._write_status()
-        except CheckpointError as error:
-            self._say(f"{error.message}; the run goes on")
-
     def _draw(self, call: Callable[[Display], None]) -> None:
-        """Nor does a display that fails, or a terminal that has gone away."""
+        """A display that fails costs nobody a run, nor does a terminal that has gone away."""
         if self._display is None:
             return
         try:

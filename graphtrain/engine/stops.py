@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphtrain.engine.assembly import Assembly
-from graphtrain.engine.loop import Loop, Visit
+from graphtrain.engine.loop import Loop, Visit, with_visit
 from graphtrain.engine.triggers import Clock
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -25,7 +25,7 @@ def before(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool
             return index
         return visit()
 
-    return [*visits[:index], gated, *visits[index + 1 :]]
+    return with_visit(visits, index, gated)
 
 
 def behind(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool]) -> list[Visit]:
@@ -38,7 +38,7 @@ def behind(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool
             loop.pending.append("pause")
         return position
 
-    return [*visits[:index], gated, *visits[index + 1 :]]
+    return with_visit(visits, index, gated)
 
 
 def forgetting(assembly: Assembly, visits: list[Visit]) -> list[Visit]:
@@ -56,7 +56,7 @@ def forgetting(assembly: Assembly, visits: list[Visit]) -> list[Visit]:
             slots[number] = None
         return position
 
-    return [*visits[: bound.index], fetched, *visits[bound.index + 1 :]]
+    return with_visit(visits, bound.index, fetched)
 
 
 def moment(text: str, graph: Graph) -> Term:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphtrain.engine.assembly import Assembly
-from graphtrain.engine.loop import Request, Visit
+from graphtrain.engine.loop import Request, Visit, with_visit
 from graphtrain.engine.triggers import after
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -51,4 +51,4 @@ def gated_visits(assembly: Assembly, trigger: Trigger, pending: list[Request], v
             return gate
         return visit()
 
-    return [*visits[:gate], gated, *visits[gate + 1 :]]
+    return with_visit(visits, gate, gated)

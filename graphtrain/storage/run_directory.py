@@ -67,17 +67,7 @@ class RunDirectory:
 
     def identities(self) -> set[str]:
         """The identities of the runs that were begun here, as far as the list of starts can be read."""
-        found: set[str] = set()
-        try:
-            lines = read_regular(self.path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines()
-        except (OSError, NotAsAgreedError):
-            return found
-        for line in lines:
-            with suppress(ValueError, RecursionError):  # one that a kill has cut
-                start = json.loads(line)
-                if isinstance(start, dict) and isinstance(start.get("run"), str):
-                    found.add(start["run"])
-        return found
+        return {start["run"] for start in read_starts(self.path) if isinstance(start.get("run"), str)}
 
     def starts(self) -> int:
         """How long the list of starts is, in bytes: it grows whenever a process begins or goes on."""
@@ -98,6 +88,19 @@ class RunDirectory:
         if not target.exists():
             with _readable_failure(target):
                 target.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def read_starts(path: Path) -> list[dict[str, Any]]:
+    """Every start of the run in a directory, the first one first, as far as the list of starts can be read."""
+    try:
+        lines = read_regular(path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines()
+    except (OSError, NotAsAgreedError):
+        return []
+    found = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):  # one that a kill has cut
+            found.append(json.loads(line))
+    return [start for start in found if isinstance(start, dict)]
 
 
 def read_status(path: str | Path) -> dict[str, Any]:
