@@ -1,9 +1,13 @@
 # The commands people, hooks and CI share. Each makes .venv if it is missing and installs what it needs, pinned.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PEERS := .venv-peers/bin
+PIP_OPTIONS := --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt
+BENCHMARKS := loop transition check startup data resume checkpoint soak
+RESULTS := benchmarks/results
 
-.PHONY: demo test sweep lint clean
+.PHONY: demo test sweep lint bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, go on in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
@@ -19,8 +23,18 @@ lint: .venv/.installed-dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: .venv/.installed-examples  ## every benchmark on one thread, the targets beside the figures; also as JSON
+	mkdir -p $(RESULTS)
+	@failed=; for name in $(BENCHMARKS); do \
+	  OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --json $(RESULTS)/$$name.json || failed="$$failed $$name"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+bench-peers: .venv-peers/.installed  ## the loop beside those of other frameworks, which get an environment of their own
+	mkdir -p $(RESULTS)
+	OMP_NUM_THREADS=1 $(PEERS)/python benchmarks/loop.py --peers --rounds 11 --json $(RESULTS)/peers.json
+
 clean:  ## remove everything that was made here
-	rm -rf .venv build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers $(RESULTS) build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -35,4 +49,13 @@ clean:  ## remove everything that was made here
 
 .venv/.installed-dev: .venv/.installed-examples
 	$(INSTALL) --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
+	touch $@
+
+# The last without constraints: it needs an older setuptools than the tests have.
+.venv-peers/.installed: pyproject.toml constraints.txt benchmarks/peers.txt
+	$(PYTHON) -m venv .venv-peers
+	rm -rf *.egg-info
+	$(PEERS)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt torch==2.13.0
+	$(PEERS)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt --editable .
+	$(PEERS)/python -m pip install $(PIP_OPTIONS) --requirement benchmarks/peers.txt
 	touch $@

@@ -6,7 +6,8 @@ The saves of graphtrain are those of one run, every fourth step; between them, i
 
 * copied once, into memory that was allocated before;
 * saved by `torch.save`, flushed to the disk and renamed into the place of the one before;
-* saved by `torch.distributed.checkpoint.save`, which does not flush.
+* saved by `torch.distributed.checkpoint.save`, which does not flush;
+* and by its `async_save`, of which the call is timed: for so long training would stand still.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as distributed_checkpoint
-from measure import arguments, comparison, seconds, show
+from measure import Target, arguments, comparison, seconds, show
 from torch import nn
 
 import graphtrain
@@ -33,7 +34,8 @@ MEGABYTES = 500
 WIDTH = 1024
 EVERY = 4  # steps
 STALL, WRITTEN = "graphtrain: training stands still", "graphtrain: until it is on the disk"
-COPY, SAVE, DISTRIBUTED = "one copy of that memory", "torch.save, flushed and renamed", "torch.distributed.checkpoint"
+COPY, SAVE = "one copy of that memory", "torch.save, flushed and renamed"
+DISTRIBUTED, ASYNCHRONOUS = "torch.distributed.checkpoint", "its async_save: training stands still"
 
 
 def settle_disk(folder: Path) -> None:
@@ -64,6 +66,10 @@ class Peers:
         for name, save in ((SAVE, self._save), (DISTRIBUTED, self._save_distributed)):
             settle_disk(self._folder)
             found[name] = seconds(save)
+        settle_disk(self._folder)
+        under_way: list[Any] = []
+        found[ASYNCHRONOUS] = seconds(lambda: under_way.append(self._save_asynchronously()))
+        under_way[0].result()
         return found
 
     def _state(self) -> dict[str, Any]:
@@ -86,9 +92,11 @@ class Peers:
         temporary.replace(self._folder / "state.pt")
 
     def _save_distributed(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says that it runs in one process
-            distributed_checkpoint.save(self._state(), checkpoint_id=self._folder / "distributed", no_dist=True)
+        distributed_checkpoint.save(self._state(), checkpoint_id=self._folder / "distributed", no_dist=True)
+
+    def _save_asynchronously(self) -> Any:
+        folder = self._folder / "distributed"
+        return distributed_checkpoint.async_save(self._state(), checkpoint_id=folder, no_dist=True)
 
 
 def measured(folder: Path, saves: int) -> tuple[dict[str, list[float]], int, int]:
@@ -162,6 +170,8 @@ def _resident_bytes() -> int:
 def main() -> None:
     """Measure and print."""
     options = arguments(__doc__, rounds=7)
+    # In a thread of its own too, torch.distributed says that it runs in one process and that it overwrites.
+    warnings.simplefilter("ignore", UserWarning)
     folder = Path(tempfile.mkdtemp(prefix="graphtrain-"))
     try:
         found, size, held = measured(folder, options.rounds + 1)
@@ -177,8 +187,15 @@ def main() -> None:
         }
         for row, other in zip(comparison(counted, against=COPY), comparison(counted, against=SAVE), strict=True)
     ]
+    named = {row["case"]: row for row in rows}
+    targets = [
+        Target("training stands still, copies of that memory", named[STALL]["of one copy"], 1.15),
+        Target("training stands still, over torch.save", named[STALL]["of torch.save"], 0.1),
+        Target("until it is on the disk, over torch.save", named[WRITTEN]["of torch.save"], 1.0),
+        Target("memory that saving holds, copies of the state", held / size, 1.0, noise=0.05),
+    ]
     title = f"a checkpoint of {size / 1e6:.0f} MB; saving holds {held / size:.2f} copies of it"
-    show(title, rows, options.json)
+    show(title, rows, options.json, targets)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ A benchmark is a script that measures named cases against one another and prints
 
     options = arguments(__doc__, rounds=5)                 # --rounds N, --json FILE
     found = rounds({"by hand": by_hand, "graphtrain": ours}, options.rounds)
-    show("microseconds a batch", comparison(found, against="by hand"), options.json)
+    rows = comparison(found, against="by hand")
+    aims = [Target("graphtrain over by hand, us a batch", rows[1]["difference"], at_most=3.0)]
+    show("microseconds a batch", rows, options.json, aims)
 
 A case is a function that does its work once and returns its figure (seconds, batches per second, bytes). The cases take
 turns, so that what else the machine does falls on all of them; figures to compare are the ratios.
@@ -21,6 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,27 @@ from rich.table import Table
 from graphtrain.version import __version__
 
 Case = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure beside what it should be.
+
+    Arguments:
+        figure: what was measured.
+        at_most: the target, in the same unit.
+        noise: by how much the figure moves between rounds where nothing differs. Default: none is allowed for.
+    """
+
+    what: str
+    figure: float
+    at_most: float
+    noise: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """True if the figure is at most the target and the noise."""
+        return self.figure <= self.at_most + self.noise
 
 
 def arguments(description: str | None, rounds: int) -> argparse.Namespace:
@@ -70,9 +94,9 @@ def rounds(cases: Mapping[str, Case], count: int, warm_up: int = 1) -> dict[str,
 
 
 def comparison(found: Mapping[str, Sequence[float]], against: str) -> list[dict[str, Any]]:
-    """A row for each case: median, spread, and the median over the rounds of its ratio to the case `against`.
+    """A row for each case: median, spread, and medians over the rounds of ratio and difference to the case `against`.
 
-    The ratio is taken within each round, where both met the same machine.
+    Ratio and difference are taken within each round, where both met the same machine.
     """
     return [
         {
@@ -81,6 +105,7 @@ def comparison(found: Mapping[str, Sequence[float]], against: str) -> list[dict[
             "least": min(figures),
             "most": max(figures),
             "ratio": statistics.median(one / other for one, other in zip(figures, found[against], strict=True)),
+            "difference": statistics.median(one - other for one, other in zip(figures, found[against], strict=True)),
             "against": against,
         }
         for name, figures in found.items()
@@ -102,25 +127,36 @@ def machine() -> dict[str, Any]:
     }
 
 
-def show(title: str, rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> None:
-    """Print the machine and one table, and write both to `file` as JSON.
+def show(
+    title: str, rows: Iterable[Mapping[str, Any]], file: Path | None = None, targets: Iterable[Target] = ()
+) -> None:
+    """Print the machine, one table and the targets, and write all of it to `file` as JSON.
 
     Arguments:
         rows: mappings with the same keys, which head the columns; numbers are printed with three digits.
         file: Default: none.
+        targets: Default: none, the figures are for comparison only.
     """
     rows = [dict(row) for row in rows]
+    aims = [{**asdict(target), "holds": "yes" if target.holds else "NO"} for target in targets]
     about = machine()
     console = Console() if sys.stdout.isatty() else Console(width=140)  # a pipe has no width
     console.print(", ".join(f"{name} {value}" for name, value in about.items()), style="dim", highlight=False)
+    console.print(_table(title, rows))
+    if aims:
+        console.print(_table("targets", aims))
+    if file is not None:
+        text = json.dumps({"title": title, "machine": about, "rows": rows, "targets": aims}, indent=2)
+        file.write_text(text + "\n")
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left")
     for column, value in rows[0].items():
         table.add_column(column, justify="right" if isinstance(value, int | float) else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_text(value) for value in row.values()))
-    console.print(table)
-    if file is not None:
-        file.write_text(json.dumps({"title": title, "machine": about, "rows": rows}, indent=2) + "\n")
+    return table
 
 
 def _text(value: Any) -> str:

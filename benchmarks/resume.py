@@ -1,48 +1,136 @@
-"""Milliseconds until the first batch of an epoch that is gone on with in the middle.
+"""How long it takes to go on: until the first batch of an epoch in its middle, and until a run of 500 MB stands again.
 
-A `Loader` begins at batch 10 or 1,000,000 alike; a `DataLoader` draws the earlier batches again.
+    python benchmarks/resume.py --rounds 15
+
+* The first batch: a `Loader` begins at batch 10 or 1,000,000 alike; a `DataLoader` draws the earlier batches again.
+* The state: graphtrain makes a trainer, finds the newest checkpoint, compares the SHA-256 of every file, loads, and
+  compares the digest of what was loaded with the one in the checkpoint. `torch.load` and `torch.distributed.checkpoint`
+  load model and optimizer, and compare no such sums. All files are in the cache of the system.
 """
 
 from __future__ import annotations
 
+import shutil
+import statistics
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from measure import arguments, comparison, rounds, seconds, show
+import torch
+import torch.distributed.checkpoint as distributed_checkpoint
+from measure import Target, arguments, comparison, rounds, seconds, show
+from torch import nn
 from torch.utils.data import DataLoader
 
-from graphtrain import Loader
+from graphtrain import Graph, Loader, Trainer
 from graphtrain.data.source import source_of
 
 BATCH_SIZE = 2
 BATCHES = 1_000_100
+WIDTH = 1024
+LAYERS = 40  # with the two moments of Adam, 12 bytes a weight: 500 MB
 
 
-def resumed(data: Any, drawn: int) -> float:
-    source = source_of(data, seed=1, saving=True, say=lambda line: None)
-    state = source.open(0).state
-    return 1000 * seconds(lambda: next(source.reopen(0, drawn, state)))
+def resumed(make: Callable[[], Any], drawn: int) -> Callable[[], float]:
+    """A case: milliseconds until the batch after so many."""
+
+    def case() -> float:
+        source = source_of(make(), seed=1, saving=True, say=lambda line: None)
+        state = source.open(0).state
+        return 1000 * seconds(lambda: next(source.reopen(0, drawn, state)))
+
+    return case
+
+
+def first_batches(count: int) -> tuple[list[dict[str, Any]], list[Target]]:
+    """Rows and targets for the first batch."""
+    samples = range(BATCH_SIZE * BATCHES)
+    loaders = {
+        "in order": Loader(samples, BATCH_SIZE),
+        "shuffled": Loader(samples, BATCH_SIZE, shuffle=True),
+    }
+    rows, targets = [], []
+    for order, loader in loaders.items():
+        early, late = f"Loader, {order}, at batch 10", f"Loader, {order}, at batch 1,000,000"
+        cases = {early: resumed(lambda made=loader: made, 10), late: resumed(lambda made=loader: made, 1_000_000)}
+        found = rounds(cases, count)
+        rows += comparison(found, against=early)
+        low, middle, high = statistics.quantiles(found[early] * 2, n=4, method="inclusive")  # of one round too
+        what = f"Loader, {order}: batch 1,000,000 over batch 10"
+        targets.append(Target(what, rows[-1]["ratio"], 1.0, noise=(high - low) / (2 * middle)))
+    few = range(BATCH_SIZE * 10_100)
+    cases = {
+        f"DataLoader, shuffled, at batch {drawn:,}": resumed(lambda: DataLoader(few, BATCH_SIZE, shuffle=True), drawn)
+        for drawn in (10, 100, 1_000, 10_000)
+    }
+    found = rounds(cases, max(count // 3, 1))
+    return [*rows, *comparison(found, against=next(iter(cases)))], targets
+
+
+class Saved:
+    """One state on the disk in three forms, and what loads it into the same model and optimizer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+        self._optimizer = torch.optim.Adam(self._model.parameters(), foreach=False)
+        self._trainer("1 steps").run()
+        torch.save(self._state(), folder / "state.pt")
+        distributed_checkpoint.save(self._state(), checkpoint_id=folder / "distributed", no_dist=True)
+
+    def cases(self) -> dict[str, Callable[[], float]]:
+        """Milliseconds to load."""
+        works = {
+            "torch.load": self._load,
+            "torch.distributed.checkpoint": self._load_distributed,
+            "graphtrain": self._go_on,
+        }
+        return {f"500 MB, {name}": lambda work=work: 1000 * seconds(work) for name, work in works.items()}
+
+    def _go_on(self) -> None:
+        self._trainer("2 steps").advance(1)
+
+    def _load(self) -> None:
+        state = torch.load(self._folder / "state.pt")
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _load_distributed(self) -> None:
+        state = self._state()
+        distributed_checkpoint.load(state, checkpoint_id=self._folder / "distributed", no_dist=True)
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def _trainer(self, until: str) -> Trainer:
+        return Trainer(
+            Graph.load("fit").set("finish", after=until).set("checkpoint", keep=1),
+            self._folder / "run",
+            model=self._model,
+            optimizer=self._optimizer,
+            train_data=[torch.ones(1, WIDTH)] * 10,
+            training_step=lambda model, batch: model(batch).square().mean(),
+            display=None,
+            say=lambda line: None,
+        )
 
 
 def main() -> None:
+    """Measure and print."""
     options = arguments(__doc__, rounds=15)
-    samples = range(BATCH_SIZE * BATCHES)
-    rows = []
-    for order, shuffle in (("in order", False), ("shuffled", True)):
-        loader = Loader(samples, BATCH_SIZE, shuffle)
-        cases = {
-            f"Loader at batch {drawn:,}": lambda loader=loader, drawn=drawn: resumed(loader, drawn)
-            for drawn in (10, 1_000_000)
-        }
-        found = rounds(cases, options.rounds)
-        rows += [{"order": order, **row} for row in comparison(found, against="Loader at batch 10")]
-    few = range(BATCH_SIZE * 10_100)
-    cases = {
-        f"DataLoader at batch {drawn:,}": lambda drawn=drawn: resumed(DataLoader(few, BATCH_SIZE, True), drawn)
-        for drawn in (10, 100, 1_000, 10_000)
-    }
-    found = rounds(cases, max(options.rounds // 3, 1))
-    rows += [{"order": "shuffled", **row} for row in comparison(found, against="DataLoader at batch 10")]
-    show("milliseconds until the first batch after a resume", rows, options.json)
+    warnings.simplefilter("ignore", UserWarning)  # torch.distributed says that it runs in one process
+    rows, targets = first_batches(options.rounds)
+    folder = Path(tempfile.mkdtemp(prefix="graphtrain-"))
+    try:
+        found = rounds(Saved(folder).cases(), max(options.rounds // 3, 1))
+    finally:
+        shutil.rmtree(folder)
+    rows += comparison(found, against="500 MB, torch.load")
+    show("milliseconds until it goes on", rows, options.json, targets)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,217 @@
+"""Microseconds a batch of graphtrain and of loops written by hand.
+
+    python benchmarks/loop.py
+    python benchmarks/loop.py --peers            # and of other frameworks, those that can be imported
+    python benchmarks/loop.py --device cuda
+
+Every case trains the same model on the same list of batches for one epoch, in one process on one torch thread, in
+rounds of all cases; the garbage collector is on. The clock is inside the training step, which all of them call, and
+runs from one batch to the last: building a run, beginning it and ending it, with the checkpoint that is saved then, are
+not in the figures. On the CPU all end with the same weights bit for bit, or the benchmark fails.
+
+* by hand: the loop as people write it, without logging.
+* by hand, parameters once: the same, with the list of parameters for clipping looked up before the loop.
+* fit, bare: `fit` with clipping; no run directory, no metrics, no display.
+* fit, equipped: with a run directory, the display of a terminal (a pseudo-terminal, which a thread reads), metrics
+  every 50 steps, and a checkpoint every 10 minutes, which does not come while the time is taken. Nor does the status,
+  half a millisecond every two seconds.
+* by hand, again: how far figures of the same loop are apart.
+
+The ratio of the larger models may exceed its target by the noise: half the interquartile range of "by hand, again" to
+"by hand" within a round, and at least 0.005, since the quartiles of a few rounds may meet by chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import pty
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from measure import Target, arguments, comparison, rounds, show
+from torch.nn.utils import clip_grad_norm_
+from workloads import LARGER, MAX_NORM, TINY, Batch, Training, Workload
+
+from graphtrain import Graph, Trainer
+
+BY_HAND, ONCE, AGAIN = "by hand", "by hand, parameters once", "by hand, again"
+BARE, EQUIPPED = "fit, bare", "fit, equipped"
+LEAST_NOISE = 0.005
+
+Loop = Callable[[Training], Any]
+
+
+def by_hand(training: Training) -> None:
+    model, optimizer, training_step = training.model, training.optimizer, training.training_step
+    for batch in training.data:
+        loss = training_step(model, batch)
+        loss.backward()
+        clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def by_hand_parameters_once(training: Training) -> None:
+    model, optimizer, training_step = training.model, training.optimizer, training.training_step
+    parameters = list(model.parameters())
+    for batch in training.data:
+        loss = training_step(model, batch)
+        loss.backward()
+        clip_grad_norm_(parameters, MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def bare(training: Training) -> None:
+    _trainer(training, _fit(training).set("log", every="never"), display=None).run()
+
+
+def equipped(training: Training) -> None:
+    graph = _fit(training).set("log", every="50 steps").set("checkpoint", every="10 minutes")
+    with tempfile.TemporaryDirectory(prefix="graphtrain-") as run_dir:
+        with terminal() as written:
+            _trainer(training, graph, run_dir=run_dir).run()
+        assert sum(written), "the display has drawn nothing"
+
+
+def _fit(training: Training) -> Graph:
+    return Graph.load("fit").set("clip", max_norm=MAX_NORM).set("finish", after=f"{len(training.data)} batches")
+
+
+def _trainer(training: Training, graph: Graph, **options: Any) -> Trainer:
+    return Trainer(
+        graph,
+        device=training.device,
+        model=training.model,
+        optimizer=training.optimizer,
+        train_data=training.data,
+        training_step=training.training_step,
+        say=lambda line: None,
+        **options,
+    )
+
+
+@contextmanager
+def terminal() -> Iterator[list[int]]:
+    """A span in which the standard streams are a terminal that nobody looks at; answers how many bytes come there."""
+    reading, writing = pty.openpty()
+    written: list[int] = []
+    reader = threading.Thread(target=_read_all, args=(reading, written), daemon=True)
+    reader.start()
+    try:
+        with (
+            os.fdopen(writing, "w") as stream,
+            redirect_stdout(stream),
+            redirect_stderr(stream),
+            patch.dict(os.environ, TERM="xterm-256color"),
+        ):
+            yield written
+    finally:
+        reader.join()
+        os.close(reading)
+
+
+def _read_all(descriptor: int, written: list[int]) -> None:
+    with suppress(OSError):  # how Linux tells that the other side is closed
+        while text := os.read(descriptor, 65536):
+            written.append(len(text))
+
+
+class Measured:
+    """The cases of one workload: each call trains anew and answers microseconds a batch."""
+
+    def __init__(self, workload: Workload, device: torch.device) -> None:
+        self._workload, self._device = workload, device
+        self._data: list[Batch] = workload.data(device)
+        self._weights: list[torch.Tensor] | None = None
+
+    def __call__(self, name: str, loop: Loop) -> float:
+        training = Training(self._workload, self._data, self._device)
+        gc.collect()
+        loop(training)
+        if self._device.type == "cpu":  # elsewhere kernels may add up in an order of their own
+            self._compare(name, [weight.detach() for weight in training.model.parameters()])
+        return training.microseconds
+
+    def _compare(self, name: str, weights: list[torch.Tensor]) -> None:
+        if self._weights is None:
+            self._weights = weights
+        same = all(torch.equal(one, other) for one, other in zip(weights, self._weights, strict=True))
+        assert same, f"{self._workload.name}: the weights that {name} trained are not those of the others"
+
+
+def targets(workload: Workload, rows: Sequence[Mapping[str, Any]], noise: float) -> list[Target]:
+    """What graphtrain should reach on this workload."""
+    by_case = {row["case"]: row for row in rows}
+    if workload is TINY:
+        return [
+            Target(f"{workload.name}: {BARE}, us over by hand", by_case[BARE]["difference"], at_most=3.0),
+            Target(f"{workload.name}: {EQUIPPED}, us over by hand", by_case[EQUIPPED]["difference"], at_most=10.0),
+        ]
+    return [
+        Target(f"{workload.name}: {case}, ratio to by hand", by_case[case]["ratio"], at_most=1.0, noise=noise)
+        for case in (BARE, EQUIPPED)
+    ]
+
+
+def noise_of(found: Mapping[str, Sequence[float]]) -> float:
+    """How far apart the ratios of two equal loops are."""
+    ratios = [one / other for one, other in zip(found[AGAIN], found[BY_HAND], strict=True)]
+    if len(ratios) < 2:
+        return LEAST_NOISE
+    lower, _, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return max((upper - lower) / 2, LEAST_NOISE)
+
+
+def options() -> argparse.Namespace:
+    """The options of every benchmark and those of this one."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    own, sys.argv[1:] = parser.parse_known_args()
+    if own.peers and own.device.type != "cpu":
+        parser.error("the other frameworks are measured on the CPU only")
+    return argparse.Namespace(**vars(own), **vars(arguments(__doc__, rounds=17)))
+
+
+def main() -> None:
+    given = options()
+    torch.set_num_threads(1)
+    loops: dict[str, Loop] = {
+        BY_HAND: by_hand,
+        ONCE: by_hand_parameters_once,
+        BARE: bare,
+        EQUIPPED: equipped,
+        AGAIN: by_hand,
+    }
+    if given.peers:
+        import peers
+
+        others, missing = peers.loops(terminal)
+        loops |= others
+        for line in missing:
+            print(line, file=sys.stderr)  # noqa: T201
+    rows: list[dict[str, Any]] = []
+    aims: list[Target] = []
+    for workload in (TINY, *LARGER):
+        measured = Measured(workload, given.device)
+        found = rounds({name: partial(measured, name, loop) for name, loop in loops.items()}, given.rounds)
+        compared = comparison(found, against=BY_HAND)
+        rows += [{"workload": workload.name, **row} for row in compared]
+        if given.device.type == "cpu":
+            aims += targets(workload, compared, noise_of(found))
+    show(f"microseconds a batch on {given.device}", rows, given.json, aims)
+
+
+if __name__ == "__main__":
+    main()
