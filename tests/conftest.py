@@ -1,13 +1,31 @@
-"""What every test starts from: no kinds but the shipped ones."""
+"""What every test starts from: no kinds but the shipped ones, and folders that are in memory."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from graphtrain.kind import DECLARED
 from tests.proofs.summary import pytest_terminal_summary as pytest_terminal_summary
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder of its own there
+_ENOUGH_BYTES = 2 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Folders of tests are in memory where that can be: most of the time would go into flushes of checkpoints.
+
+    Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, says where else they shall be.
+    """
+    if "TMPDIR" in os.environ or config.getoption("markexpr") == "sweep" or not os.access(_MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(_MEMORY).free >= _ENOUGH_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,10 @@
-"""What a batch is made of: how many samples it holds, and moving it to a device."""
+"""What a batch is made of: how many samples it holds, and moving it to a device, also while that computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
 
 import torch
 
@@ -68,3 +69,78 @@ def _rebuilt(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
             f"a batch of type {type(original).__name__} cannot be moved to a device: it is not made from a dict",
             "return plain dicts, tuples, lists and tensors from the loader",
         ) from None
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a nest of tuples, lists and mappings, in order.
+
+    >>> [one.item() for one in tensors_of({"inputs": [torch.tensor(1), "a"], "target": torch.tensor(2)})]
+    [1, 2]
+    """
+    for part in _leaves(batch):
+        if isinstance(part, torch.Tensor):
+            yield part
+
+
+def _leaves(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, torch.Tensor) or not isinstance(batch, Mapping | tuple | list):
+        yield batch
+        return
+    for part in batch.values() if isinstance(batch, Mapping) else batch:
+        yield from _leaves(part)
+
+
+def is_on_host(batch: Any) -> bool:
+    """True if all that `move` would move of a batch are tensors on the host.
+
+    An object with a `to` of its own may hold tensors that nobody sees, or compute something.
+
+    >>> is_on_host((torch.ones(1), "a")), is_on_host([torch.ones(1, device="meta")]), is_on_host([torch.nn.ReLU()])
+    (True, False, False)
+    """
+    return all(
+        one.device.type == "cpu" if isinstance(one, torch.Tensor) else not callable(getattr(one, "to", None))
+        for one in _leaves(batch)
+    )
+
+
+@final
+class EarlyMover:
+    """Moves batches to a CUDA device, on a stream of its own and ahead of time where it was told which come next.
+
+    A batch that is not entirely on the host (`is_on_host`) is moved when it is asked for, on the current stream: only
+    there is what a device still computes for it known to be done first.
+
+    Arguments:
+        device: the CUDA device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._begun: deque[tuple[Any, Any, torch.cuda.Event]] = deque()
+
+    def begin(self, batch: Any) -> None:
+        """Begin to copy a batch; those begun are asked for in the same order."""
+        if not is_on_host(batch):
+            return
+        with torch.cuda.stream(self._stream):
+            moved = move(batch, self._device)
+            copied = torch.cuda.Event()
+            copied.record(self._stream)
+        self._begun.append((batch, moved, copied))
+
+    def move(self, batch: Any) -> Any:
+        """The batch on the device, for what the current stream computes from now on; the host does not wait.
+
+        The memory of a batch comes from the other stream, which would reuse it, once it is let go of, while the
+        current one still reads it: so that one is recorded as a reader.
+        """
+        if not self._begun or self._begun[0][0] is not batch:
+            return move(batch, self._device)
+        _, moved, copied = self._begun.popleft()
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(copied)
+        for tensor in tensors_of(moved):
+            tensor.record_stream(current)
+        return moved

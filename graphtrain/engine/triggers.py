@@ -173,6 +173,7 @@ def _derived_threshold(clock: Clock, derived: derived_clock, target: Callable[[]
     counter, restarts = derived.counter, derived.restarts
     values = _fields(clock.owner, counter, restarts)
     reach = getattr(clock.owner, derived.reach)
+    amount = target()
     turn: Any = None
     threshold = 0
 
@@ -181,7 +182,6 @@ def _derived_threshold(clock: Clock, derived: derived_clock, target: Callable[[]
         if values[restarts] == turn and values[counter] < threshold:
             return False
         turn = values[restarts]
-        amount = target()
         if clock.now() >= amount:
             threshold = 0
             return True
@@ -189,8 +189,8 @@ def _derived_threshold(clock: Clock, derived: derived_clock, target: Callable[[]
         return False
 
     def aim() -> None:
-        nonlocal turn
-        turn = None
+        nonlocal amount, turn
+        amount, turn = target(), None
 
     return due, aim
 

@@ -1,13 +1,15 @@
-"""The command as a user runs it: in this process (fast), or in a real one."""
+"""The command as a user runs it: in this process (fast), in one of its own (as good as fast), or in a new one."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.command.forked import nursery
 
 TINY = '''\
 """A model of three weights and a list of batches."""
@@ -43,12 +45,26 @@ class Result:
 
 
 def arguments(*words: str) -> list[str]:
-    """A command line of a real process; every warning is an error in it."""
+    """A command line of a new process; every warning is an error in it."""
     return [sys.executable, "-W", "error", "-m", "graphtrain", *words]
 
 
+def python(*words: str, cwd: Path, env: Mapping[str, str] | None = None, timeout_seconds: float = 60) -> Result:
+    """Do what ``python WORDS`` does, in a process of its own that finds torch imported; warnings are errors.
+
+    Arguments:
+        env: Default: `environment`.
+    """
+    return Result(*nursery().run(words, cwd, environment() if env is None else env, timeout_seconds))
+
+
 def in_a_process(*words: str, cwd: Path, timeout_seconds: float = 60) -> Result:
-    """Run the command in a real process."""
+    """Run the command in a process of its own, as `python` above."""
+    return python("-m", "graphtrain", *words, cwd=cwd, timeout_seconds=timeout_seconds)
+
+
+def in_a_new_process(*words: str, cwd: Path, timeout_seconds: float = 60) -> Result:
+    """Run the command in a process that begins with nothing, as a shell does."""
     done = subprocess.run(
         arguments(*words), cwd=cwd, capture_output=True, text=True, timeout=timeout_seconds, env=environment()
     )
@@ -56,12 +72,12 @@ def in_a_process(*words: str, cwd: Path, timeout_seconds: float = 60) -> Result:
 
 
 def start(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
-    """Start the command in a real process, and leave it running."""
+    """Start the command in a new process, and leave it running."""
     return subprocess.Popen(
         arguments(*words), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )
 
 
 def environment() -> dict[str, str]:
-    """The environment of a real process: one thread, wide tables, no colours."""
+    """The environment of a process: one thread, wide tables, no colours."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.running import TINY, Result, environment
+from tests.command.running import TINY, Result, environment, python
 
 MAIN = '\nif __name__ == "__main__":\n    import graphtrain\n    graphtrain.main(setup)\n'
 
@@ -55,7 +55,8 @@ graphtrain.main(setup)
 '''
 
 
-def python(*words: str, cwd: Path, timeout_seconds: float = 120) -> Result:
+def new_python(*words: str, cwd: Path, timeout_seconds: float = 120) -> Result:
+    """A process that begins with nothing."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *words],
         cwd=cwd,
@@ -78,7 +79,7 @@ def status_of(run_dir: Path) -> dict[str, object]:
 
 
 def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Command) -> None:
-    first = python("train.py", "lr=0.2", "finish.after=2 epochs", "--until", "3 steps", cwd=script)
+    first = new_python("train.py", "lr=0.2", "finish.after=2 epochs", "--until", "3 steps", cwd=script)
     assert first.code == 0, first.err
     assert "go on with: python train.py lr=0.2 'finish.after=2 epochs' --run-dir runs/train-001" in first.err
     again = python("train.py", "lr=0.2", "finish.after=2 epochs", "--run-dir", "runs/train-001", cwd=script)
@@ -144,7 +145,7 @@ def test_help_without_a_script_imports_nothing(script: Path) -> None:
         "import sys, graphtrain.command as c\nsys.argv[1:] = ['run', '--help']\n"
         "try: c.main()\nfinally: print('torch' in sys.modules)"
     )
-    result = python("-c", code, cwd=script)
+    result = new_python("-c", code, cwd=script)
     assert result.out.rstrip().endswith("False"), result
 
 
@@ -158,9 +159,9 @@ def test_meanings_come_from_the_docstring(script: Path, command: Command) -> Non
     ("loader", "start", "number"),
     [
         ("Loader", "spawn", signal.SIGTERM),
-        ("Loader", "forkserver", signal.SIGINT),
-        ("Loader", "fork", signal.SIGTERM),
-        ("DataLoader", "spawn", signal.SIGUSR1),
+        pytest.param("Loader", "forkserver", signal.SIGINT, marks=pytest.mark.sweep),
+        pytest.param("Loader", "fork", signal.SIGTERM, marks=pytest.mark.sweep),
+        pytest.param("DataLoader", "spawn", signal.SIGUSR1, marks=pytest.mark.sweep),
         ("DataLoader", "forkserver", signal.SIGUSR1),
         ("DataLoader", "fork", signal.SIGINT),
     ],
@@ -202,7 +203,7 @@ def test_workers_however_they_are_started(loader: str, start: str, number: int, 
 def test_spawned_workers_import_the_script_by_its_name(command_word: str, folder: Path) -> None:
     (folder / "train.py").write_text(WORKERS)
     words = ["train.py"] if command_word == "main" else ["-m", "graphtrain", "run", "train.py"]
-    result = python(*words, "finish.after=3 steps", "--run-dir", "r", cwd=folder)
+    result = new_python(*words, "workers=1", "finish.after=3 steps", "--run-dir", "r", cwd=folder)
     assert result.code == 0, result.err
     alone = python("train.py", "finish.after=3 steps", "--run-dir", "alone", "workers=0", cwd=folder)
     assert alone.code == 0, alone.err
@@ -315,6 +316,6 @@ def test_a_child_that_runs_the_script_trains(script: Path) -> None:
         "    process = multiprocessing.get_context('spawn').Process(target=one, args=(0.5,))\n"
         "    process.start(); process.join(); sys.exit(process.exitcode)\n"
     )
-    result = python("search.py", cwd=script)
+    result = new_python("search.py", cwd=script)
     assert result.code == 0, result.err
     assert status_of(script / "r0.5")["step"] == 2

@@ -19,7 +19,7 @@ from graphtrain import Graph
 from graphtrain.display.snapshot import Snapshot
 from graphtrain.registry import find_graph, known_graphs, known_kinds
 from tests.command.conftest import Command
-from tests.command.running import arguments, environment, in_a_process
+from tests.command.running import arguments, environment, in_a_new_process
 
 COMMANDS = ["run", "check", "render", "show", "diff", "copy", "graphs", "nodes", "status", "verify", "replay"]
 
@@ -362,5 +362,5 @@ def test_a_reader_that_leaves(tmp_path: Path) -> None:
 
 
 def test_the_module_is_the_command(tmp_path: Path) -> None:
-    result = in_a_process("--version", cwd=tmp_path)
+    result = in_a_new_process("--version", cwd=tmp_path)
     assert (result.code, result.out, result.err) == (0, f"graphtrain {graphtrain.__version__}\n", "")

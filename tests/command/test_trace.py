@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.running import TINY, Result, environment, in_a_process, start
+from tests.command.running import TINY, Result, in_a_process, python, start
 
 WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
 WORDS = ["run", "tiny.py", "accumulate.every=2", "finish.after=1 epochs"]
@@ -107,10 +105,9 @@ def test_the_line_of_a_failure_is_the_last(script: Path, command: Command) -> No
 def test_a_script_that_is_the_command_traces_too(script: Path) -> None:
 
     (script / "train.py").write_text(WITH_VALIDATION + "\nimport graphtrain\ngraphtrain.main(setup)\n")
-    words = [sys.executable, "-W", "error", "train.py", "finish.after=1 steps", "--trace", "--quiet"]
-    done = subprocess.run(words, cwd=script, capture_output=True, text=True, env=environment(), timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert LINE.fullmatch(done.stderr.splitlines()[-1])
+    result = python("train.py", "finish.after=1 steps", "--trace", "--quiet", cwd=script)
+    assert result.code == 0, result.err
+    assert LINE.fullmatch(result.err.splitlines()[-1])
 
 
 def test_the_command_to_go_on_with_traces_too(script: Path, command: Command) -> None:

@@ -16,6 +16,9 @@ from graphtrain.state.random import seed_everything
 Made = Callable[[], Any]
 """Makes data, or a mapping of `train_data` and `val_data`."""
 
+AssertExact = Callable[..., None]
+"""`assert_exact` below, as the fixture of that name gives it."""
+
 
 def run_over(
     data: Any,

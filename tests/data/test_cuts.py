@@ -1,4 +1,4 @@
-"""Every kind of data, cut everywhere: exact."""
+"""Every kind of data, cut here and there, and in a sweep everywhere: exact."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import WeightedRandomSampler as Weighted
 
 from graphtrain import Graph, Loader
 from graphtrain.storage.checkpoint import read_checkpoint
-from tests.data.cutting import assert_exact, checkpoints, run_over
+from tests.data.cutting import AssertExact, checkpoints, run_over
 from tests.data.test_lazy import BufferedBatches, BufferedSampler, Noisy
 
 COUNT = 14
@@ -48,16 +48,16 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_loaders(kind: Any, options: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
-    assert_exact(lambda: kind(Noisy(), **options()), tmp_path, every=2)
+def test_loaders(kind: Any, options: Callable[[], dict[str, Any]], tmp_path: Path, assert_exact: AssertExact) -> None:
+    assert_exact(lambda: kind(Noisy(), **options()), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["random collation", "drop_last"])
-def test_a_data_loader_with_workers(name: str, tmp_path: Path) -> None:
+def test_a_data_loader_with_workers(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: DataLoader(Noisy(), num_workers=2, **OPTIONS[name]()), tmp_path, every=4)
 
 
-def test_a_data_loader_with_its_own_generator(tmp_path: Path) -> None:
+def test_a_data_loader_with_its_own_generator(tmp_path: Path, assert_exact: AssertExact) -> None:
     def made() -> DataLoader[Any]:
         return DataLoader(Noisy(), 3, shuffle=True, generator=torch.Generator().manual_seed(3))
 
@@ -66,14 +66,16 @@ def test_a_data_loader_with_its_own_generator(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")
 @pytest.mark.parametrize(("workers", "resumed"), [(0, 2), (2, 4), (4, 0)])
-def test_a_loader_whose_number_of_workers_changes(workers: int, resumed: int, tmp_path: Path) -> None:
+def test_a_loader_whose_number_of_workers_changes(
+    workers: int, resumed: int, tmp_path: Path, assert_exact: AssertExact
+) -> None:
     def made(workers: int) -> Loader:
         return Loader(Noisy(), 3, shuffle=True, collate_fn=noisy_collate, num_workers=workers)
 
     assert_exact(lambda: made(workers), tmp_path, resumed=lambda: made(resumed), every=4)
 
 
-def test_lists(tmp_path: Path) -> None:
+def test_lists(tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: [torch.full((2,), float(number)) for number in range(5)], tmp_path)
 
 
@@ -129,8 +131,10 @@ def pair(inputs: torch.Tensor) -> Pair:
     ],
     ids=["iterable", "IterableDataset", "IterableDataset, 2 workers", "named tuple"],
 )
-def test_a_batch_ahead_that_has_no_plain_form_is_drawn_again(made: Callable[[], Any], tmp_path: Path) -> None:
-    assert_exact(made, tmp_path, every=1 + 3 * isinstance(made(), DataLoader))
+def test_a_batch_ahead_that_has_no_plain_form_is_drawn_again(
+    made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact
+) -> None:
+    assert_exact(made, tmp_path, every=3 + isinstance(made(), DataLoader))
 
 
 def test_a_plain_batch_ahead_is_in_the_checkpoint(tmp_path: Path) -> None:
@@ -202,7 +206,9 @@ class GrowingSampler(BufferedSampler):
     ],
     ids=["unsized", "sized", "Loader", "Loader with a sampler", "DataLoader with a sampler"],
 )
-def test_a_length_that_changes_between_epochs(made: Callable[[], Any], tmp_path: Path) -> None:
+def test_a_length_that_changes_between_epochs(
+    made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact
+) -> None:
     assert_exact(made, tmp_path, epochs=3)
 
 
@@ -221,12 +227,12 @@ class Told(IterableDataset[float]):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_fewer_batches_than_its_length(workers: int, tmp_path: Path) -> None:
-    assert_exact(lambda: DataLoader(Told(20, 15), 2, num_workers=workers), tmp_path, every=1 + 2 * workers)
+def test_fewer_batches_than_its_length(workers: int, tmp_path: Path, assert_exact: AssertExact) -> None:
+    assert_exact(lambda: DataLoader(Told(20, 15), 2, num_workers=workers), tmp_path, every=3 + workers)
 
 
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset:UserWarning")
-def test_more_batches_than_its_length(tmp_path: Path) -> None:
+def test_more_batches_than_its_length(tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: DataLoader(Told(5, 15), 2), tmp_path)
 
 
@@ -243,7 +249,7 @@ def test_more_batches_than_its_length(tmp_path: Path) -> None:
     ],
     ids=range(7),
 )
-def test_empty_data_for_validation(empty: Callable[[], Any], tmp_path: Path) -> None:
+def test_empty_data_for_validation(empty: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     def made() -> dict[str, Any]:
         return {"train_data": Loader(Noisy(), 2, shuffle=True), "val_data": empty()}
 
@@ -260,7 +266,7 @@ def test_empty_data_for_validation(empty: Callable[[], Any], tmp_path: Path) -> 
     ],
     ids=["Loader", "DataLoader", "DataLoader with a sampler", "unsized"],
 )
-def test_a_limit(made: Callable[[], Any], tmp_path: Path) -> None:
+def test_a_limit(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     def edit(graph: Graph) -> Graph:
         return graph.set("next_batch", limit=4)
 

@@ -16,7 +16,7 @@ from graphtrain import DataError, Trainer
 from graphtrain.kind import kind_of
 from graphtrain.nodes.next_batch import NextBatch
 from graphtrain.storage.plain import UnsaveableError
-from tests.data.cutting import assert_exact, checkpoints, run_over
+from tests.data.cutting import AssertExact, checkpoints, run_over
 from tests.data.test_lazy import BufferedSampler, BufferedSet, Noisy
 
 COUNT = 6
@@ -107,12 +107,12 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
-def test_cuts(made: Callable[[], Any], tmp_path: Path) -> None:
+def test_cuts(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, epochs=3)
 
 
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
-def test_cuts_in_validation(made: Callable[[], Any], tmp_path: Path) -> None:
+def test_cuts_in_validation(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     """Its state is put back for the next validation too, where the cut is outside of one."""
     assert_exact(lambda: {"train_data": made(), "val_data": made()}, tmp_path, epochs=2)
 
@@ -195,7 +195,7 @@ def test_a_state_that_has_no_plain_form_is_an_error_with_its_path(tmp_path: Path
         trainer.run()
 
 
-def test_replay_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_replay_where_it_is_asked_for(tmp_path: Path, assert_exact: AssertExact) -> None:
     """An object whose `iter` begins anew, and whose state is not all of it."""
 
     class Forgetful(Carried):
@@ -267,19 +267,21 @@ TORCHDATA: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("made", TORCHDATA.values(), ids=TORCHDATA)
 @pytest.mark.parametrize("resume", ["auto", "replay"])
-def test_cuts_of_a_stateful_data_loader(made: Callable[[], Any], resume: str, tmp_path: Path) -> None:
+def test_cuts_of_a_stateful_data_loader(
+    made: Callable[[], Any], resume: str, tmp_path: Path, assert_exact: AssertExact
+) -> None:
     if resume == "replay" and isinstance(made().dataset, Counted):
         pytest.skip("its `iter` goes on where it is, so it is not to be replayed")
-    assert_exact(made, tmp_path, edit=lambda graph: graph.set("next_batch", resume=resume), every=3)
+    assert_exact(made, tmp_path, edit=lambda graph: graph.set("next_batch", resume=resume))
 
 
-def test_a_stateful_data_loader_for_validation(tmp_path: Path) -> None:
+def test_a_stateful_data_loader_for_validation(tmp_path: Path, assert_exact: AssertExact) -> None:
     """Its `iter` draws from the global generator: not so when its state is put back for a later validation."""
     assert_exact(lambda: {"train_data": [torch.ones(2)] * 6, "val_data": stateful(Noisy(), 4, shuffle=True)}, tmp_path)
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "prefetch_factor": 1}], ids=["", "prefetch"])
-def test_with_workers_it_is_replayed(options: dict[str, Any], tmp_path: Path) -> None:
+def test_with_workers_it_is_replayed(options: dict[str, Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     said: list[str] = []
     assert_exact(lambda: stateful(Noisy(), 2, num_workers=2, **options), tmp_path, every=5, say=said.append)
     once = [line for line in set(said) if "StatefulDataLoader" in line]

@@ -429,6 +429,7 @@ def test_a_run_refuses_what_it_could_not_go_on_with_before_it_trains(tmp_path: P
         assert not (tmp_path / path / "checkpoints").exists() or not list((tmp_path / path / "checkpoints").iterdir())
     trainer(None, persistent).run()
     trainer(None, generated()).run()
+    persistent._iterator._shutdown_workers()  # type: ignore[union-attr]  # in a garbage collection it takes 5 seconds
 
 
 def test_the_cost_of_a_data_loader_is_said_once_naming_loader(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgpack
 
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
 from graphtrain.storage.run_directory import METRICS_FILE, read_status
-from tests.command.running import arguments, environment
+from tests.command.running import arguments, environment, python
 
 ROOT = Path(__file__).parent.parent.parent
 SLOW_DISK = ROOT / "tests" / "proofs" / "slow_disk.py"
@@ -28,15 +28,12 @@ class Run:
     Attributes:
         settings: edits of the graph and arguments of `setup`, beyond those that all runs share.
         about: what `slow_disk` is told by its environment.
-        directory_name: of the run directory, inside the folder.
         script: Default: the run with everything in it, on a disk that can be slowed.
     """
 
     folder: Path
     settings: tuple[str, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
-
-    directory_name: str = "run"
     script: Path = SLOW_DISK
 
     def __post_init__(self) -> None:
@@ -44,11 +41,7 @@ class Run:
 
     @property
     def directory(self) -> Path:
-        return self.folder / self.directory_name
-
-    def elsewhere(self, name: str) -> Run:
-        """The same run, in another folder beside it."""
-        return replace(self, directory_name=name)
+        return self.folder / "run"
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -63,28 +56,25 @@ class Run:
             before: another command that gets this one as its further words. Default: none.
         """
         return subprocess.Popen(
-            [*before, *arguments("run", self.script.name, "--run-dir", "run", *GRAPH, *self.settings, *words)],
+            [*before, *arguments(*self._words(*words))],
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={
-                **environment(),
-                "PYTHONPATH": str(ROOT),
-                **self.about,
-                **about,
-            },
+            env=self._environment(about),
         )
 
     def finish(self, *words: str, timeout_seconds: float = 120, **about: str) -> tuple[int, str]:
-        """Run the command to its end: the exit code, and what it said."""
-        process = self.start(*words, **about)
-        try:
-            out, errors = process.communicate(timeout=timeout_seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        return process.returncode, out + errors
+        """Run the command to its end, in a process that finds torch imported: the exit code, and what it said."""
+        command = ("-m", "graphtrain", *self._words(*words))
+        done = python(*command, cwd=self.folder, env=self._environment(about), timeout_seconds=timeout_seconds)
+        return done.code, done.out + done.err
+
+    def _words(self, *words: str) -> list[str]:
+        return ["run", self.script.name, "--run-dir", "run", *GRAPH, *self.settings, *words]
+
+    def _environment(self, about: Mapping[str, str]) -> dict[str, str]:
+        return {**environment(), "PYTHONPATH": str(ROOT), **self.about, **about}
 
     @property
     def result(self) -> tuple[str, bytes]:
