@@ -17,7 +17,8 @@ from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.storage.background import Background
-from graphtrain.storage.image import Layout, Memory, checksums, combined, copied
+from graphtrain.storage.digest import combined
+from graphtrain.storage.image import Layout, Memory, checksums, copied
 from graphtrain.storage.plain import UnsaveableError
 from graphtrain.storage.tree import PROGRESS_FILE, Split, split
 from graphtrain.text.canonical import structural_hash

@@ -17,7 +17,8 @@ import safetensors.torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
-from graphtrain.storage.image import TENSOR_SUFFIX, checksum, pieces
+from graphtrain.storage.digest import checksum
+from graphtrain.storage.image import TENSOR_SUFFIX, pieces
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, sound_files
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.tree import PROGRESS_FILE, join

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -136,25 +136,8 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return host.view(torch.uint8).numpy().data
 
 
-def checksum(data: memoryview | bytes) -> str:
-    """SHA-256 (hexadecimal) of some bytes."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def pieces(data: memoryview | bytes, size: int) -> Iterator[memoryview]:
     """Some bytes, at most `size` of them at a time."""
     view = memoryview(data)
     for start in range(0, len(view), size):
         yield view[start : start + size]
-
-
-def combined(packed: bytes, sums: Mapping[str, str]) -> str:
-    """One digest (SHA-256, hexadecimal) of what is packed and of the checksums of the files of tensors.
-
-    >>> combined(b"", {"a": "1", "b": "2"}) == combined(b"", {"b": "2", "a": "1"})
-    True
-    """
-    digest = hashlib.sha256(packed)
-    for name in sorted(sums):
-        digest.update(f"{name}:{sums[name]}\n".encode())
-    return digest.hexdigest()

@@ -9,7 +9,8 @@ from typing import Any
 import msgpack
 import torch
 
-from graphtrain.storage.image import checksums, combined
+from graphtrain.storage.digest import combined
+from graphtrain.storage.image import checksums
 from graphtrain.storage.plain import Tensors, pack, unpack
 
 PROGRESS_FILE = "progress.msgpack"
