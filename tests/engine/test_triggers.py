@@ -288,3 +288,49 @@ def test_what_is_remembered_is_plain_data_of_its_own() -> None:
     trigger.fire()
     assert before == {"steps": [3, 1, None]}
     assert record.fired == {"steps": [4, 1, None]}
+
+
+class Computed:
+    """Counts by what it computes, not by what it holds."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    @property
+    def count(self) -> int:
+        return self.held // 2
+
+    @property
+    def turn(self) -> int:
+        return self.held // 20
+
+
+@given(amounts, moments)
+def test_a_count_that_is_computed(amount: Fraction, moments: list[tuple[int, int, bool]]) -> None:
+    owner = Computed()
+    trigger, _ = every((Clock(owner, "count"), amount, "counts"))
+    defined = Defined([amount], [Fraction(0)])
+    for advance, _, may_run in moments:
+        owner.held += advance
+        assert trigger.due() == defined.due([Fraction(owner.count)])
+        if may_run and trigger.due():
+            trigger.fire()
+            defined.fire([Fraction(owner.count)])
+
+
+def test_a_count_that_is_computed_and_restarts() -> None:
+    owner = Computed()
+    trigger, _ = every((Clock(owner, "held", restarts="turn"), Fraction(4), "counts"))
+    due = []
+    for owner.held in (3, 4, 5, 24):
+        due.append(trigger.due())
+        if due[-1]:
+            trigger.fire()
+    assert due == [False, True, False, True]
+
+
+def test_before_it_is_started_nothing_is_due() -> None:
+    trigger = Every(
+        [(Clock(SimpleNamespace(count=7), "count"), Term(Fraction(1), "counts"))], SimpleNamespace(fired={})
+    )
+    assert not trigger.due()
