@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy
@@ -58,10 +59,20 @@ class Target:
         return self.figure <= self.at_most + self.noise
 
 
-def arguments(description: str | None, rounds: int) -> argparse.Namespace:
-    """The options every benchmark has: `--rounds` (default: `rounds`) and `--json`."""
+def arguments(
+    description: str | None, rounds: int | None = None, further: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> argparse.Namespace:
+    """The options every benchmark has, `--json` and `--rounds`, and those of one.
+
+    Arguments:
+        rounds: how many by default. Default: it has no rounds.
+        further: option -> keywords of `add_argument`. Default: none.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"measurements of each case (default: {rounds})")
+    for option, keywords in further.items():
+        parser.add_argument(option, **keywords)
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds, help=f"measurements of each case (default: {rounds})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     return parser.parse_args()
 

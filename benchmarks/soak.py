@@ -15,9 +15,9 @@ the noise. What stays in memory of each batch is the slope of a line through the
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Target, show
+from measure import Target, arguments, show
 from torch import nn
 
 from graphtrain import Graph, Loader, Trainer
@@ -131,12 +131,10 @@ def slope(rows: list[dict[str, Any]]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=1_000_000, help="length of the run (default: 1,000,000)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    options = parser.parse_args()
+    length = {"type": int, "default": 1_000_000, "help": "length of the run (default: 1,000,000)"}
+    options = arguments(__doc__, further={"--batches": length})
     if options.batches < STRETCHES * LOG_EVERY:
-        parser.error(f"a stretch has at least one row of metrics: --batches {STRETCHES * LOG_EVERY} or more")
+        sys.exit(f"a stretch has at least one row of metrics: --batches {STRETCHES * LOG_EVERY} or more")
     with tempfile.TemporaryDirectory(prefix="graphtrain-") as folder:
         rows = trained(options.batches, Path(folder)).rows()
     second, last = rows[1], rows[-1]
