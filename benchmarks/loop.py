@@ -17,9 +17,9 @@ not in the figures. On the CPU all end with the same weights bit for bit, or the
   half a millisecond every two seconds.
 * by hand, again: how far figures of the same loop are apart.
 
-The ratio of the larger models may exceed its target by the noise: what the ratio of "by hand, again" to "by hand" within
-a round is from 1, in the median or by half its interquartile range, and at least 0.005, since a few rounds may meet by
-chance.
+The ratio of the larger models may exceed its target by the noise: how far the ratio of "by hand, again" to "by hand"
+within a round is from 1, in the median or by half its interquartile range, and at least 0.005, since a few rounds may
+meet by chance.
 """
 
 from __future__ import annotations

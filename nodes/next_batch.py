@@ -23,9 +23,9 @@ _NOTHING = object()
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
-    Without `prefetch`, sized data is not looked ahead in until its length is reached; unsized data is looked ahead in by one batch, which
-    is kept in every checkpoint, or drawn again if it is no plain data. Data that gives fewer batches than its `len()`
-    ends its epoch there (`exhausted`); data that gives more is read to its end.
+    Sized data is not looked ahead in until its length is reached, unless `prefetch` says so; unsized data is looked
+    ahead in by one batch. The batch ahead is kept in every checkpoint, or drawn again if it is no plain data. Data that
+    gives fewer batches than its `len()` ends its epoch there (`exhausted`); data that gives more is read to its end.
 
     Arguments:
         limit: the most batches in an epoch. Default: all.

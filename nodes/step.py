@@ -1,12 +1,14 @@
-"""One step of an optimizer."""
+"""One step of an optimizer, also fused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes.fused import fused_step, unfuse
 from graphtrain.nodes.optimizers import call_each, optimizers_of
 
 
@@ -15,9 +17,10 @@ class Step:
     """Let `optimizer` update its parameters from their gradients.
 
     Arguments:
-        fused: True uses the fused implementation of the optimizer's class, one kernel for all of its work, for every
-            group; the last bits of the weights may differ. The groups themselves stay as the optimizer was made: what
-            is fused is the step, so it may be changed at any resume. Default: False, as the optimizer was made.
+        fused: True uses the fused implementation of the optimizer's class, one kernel for a whole group; the weights
+            may differ in their last bits. It is what the step does, not what the optimizer is: its groups say `fused`
+            while it steps and are otherwise as they were made, so that this may be changed at any resume. Default:
+            False, as the optimizer was made.
 
     Guard fields:
         steps: steps taken since the start.
@@ -30,9 +33,68 @@ class Step:
     _step: Callable[[], Any]
 
     def setup(self, optimizer: Any) -> None:
-        one_step = fused_step if self.fused else plain_step
-        self._step = call_each([one_step(one) for one in optimizers_of(optimizer)])
+        optimizers = optimizers_of(optimizer)
+        if self.fused:
+            for one in optimizers:
+                _check_fused(one)
+        for one in optimizers:
+            _place_steps(one, self.fused)
+        self._step = call_each([_fused_step(one) if self.fused else one.step for one in optimizers])
 
     def __call__(self) -> None:
         self._step()
         self.steps += 1
+
+
+def _check_fused(optimizer: Any) -> None:
+    """Raise where torch has no fused implementation, or what the optimizer was made with excludes it."""
+    name = type(optimizer).__name__
+    if "fused" not in getattr(optimizer, "defaults", {}):
+        raise UsageError(
+            f"step.fused: `{name}` has no fused implementation",
+            "leave it at false, or use an optimizer that has one, such as SGD, Adam, AdamW or Adagrad",
+        )
+    for other in ("foreach", "differentiable"):
+        if any(group.get(other) for group in optimizer.param_groups):
+            raise UsageError(
+                f"step.fused: `{name}` was made with {other}=True, which excludes a fused step",
+                f"leave `{other}` out where the optimizer is made, or step.fused at false",
+            )
+
+
+def _fused_step(optimizer: Any) -> Callable[[], None]:
+    step = optimizer.step
+
+    def fused() -> None:
+        groups = optimizer.param_groups
+        as_made = [group["fused"] for group in groups]
+        for group in groups:
+            group["fused"] = True
+        try:
+            step()
+        finally:
+            for group, value in zip(groups, as_made, strict=True):
+                group["fused"] = value
+
+    return fused
+
+
+def _place_steps(optimizer: Any, fused: bool) -> None:
+    """Put the counts of steps in an optimizer's state where its implementation expects them.
+
+    A fused one has them on the device of the parameters, in float32; another on the host, unless it is `capturable`:
+    elsewhere each step would wait for the device. Loading a state leaves them where the groups in it say.
+    """
+    if "fused" not in getattr(optimizer, "defaults", {}):
+        return
+    for group in optimizer.param_groups:
+        as_made = group.get("fused") or group.get("capturable")
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            count = state.get("step")
+            if not isinstance(count, torch.Tensor):
+                continue
+            if fused:
+                state["step"] = count.to(parameter.device, torch.float32)
+            elif not as_made:
+                state["step"] = count.cpu()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.nodes.compiled import Compiled
 from graphtrain.nodes.precision import Precision, autocast_of
 from graphtrain.nodes.step_result import loss_and_metrics
 
@@ -24,26 +26,35 @@ class TrainBatch:
         precision: "32-true" computes in the types that model and batch have, "bf16-mixed" matrix products in bfloat16,
             by torch's autocast around `training_step`; weights, gradients and optimizer stay in float32. Default:
             "32-true".
+        compile: True runs `training_step`, and its backward, through ``torch.compile``: the start takes longer, from
+            seconds to minutes, and numbers differ, in the last bits and where random ones are drawn, as by dropout. The
+            model stays as it is, with its names, and so does evaluation. Every shape of a batch is compiled by itself,
+            so that the numbers of a batch do not depend on those before it and a resume stays exact; shapes beyond
+            ``torch._dynamo.config.recompile_limit`` (8) run uncompiled, so pad to a few. A Python number that the
+            function asks for, such as `step`, is compiled in with its first value, and from its second or third on
+            taken for a variable. Default: False.
 
     Writes:
         loss: the loss before the division, detached.
     """
 
     precision: Precision = "32-true"
+    compile: bool = False
 
     _means: Means
-    _autocast: torch.autocast | None
+    _around: Callable[[Any, Any, Any], Any] | None  # calls the step function; None for a plain call
 
     def setup(self, recorder: Recorder, device: torch.device) -> None:
         self._means = recorder.means("train", ("log", "epoch"))
-        self._autocast = autocast_of(self.precision, device)
+        autocast = autocast_of(self.precision, device)
+        call = Compiled() if self.compile else None
+        self._around = call if autocast is None else _under(autocast, call or _plain)
 
     def __call__(self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1) -> Any:
-        if self._autocast is None:
+        if self._around is None:
             result = training_step(model, batch)
         else:
-            with self._autocast:
-                result = training_step(model, batch)
+            result = self._around(training_step, model, batch)
         loss, metrics = loss_and_metrics(result, "training_step")
         if window == 1:  # a division costs 5 us with its backward
             loss.backward()  # type: ignore[no-untyped-call]
@@ -52,3 +63,15 @@ class TrainBatch:
         detached = loss.detach()
         self._means.add({"loss": detached, **metrics} if metrics else detached, samples)
         return detached
+
+
+def _plain(function: Any, model: Any, batch: Any) -> Any:
+    return function(model, batch)
+
+
+def _under(autocast: torch.autocast, call: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    def under(function: Any, model: Any, batch: Any) -> Any:
+        with autocast:
+            return call(function, model, batch)
+
+    return under
