@@ -15,7 +15,7 @@ demo: .venv/.installed-examples  ## train, stop inside a window, go on in a new 
 test: .venv/.installed-dev  ## all tests and doctests
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-sweep: .venv/.installed-dev  ## the long proofs: every cut, every loader
+sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests
 
 lint: .venv/.installed-dev  ## ruff and mypy

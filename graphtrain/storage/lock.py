@@ -81,6 +81,8 @@ class RunLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor in _HELD:  # not so in a process that was forked
             _HELD.discard(descriptor)
+            # Closing is not enough while a worker that was forked a moment ago still has the same open file.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
-import functools
 import os
 import random
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,17 +47,21 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted(one for one in (run_dir / "checkpoints").iterdir() if not one.name.startswith("."))
 
 
-@functools.cache
-def _part_of_the_run() -> Path:
-    run_dir = Path(tempfile.mkdtemp(prefix="part-of-a-run-"))
-    atexit.register(shutil.rmtree, run_dir)
-    trainer_of(run_dir).run(until="10 batches")
-    return run_dir
+PART: list[Path] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The run as far as the middle of the second epoch, made once."""
+    PART.append(tmp_path_factory.mktemp("part"))
+    trainer_of(PART[0]).run(until="10 batches")
+    yield
+    PART.clear()
 
 
 def part_of_the_run(run_dir: Path) -> list[Path]:
-    """The run as far as the middle of the second epoch; the checkpoints that are there."""
-    shutil.copytree(_part_of_the_run(), run_dir, dirs_exist_ok=True)
+    """A copy of that; the checkpoints that are there."""
+    shutil.copytree(PART[0], run_dir, dirs_exist_ok=True)
     return checkpoints(run_dir)
 
 

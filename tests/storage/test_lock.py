@@ -125,3 +125,15 @@ def test_the_lock_names_its_process(tmp_path: Path) -> None:
     named = json.loads((tmp_path / LOCK_FILE).read_text())
     lock.release()
     assert named["process"] == os.getpid() and abs(named["since_unix_seconds"] - time.time()) < 60
+
+
+def test_it_is_let_go_of_while_a_worker_that_was_just_forked_has_its_file_open(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path, say=lambda line: None)
+    lock.acquire()
+    assert lock._descriptor is not None
+    shared = os.dup(lock._descriptor)  # as a forked process has it until it has let go
+    lock.release()
+    other = RunLock(tmp_path, say=lambda line: None)
+    other.acquire()
+    other.release()
+    os.close(shared)
