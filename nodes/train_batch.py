@@ -48,7 +48,7 @@ class TrainBatch:
         self._means = recorder.means("train", ("log", "epoch"))
         autocast = autocast_of(self.precision, device)
         call = Compiled() if self.compile else None
-        self._around = call if autocast is None else _under(autocast, call or _plain)
+        self._around = call if autocast is None else _under(autocast, call)
 
     def __call__(self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1) -> Any:
         if self._around is None:
@@ -65,13 +65,9 @@ class TrainBatch:
         return detached
 
 
-def _plain(function: Any, model: Any, batch: Any) -> Any:
-    return function(model, batch)
-
-
-def _under(autocast: torch.autocast, call: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+def _under(autocast: torch.autocast, call: Compiled | None) -> Callable[[Any, Any, Any], Any]:
     def under(function: Any, model: Any, batch: Any) -> Any:
         with autocast:
-            return call(function, model, batch)
+            return function(model, batch) if call is None else call(function, model, batch)
 
     return under

@@ -117,7 +117,7 @@ class EarlyMover:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._begun: deque[tuple[Any, Any, torch.cuda.Event]] = deque()
 
     def begin(self, batch: Any) -> None:
@@ -126,7 +126,7 @@ class EarlyMover:
             return
         with torch.cuda.stream(self._stream):
             moved = move(batch, self._device)
-            copied = torch.cuda.Event()
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
         self._begun.append((batch, moved, copied))
 

@@ -1,0 +1,56 @@
+"""A step function under `torch.compile`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import torch
+
+from graphtrain.data.batch import tensors_of
+from graphtrain.errors import UsageError
+
+_MISSING = ("InvalidCxxCompiler", "TritonMissing", "Failed to find C compiler")
+
+
+@final
+class Compiled:
+    """Calls step functions compiled, their model as it is; each is compiled when it is first called.
+
+    Every shape of a batch is compiled by itself. Left alone, torch takes a size that has changed for a variable: the
+    kernels of a batch, and with them its last bits, then depend on the batches before it. What a function asks for is
+    looked up within what is compiled: to look it up outside was no faster (105 to 114 us a batch, either way).
+    """
+
+    def __init__(self) -> None:
+        self._function: Any = None
+        self._compiled: Callable[[Any, Any], Any]
+
+    def __call__(self, function: Any, model: Any, batch: Any) -> Any:
+        if function is not self._function:
+            self._function, self._compiled = function, torch.compile(function, **_own_limit())
+        for tensor in tensors_of(batch):
+            torch._dynamo.mark_static(tensor)
+        try:
+            return self._compiled(model, batch)
+        except Exception as error:
+            if any(one in said for said in _causes(error) for one in _MISSING):
+                raise UsageError(
+                    "train_batch.compile: torch.compile finds no working compiler on this machine",
+                    "install one (g++ for the CPU, Triton and gcc for CUDA), or leave train_batch.compile at false",
+                ) from None
+            raise
+
+
+def _own_limit() -> dict[str, Any]:
+    """Count the shapes of one run, where torch can (2.13): by default those of all runs in a process count together."""
+    known = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+
+
+def _causes(error: BaseException | None) -> Iterator[str]:
+    """An error, and those it came from, in words."""
+    while error is not None:
+        yield f"{type(error).__name__}: {error}"
+        error = error.__cause__ or error.__context__
