@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as distributed_checkpoint
-from measure import Target, arguments, comparison, seconds, show
+from measure import Target, arguments, comparison, seconds, show, spread
 from torch import nn
 
 import graphtrain
@@ -189,8 +189,15 @@ def main() -> None:
     ]
     named = {row["case"]: row for row in rows}
     targets = [
-        Target("training stands still, copies of that memory", named[STALL]["of one copy"], 1.15),
-        Target("training stands still, over torch.save", named[STALL]["of torch.save"], 0.1),
+        Target(
+            "training stands still, copies of that memory",
+            named[STALL]["of one copy"],
+            1.15,
+            spread(counted, STALL, COPY),
+        ),
+        Target(
+            "training stands still, over torch.save", named[STALL]["of torch.save"], 0.1, spread(counted, STALL, SAVE)
+        ),
         Target("until it is on the disk, over torch.save", named[WRITTEN]["of torch.save"], 1.0),
         Target("memory that saving holds, copies of the state", held / size, 1.0, noise=0.05),
     ]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import Target, arguments, comparison, rounds, show
+from measure import Target, arguments, comparison, rounds, show, spread
 from torch.utils.data import DataLoader, Dataset
 
 from graphtrain import Loader
@@ -49,8 +49,8 @@ def batches_per_second(loader: Any) -> float:
 def kept(name: str, found: dict[str, list[float]]) -> Target:
     """How much longer `Loader` takes for a batch, beside how much longer it may."""
     ratios = [other / one for one, other in zip(found["Loader"], found["DataLoader"], strict=True)]
-    low, middle, high = statistics.quantiles(ratios * 2, n=4, method="inclusive")  # of one round too
-    return Target(f"seconds a batch over DataLoader's, {name}", middle, 1 / 0.98, (high - low) / 2)
+    noise = spread(found, "Loader", against="DataLoader")
+    return Target(f"seconds a batch over DataLoader's, {name}", statistics.median(ratios), 1 / 0.98, noise)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from measure import Target, arguments, comparison, rounds, show
+from measure import Target, arguments, comparison, rounds, show, spread
 from torch.nn.utils import clip_grad_norm_
 from workloads import LARGER, MAX_NORM, TINY, Batch, Training, Workload
 
@@ -167,10 +167,7 @@ def targets(workload: Workload, rows: Sequence[Mapping[str, Any]], noise: float)
 def noise_of(found: Mapping[str, Sequence[float]]) -> float:
     """How far apart the ratios of two equal loops are."""
     ratios = [one / other for one, other in zip(found[AGAIN], found[BY_HAND], strict=True)]
-    if len(ratios) < 2:
-        return LEAST_NOISE
-    lower, middle, upper = statistics.quantiles(ratios, n=4, method="inclusive")
-    return max((upper - lower) / 2, abs(middle - 1), LEAST_NOISE)
+    return max(spread(found, AGAIN, BY_HAND), abs(statistics.median(ratios) - 1), LEAST_NOISE)
 
 
 def main() -> None:

@@ -123,6 +123,13 @@ def comparison(found: Mapping[str, Sequence[float]], against: str) -> list[dict[
     ]
 
 
+def spread(found: Mapping[str, Sequence[float]], case: str, against: str) -> float:
+    """How far a ratio to the case `against` may be off: half the distance between the quartiles of its rounds."""
+    ratios = [one / other for one, other in zip(found[case], found[against], strict=True)]
+    lower, _, upper = statistics.quantiles(ratios * 2, n=4, method="inclusive")  # twice: of a single round too
+    return (upper - lower) / 2
+
+
 def machine() -> dict[str, Any]:
     """The machine and the versions that the figures belong to."""
     return {

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as distributed_checkpoint
-from measure import Target, arguments, comparison, rounds, seconds, show
+from measure import Target, arguments, comparison, rounds, seconds, show, spread
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -57,9 +56,8 @@ def first_batches(count: int) -> tuple[list[dict[str, Any]], list[Target]]:
         cases = {early: resumed(lambda made=loader: made, 10), late: resumed(lambda made=loader: made, 1_000_000)}
         found = rounds(cases, count)
         rows += comparison(found, against=early)
-        low, middle, high = statistics.quantiles(found[early] * 2, n=4, method="inclusive")  # of one round too
         what = f"Loader, {order}: batch 1,000,000 over batch 10"
-        targets.append(Target(what, rows[-1]["ratio"], 1.0, noise=(high - low) / (2 * middle)))
+        targets.append(Target(what, rows[-1]["ratio"], 1.0, noise=spread(found, late, against=early)))
     few = range(BATCH_SIZE * 10_100)
     cases = {
         f"DataLoader, shuffled, at batch {drawn:,}": resumed(lambda: DataLoader(few, BATCH_SIZE, shuffle=True), drawn)

@@ -86,10 +86,11 @@ class Display(ABC):
     """Shows one run. The engine calls it from the main thread only, so no lock is held when loader workers are forked.
 
     Attributes:
-        interval_seconds: the engine leaves at least this time between two calls of `show`.
+        interval_seconds: the engine leaves at least this time between two calls of `show`. Default: 0.25; to draw a
+            panel takes 1 ms amid training.
     """
 
-    interval_seconds: float = 0.1
+    interval_seconds: float = 0.25
 
     @abstractmethod
     def begin(self, snapshot: Snapshot | None = None) -> None:
