@@ -103,10 +103,13 @@ def _started_with() -> Path | None:
 
 def _loaded_files(project: Path, started: Path | None) -> list[Path]:
     """The Python files of the project that are loaded; what is installed is told by its version instead."""
-    # Told apart as text first: resolving the paths of all that torch brings takes 0.25 s.
+    # Told apart as text first: resolving the paths of all that torch brings takes 0.25 s, also where the environment is
+    # a folder of the project.
     here = (f"{project}{os.sep}", f"{os.path.abspath(started.parent)}{os.sep}" if started is not None else "\0")
-    names = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    found = {Path(name).resolve() for name in names if name and name.endswith(".py") and name.startswith(here)}
+    installs = f"{os.sep}site-packages{os.sep}"
+    names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    own = [name for name in names if name.endswith(".py") and name.startswith(here) and installs not in name]
+    found = {Path(name).resolve() for name in own}
     if started is not None:
         found.add(started.resolve())
     installed = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), _PACKAGE}
