@@ -27,7 +27,7 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from measure import Target, arguments, comparison, rounds, show
+from measure import Target, arguments, comparison, rounds, show, spread
 
 from graphtrain import Edge, Graph, Node, Trainer, node
 from graphtrain.kind import kind_of
@@ -137,12 +137,11 @@ def main() -> None:
         )
     ]
     named = {row["case"]: row for row in rows}
-    ten = named[straight.format(10)]
     targets = [
         Target(f"{case}, us", named[case]["median us"], 0.3)
         for case in [one.format(size) for one in (straight, guarded) for size in SIZES]
     ]
-    noise = (ten["most"] - ten["least"]) / (2 * ten["median us"])
+    noise = spread(found, part, against=straight.format(10))
     targets.append(Target(f"{part}, over 10 of 10", named[part]["of the straight ring, 10 nodes"], 1.0, noise))
     show("microseconds a transition", rows, options.json, targets)
 

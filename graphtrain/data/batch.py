@@ -33,10 +33,7 @@ def sample_counter() -> Callable[[Any], int]:
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
     """The first tensor in a nest of tuples, lists and mappings."""
-    if isinstance(batch, torch.Tensor):
-        return batch
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
-    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
+    return next(tensors_of(batch), None)
 
 
 def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:

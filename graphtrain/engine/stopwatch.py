@@ -47,7 +47,10 @@ class Stopwatch:
 
     def running(self) -> float:
         """Seconds that it has run in all."""
-        return self._total + (self._clock() - self._since if self._since is not None else 0.0)
+        return self._running_at(self._clock())
+
+    def _running_at(self, now: float) -> float:
+        return self._total + (now - self._since if self._since is not None else 0.0)
 
     def start(self, inside: str | None = None) -> None:
         """Run from now on; `inside` is the activity that the run stands in the middle of, if any."""
@@ -108,7 +111,7 @@ class Stopwatch:
     def seconds(self) -> dict[str, float]:
         """Seconds by activity until now, training among them: every moment is counted once."""
         now = self._clock()
-        total = self.running()
+        total = self._running_at(now)
         spent = dict(self.spent)
         if self._inside is not None:
             activity, since = self._inside

@@ -132,13 +132,9 @@ class Compiler:
         terms = [(self.clock(owner, counted), term) for owner, counted, term in self._program.terms(bound, trigger)]
         return Every(terms, bound.instance) if name == "every" else after(terms)
 
-    def is_never_due(self, bound: Bound) -> bool:
-        """True if the trigger of a node cannot fire: it is bypassed, or triggered "never"."""
-        trigger = bound.parameters.get(bound.kind.trigger or "")
-        return bound.bypassed or (isinstance(trigger, Trigger) and not trigger.terms)
-
     def _due(self, bound: Bound) -> Due:
-        if self.is_never_due(bound):
+        trigger = bound.parameters.get(bound.kind.trigger or "")
+        if bound.bypassed or (isinstance(trigger, Trigger) and not trigger.terms):
             return never
         if isinstance(bound.trigger, Every):
             return bound.trigger.due
@@ -286,9 +282,8 @@ class Compiler:
             case FieldPlace(bound, name):
                 if name == "due":
                     return self._due(bound)
-                held = self.held(place)
-                if held is not None:
-                    fields, _ = held
+                if bound.kind.fields[name].stored:
+                    fields = vars(bound.instance)
                     return lambda: fields[name]
                 return functools.partial(getattr, bound.instance, name)
             case TuplePlace(places):
@@ -387,15 +382,6 @@ class Compiler:
             if {"backward", "zero_grad"} & set(bound.kind.effects) and bound.kind.name != NESTED
         }
 
-    def field_place(self, scope: BoundGraph, expression: FieldOf) -> Place:
-        """Where a field that a guard names is kept."""
-        return self._program.guard_place(scope, expression)
-
-    def held(self, place: FieldPlace) -> tuple[dict[str, Any], str] | None:
-        """The dictionary and key of a field that is kept as it stands; None for what is computed from others."""
-        declared = place.bound.kind.fields.get(place.field)
-        return (vars(place.bound.instance), place.field) if declared is not None and declared.stored else None
-
     def field_value(self, bound: Bound, name: str) -> Any:
         """The value of a field now."""
         return self._getter(FieldPlace(bound, name))()
@@ -434,8 +420,6 @@ class _Names:
         bound = self.scope.nodes[expression.node]
         if expression.field in bound.kind.parameters:
             return Constant(bound.parameters[expression.field])
-        if expression.field == "due" and self.compiler.is_never_due(bound):
-            return Constant(False)
         return None
 
     def reader(self, expression: Name | FieldOf) -> Act:
@@ -444,8 +428,9 @@ class _Names:
     def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
         if not isinstance(expression, FieldOf):
             return None
-        place = self.compiler.field_place(self.scope, expression)
-        return self.compiler.held(place) if isinstance(place, FieldPlace) else None
+        bound = self.scope.nodes[expression.node]
+        declared = bound.kind.fields.get(expression.field)  # a parameter is none
+        return (vars(bound.instance), expression.field) if declared is not None and declared.stored else None
 
 
 def _nothing() -> None:
