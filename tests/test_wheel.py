@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).parent.parent
 
 
 def _run(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

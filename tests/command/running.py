@@ -29,9 +29,9 @@ def setup(lr: float = 0.1, batches: int = 4, name: str = "tiny"):
     }
 '''
 
-# Every step takes some milliseconds, so that a signal arrives while the run is under way.
-SLOW = TINY.replace("import torch\n", "import time\nimport torch\n").replace(
-    "    return model(batch)", "    time.sleep(0.02)\n    return model(batch)"
+# Every step takes some milliseconds, so that a signal arrives while the run is under way; none once there is `fast`.
+SLOW = TINY.replace("import torch\n", "import os\nimport time\nimport torch\n").replace(
+    "    return model(batch)", '    os.path.exists("fast") or time.sleep(0.02)\n    return model(batch)'
 )
 
 
@@ -49,7 +49,7 @@ def arguments(*words: str) -> list[str]:
     return [sys.executable, "-W", "error", "-m", "graphtrain", *words]
 
 
-def python(*words: str, cwd: Path, env: Mapping[str, str] | None = None, timeout_seconds: float = 60) -> Result:
+def python(*words: str, cwd: Path, env: Mapping[str, str] | None = None, timeout_seconds: float = 300) -> Result:
     """Do what ``python WORDS`` does, in a process of its own that finds torch imported; warnings are errors.
 
     Arguments:
@@ -58,12 +58,12 @@ def python(*words: str, cwd: Path, env: Mapping[str, str] | None = None, timeout
     return Result(*nursery().run(words, cwd, environment() if env is None else env, timeout_seconds))
 
 
-def in_a_process(*words: str, cwd: Path, timeout_seconds: float = 60) -> Result:
+def in_a_process(*words: str, cwd: Path, timeout_seconds: float = 300) -> Result:
     """Run the command in a process of its own, as `python` above."""
     return python("-m", "graphtrain", *words, cwd=cwd, timeout_seconds=timeout_seconds)
 
 
-def in_a_new_process(*words: str, cwd: Path, timeout_seconds: float = 60) -> Result:
+def in_a_new_process(*words: str, cwd: Path, timeout_seconds: float = 300) -> Result:
     """Run the command in a process that begins with nothing, as a shell does."""
     done = subprocess.run(
         arguments(*words), cwd=cwd, capture_output=True, text=True, timeout=timeout_seconds, env=environment()

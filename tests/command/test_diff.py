@@ -143,7 +143,7 @@ def test_a_picture(command: Command, folder: Path) -> None:
 
 def test_a_run_directory_needs_no_torch(stopped: Path) -> None:
     command = [sys.executable, "-X", "importtime", *arguments("diff", "fit", "r")[1:]]
-    done = subprocess.run(command, cwd=stopped, capture_output=True, text=True, env=environment(), timeout=60)
+    done = subprocess.run(command, cwd=stopped, capture_output=True, text=True, env=environment(), timeout=300)
     assert done.returncode == 0 and "accumulate.every" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "graphtrain.storage.manifest" in imported

@@ -55,7 +55,7 @@ graphtrain.main(setup)
 '''
 
 
-def new_python(*words: str, cwd: Path, timeout_seconds: float = 120) -> Result:
+def new_python(*words: str, cwd: Path, timeout_seconds: float = 300) -> Result:
     """A process that begins with nothing."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *words],
@@ -186,14 +186,14 @@ def test_workers_however_they_are_started(loader: str, start: str, number: int, 
         env=environment(),
         start_new_session=True,
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     rows = folder / "r" / "metrics.jsonl"
     while process.poll() is None and time.monotonic() < deadline:
         if rows.exists() and rows.read_bytes().count(b"\n") > 8:  # from every worker some
             break
         time.sleep(0.05)
     os.killpg(process.pid, number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 75, err
     assert "Traceback" not in err and "stopped on request" in err
     assert 0 < int(str(status_of(folder / "r")["step"])) < 1024

@@ -122,6 +122,6 @@ def test_a_reader_that_leaves_ends_the_trace_and_not_the_run(script: Path) -> No
     assert process.stderr.readline().startswith("trace")
     process.stderr.close()
     process.stdout.close()
-    process.wait(60)
+    process.wait(300)
     assert json.loads((script / "r/status.json").read_text())["state"] == "finished"
     assert in_a_process("status", "r", cwd=script).code == 0

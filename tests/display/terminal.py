@@ -66,7 +66,7 @@ class Terminal:
         self._waited = 0
         self.text = ""
 
-    def read(self, until: str | None = None, seconds: float = 30) -> None:
+    def read(self, until: str | None = None, seconds: float = 300) -> None:
         """Wait for a text after the one that was waited for last. Default: for the end."""
         deadline = time.monotonic() + seconds
         while until is None or until not in self.text[self._waited :]:
@@ -91,7 +91,7 @@ class Terminal:
     def end(self) -> Screen:
         """Wait for its end; what is on the screen then."""
         self.read()
-        self.process.wait(30)
+        self.process.wait(300)
         os.close(self._ours)
         return self.screen
 
@@ -101,7 +101,7 @@ class Terminal:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(300)
 
     @property
     def screen(self) -> Screen:

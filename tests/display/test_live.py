@@ -332,6 +332,14 @@ def forked(talk):
         sys.stdout.flush()
         os._exit(0)
     return child
+
+class Gate:  # what is behind it waits until it is opened
+    def __init__(self):
+        self.inside, self.outside = os.pipe()
+    def wait(self):
+        os.read(self.inside, 1)
+    def open(self):
+        os.write(self.outside, b" ")
 """
 
 
@@ -341,13 +349,17 @@ display.begin()
 display.show(snapshot(metrics={}))
 children = []
 for number in range(5):
-    children.append(forked(lambda: (time.sleep(0.1 + number / 20), print("child", number))))
+    gate = Gate()
+    children.append((gate, forked(lambda: (gate.wait(), print("child", number)))))
 display.show(snapshot())
 print("parent")
-for child in children:
+for gate, child in children:
+    gate.open()
     os.waitpid(child, 0)
-last = forked(lambda: (time.sleep(0.3), print("late"), display.show(snapshot()), display.end(snapshot())))
+gate = Gate()
+last = forked(lambda: (gate.wait(), print("late"), display.show(snapshot()), display.end(snapshot())))
 display.end(snapshot())
+gate.open()
 os.waitpid(last, 0)
 """
     *shown, late = Terminal(FORK + script, tmp_path).end().shown
@@ -370,7 +382,7 @@ thread = threading.Thread(target=hold)
 thread.start()
 held.wait()
 child = forked(lambda: print("no lock"))
-deadline = time.monotonic() + 10
+deadline = time.monotonic() + 300
 while os.waitpid(child, os.WNOHANG) == (0, 0):
     if time.monotonic() > deadline:
         os.kill(child, 9)
@@ -435,7 +447,8 @@ def test_a_terminal_that_goes_away_ends_nothing(tmp_path: Path) -> None:
     script = """
 display.begin()
 display.show(snapshot())
-time.sleep(0.5)
+while not os.path.exists("gone"):
+    time.sleep(0.01)
 display.show(snapshot())
 display.end(snapshot())
 with open("done", "w"):
@@ -444,5 +457,6 @@ with open("done", "w"):
     terminal = Terminal("import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + script, tmp_path)
     terminal.read(until="host time")
     terminal.hang_up()
-    terminal.process.wait(30)
+    (tmp_path / "gone").touch()
+    terminal.process.wait(300)
     assert (tmp_path / "done").exists()

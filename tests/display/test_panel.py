@@ -92,10 +92,10 @@ def test_a_name_that_is_too_long_keeps_its_end() -> None:
 def test_thousands_of_metrics_and_long_names_take_no_time() -> None:
     many = {f"m{number}/a/long/name": 1.0 for number in range(20_000)}
     one = snapshot(metrics={**many, "loss": 0.5}, rates=many, seconds=many)
-    begun = time.monotonic()
+    begun = time.process_time()
     shown = lines(one, 100)
     lines(snapshot(metrics={"x" * 500_000: 1.0}), 100)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
     assert shown[1].startswith("loss 0.5  m0/a/long/name 1") and shown[1].endswith(" more")
 
 

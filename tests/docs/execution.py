@@ -40,7 +40,7 @@ from graphtrain.kind import DECLARED
 from tests.docs.blocks import Block, commands_of, read_blocks
 
 _SHELL = re.compile(r"[|&;<>$*(){}]")
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_SECONDS = 300
 
 
 class PageError(AssertionError):

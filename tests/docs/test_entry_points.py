@@ -51,7 +51,7 @@ def test_kind_and_graph_of_the_package_are_found(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ import torch
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
 from graphtrain.display.snapshot import Display, Snapshot
+from graphtrain.engine import reporter
 from graphtrain.storage.run_directory import RunDirectory
 
 
@@ -53,19 +54,20 @@ def trainer(graph: Graph | None = None, display: Display | None = None, **more: 
     )
 
 
-def unhurried(model: Any, batch: Any) -> Any:
-    """Drawing takes at most a tenth of the time."""
-    time.sleep(0.02)
-    return model(batch).mean()
+@pytest.fixture
+def at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn is no matter of time: no rest is kept between two drawings."""
+    monkeypatch.setattr(reporter, "_LEAST_REST", 0)
 
 
+@pytest.mark.usefixtures("at_every_tick")
 def test_a_display_sees_every_batch_and_the_end() -> None:
     seen = Seen()
     graph = Graph.load("fit").set("accumulate", every=4).set("finish", after="2 epochs")
-    trainer(graph, seen, training_step=unhurried).run()
+    trainer(graph, seen).run()
     assert seen.calls[0] == "begin" and set(seen.calls[1:-1]) == {"show"} and seen.calls[-1] == "end"
     fetched = [one for one in seen.snapshots if one.position == "next_batch"]
-    assert len(fetched) >= 11
+    assert len(fetched) == 12
     places = [(one.batch, one.epoch_batches, one.window) for one in fetched[:6]]
     assert places == [(1, 6, None), (2, 6, (1, 4)), (3, 6, (2, 4)), (4, 6, (3, 4)), (5, 6, None), (6, 6, (1, 4))]
     assert {one.position for one in seen.snapshots} <= {"next_batch", "end_epoch", "end"}
@@ -75,13 +77,13 @@ def test_a_display_sees_every_batch_and_the_end() -> None:
     assert "epoch/loss" in seen.snapshots[-1].metrics
 
 
+@pytest.mark.usefixtures("at_every_tick")
 def test_inside_an_evaluation_the_place_of_training_stays() -> None:
     seen = Seen()
     data = [torch.ones(2, 1)] * 3
-    trainer(display=seen, val_data=data, validation_step=unhurried).run(until="1 epochs")
+    trainer(display=seen, val_data=data).run(until="1 epochs")
     inside = [one for one in seen.snapshots if one.position.startswith("validate/")]
-    # Which of its moments are drawn is a matter of time; what is drawn of each is not.
-    assert "validate/next_batch" in {one.position for one in inside}
+    assert [one.position for one in inside].count("validate/next_batch") == 3
     assert {one.batch for one in inside} == {6}
 
 
@@ -114,8 +116,10 @@ def test_a_slow_display_leaves_most_of_the_time_to_training() -> None:
             time.sleep(0.05)
 
     slow = Slow()
-    trainer(Graph.load("fit").set("finish", after="30 epochs"), slow).run()
-    assert slow.calls.count("show") <= 3, "of 180 batches, which take some milliseconds in all"
+    run = trainer(Graph.load("fit").set("finish", after="30 epochs"), slow)
+    run.run()
+    drawn = slow.calls.count("show")
+    assert 0.05 * drawn + 0.5 * (drawn - 1) <= run.snapshot().elapsed_seconds, "drawing, and ten times that of rest"
 
 
 def test_a_status_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

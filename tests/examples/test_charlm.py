@@ -205,4 +205,4 @@ def test_what_cannot_be_sampled_is_said(
 def write(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the sampling script in a real process."""
     arguments = [sys.executable, "-W", "error", str(EXAMPLES / "charlm_sample.py"), *words]
-    return subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, timeout=300)

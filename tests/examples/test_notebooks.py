@@ -52,7 +52,7 @@ def executed(notebook: Any, folder: Path) -> Any:
     settings.mkdir(exist_ok=True)
     NotebookClient(
         notebook,
-        timeout=60,
+        timeout=300,
         kernel_manager_class=KernelOfThisEnvironment,
         extra_arguments=[f"--ipython-dir={settings}"],
         resources={"metadata": {"path": str(folder)}},

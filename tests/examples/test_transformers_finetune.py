@@ -37,7 +37,7 @@ def run(*calls: list[str], cwd: Path) -> tuple[list[str], str]:
     """The exit codes of calls of the command, and what they said."""
     words = json.dumps([[SCRIPT, *WORDS, *SETTINGS, *call] for call in calls])
     arguments = [sys.executable, "-c", CALLS, words]
-    done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, timeout=120, env=environment())
+    done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, timeout=300, env=environment())
     return done.stdout.split(), done.stderr
 
 

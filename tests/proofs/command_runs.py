@@ -64,7 +64,7 @@ class Run:
             env=self._environment(about),
         )
 
-    def finish(self, *words: str, timeout_seconds: float = 120, **about: str) -> tuple[int, str]:
+    def finish(self, *words: str, timeout_seconds: float = 300, **about: str) -> tuple[int, str]:
         """Run the command to its end, in a process that finds torch imported: the exit code, and what it said."""
         command = ("-m", "graphtrain", *self._words(*words))
         done = python(*command, cwd=self.folder, env=self._environment(about), timeout_seconds=timeout_seconds)

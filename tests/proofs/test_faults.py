@@ -385,7 +385,7 @@ def in_a_name_space(run: Run, script: str, further: str = "") -> tuple[list[str]
     run.directory.mkdir()
     (run.folder / "out").mkdir()
     process = run.start(before=["unshare", "-rm", "sh", "-c", script, "sh"], FURTHER=further)
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=300)
     shutil.rmtree(run.directory)
     (run.folder / "out").rename(run.directory)
     code, said = run.finish()
@@ -462,5 +462,5 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing(tmp_path: P
     # At once: its loader workers are still there.
     second = run.start()
     first.communicate()
-    out, errors = second.communicate(timeout=120)
+    out, errors = second.communicate(timeout=300)
     assert second.returncode == 0, out + errors

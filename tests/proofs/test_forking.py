@@ -19,7 +19,7 @@ def test_workers_start_while_a_slow_disk_is_written_to(epochs: int, tmp_path: Pa
     (tmp_path / "fast").mkdir()
     slow = Run(tmp_path / "slow", (*settings, "workers=2"))
     fast = Run(tmp_path / "fast", (*settings, "checkpoint.mode=sync"))
-    code, said = slow.finish(FLUSH_SECONDS="0.03", timeout_seconds=150)
+    code, said = slow.finish(FLUSH_SECONDS="0.03", timeout_seconds=300)
     assert code == 0, said
     assert fast.finish()[0] == 0
     assert slow.result == fast.result

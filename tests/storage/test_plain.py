@@ -646,6 +646,6 @@ def test_a_run_with_all_of_it_goes_on_in_another_process(tmp_path: Path) -> None
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     trainer.run()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        loaded, differing, ended = pool.submit(gone_on_with, str(tmp_path / "other")).result(timeout=120)
+        loaded, differing, ended = pool.submit(gone_on_with, str(tmp_path / "other")).result(timeout=300)
     assert differing == []
     assert (loaded, ended) == (saved, trainer.digest())
