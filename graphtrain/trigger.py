@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Rational
+from typing import Any
 
 # Units that are multiples of another one; a graph's clock has to name the second only.
 MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("seconds", 3600)}
@@ -112,6 +114,15 @@ def known_units(units: Iterable[str]) -> list[str]:
     """
     counted = list(units)
     return [*counted, *(unit for unit, (base, _) in MULTIPLES.items() if base in counted)]
+
+
+def exactly(count: Any) -> Fraction:
+    """What a counter holds, without rounding: a whole number, a fraction or a float, also one of NumPy.
+
+    >>> exactly(0.5), exactly(3)
+    (Fraction(1, 2), Fraction(3, 1))
+    """
+    return Fraction(count if isinstance(count, Rational | float) else float(count))
 
 
 def next_multiple(value: Fraction, amount: Fraction) -> Fraction:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 
 from graphtrain.kind import node
-from graphtrain.nodes.optimizers import Parameters
+from graphtrain.nodes.optimizers import optimizers_of, parameters_of
 from graphtrain.parameter import Above
 
 
@@ -27,18 +27,20 @@ class Clip:
     max_norm: Annotated[float, Above(0)] = math.inf
     norm_type: Annotated[float, Above(0)] = 2.0
 
-    _parameters: Parameters
+    _optimizers: tuple[Any, ...]
 
     def is_idle(self) -> bool:
         return self.max_norm == math.inf
 
     def setup(self, optimizer: Any) -> None:
-        self._parameters = Parameters(optimizer)
+        self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
-        parameters = self._parameters.now()
-        if self._parameters.are_alike:
-            _clip_alike([one.grad for one in parameters if one.grad is not None], self.max_norm, self.norm_type)
+        parameters = parameters_of(*self._optimizers)
+        gradients = [grad for one in parameters if (grad := one.grad) is not None]
+        kinds = {(type(one), one.device, one.dtype) for one in gradients}
+        if len(kinds) == 1 and type(gradients[0]) is torch.Tensor:
+            _clip_alike(gradients, self.max_norm, self.norm_type)
         else:
             torch.nn.utils.clip_grad_norm_(parameters, self.max_norm, norm_type=self.norm_type)
 
@@ -46,7 +48,6 @@ class Clip:
 @torch.no_grad()
 def _clip_alike(gradients: list[torch.Tensor], max_norm: float, norm_type: float) -> None:
     """What torch does for gradients of one device and type; sorting them by those takes it 12 of 31 us (4 tensors)."""
-    if gradients:
-        norms = torch.stack(torch._foreach_norm(gradients, norm_type))
-        factor = max_norm / (torch.linalg.vector_norm(norms, norm_type) + 1e-6)
-        torch._foreach_mul_(gradients, torch.clamp(factor, max=1.0))
+    norms = torch.stack(torch._foreach_norm(gradients, norm_type))
+    factor = max_norm / (torch.linalg.vector_norm(norms, norm_type) + 1e-6)
+    torch._foreach_mul_(gradients, torch.clamp(factor, max=1.0))

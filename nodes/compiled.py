@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.data.batch import tensors_of
+from graphtrain.engine.resources import Asking
 from graphtrain.errors import UsageError
 
 _MISSING = ("InvalidCxxCompiler", "TritonMissing", "Failed to find C compiler")
@@ -18,9 +19,11 @@ _MISSING = ("InvalidCxxCompiler", "TritonMissing", "Failed to find C compiler")
 class Compiled:
     """Calls step functions compiled, their model as it is; each is compiled when it is first called.
 
-    Every shape of a batch is compiled by itself. Left alone, torch takes a size that has changed for a variable: the
-    kernels of a batch, and with them its last bits, then depend on the batches before it. What a function asks for is
-    looked up within what is compiled: to look it up outside was no faster (105 to 114 us a batch, either way).
+    Every shape of a batch is compiled by itself, and every number in it (`dynamic=False`). Left alone, torch takes a
+    size that has changed for a variable: the kernels of a batch, and with them its last bits, then depend on the
+    batches before it. A function that asks for a number that changes, such as `step`, would be compiled anew at every
+    one: of such a function only the sizes of tensors are fixed. What it asks for is looked up within what is compiled:
+    to look it up outside was no faster (105 to 114 us a batch, either way).
     """
 
     def __init__(self) -> None:
@@ -28,10 +31,13 @@ class Compiled:
         self._compiled: Callable[[Any, Any], Any]
 
     def __call__(self, function: Any, model: Any, batch: Any) -> Any:
+        asks = isinstance(function, Asking)
         if function is not self._function:
-            self._function, self._compiled = function, torch.compile(function, **_own_limit())
-        for tensor in tensors_of(batch):
-            torch._dynamo.mark_static(tensor)
+            dynamic = None if asks else False
+            self._function, self._compiled = function, torch.compile(function, dynamic=dynamic, **_own_limit())
+        if asks:
+            for tensor in tensors_of(batch):
+                torch._dynamo.mark_static(tensor)
         try:
             return self._compiled(model, batch)
         except Exception as error:

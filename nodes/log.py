@@ -32,6 +32,6 @@ class Log:
         means = self._means.take("log")
         if not means:
             return
-        if optimizer is not None and not isinstance(optimizer, tuple):
-            means["lr"] = float(optimizer.param_groups[0]["lr"])
+        if hasattr(optimizer, "param_groups"):
+            means.setdefault("lr", float(optimizer.param_groups[0]["lr"]))
         self._recorder.row(means)

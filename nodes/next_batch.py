@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 
 from graphtrain.data.batch import EarlyMover, batch_mover, sample_counter
 from graphtrain.data.source import Indexed, Resume, Source, source_of
+from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock, node, progress
 from graphtrain.parameter import Above
 from graphtrain.storage.plain import Tensors, UnsaveableError, pack
@@ -70,7 +72,7 @@ class NextBatch:
 
     _iterator: Iterator[Any]
     _turns: int
-    _certain: int  # up to this batch of the epoch, nothing is looked ahead for
+    _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
     _clock: Callable[[], float]
     _mark: float
     _count: Callable[[Any], int]
@@ -94,7 +96,7 @@ class NextBatch:
         running_seconds: Callable[[], float] | None = None,
     ) -> None:
         self._source = source_of(train_data, seed=seed, saving=saving, say=say, resume=self.resume, limit=self.limit)
-        self._count = batch_size or sample_counter()
+        self._count = sample_counter() if batch_size is None else _whole(batch_size)
         self._say = say
         self._turns = 0
         self._clock = running_seconds or time.monotonic
@@ -159,8 +161,10 @@ class NextBatch:
                 self.fetched_ahead = 1
 
     def _first_uncertain(self) -> int:
-        """The batch of an epoch from which on every visit looks whether there is another."""
-        return 0 if self.prefetch else self._expected_length() or 0
+        """The batch of an epoch from which on every visit looks whether there is another: the first, or the last."""
+        if self.prefetch or not (length := self._expected_length()):
+            return 0
+        return length
 
     def _open_epoch(self) -> None:
         if self.opened:
@@ -188,8 +192,11 @@ class NextBatch:
             return dict(self._position)
         position = self._source.position()
         # A batch of a class of one's own has no plain form; where it can be, it is drawn again with those before it.
-        if self._ahead and (not self._source.redraws or _has_plain_form(self._ahead)):
-            position["ahead"] = self._ahead
+        if self._ahead:
+            if _has_plain_form(self._ahead):
+                position["ahead"] = self._ahead
+            elif not self._source.redraws:
+                raise _cannot_be_drawn_again(self._ahead[0])
         return position
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -227,6 +234,30 @@ class NextBatch:
         if self.limit is None or self.length is None:
             return self.length
         return min(self.limit, self.length)
+
+
+def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:
+    """A user's `batch_size`, whose answers are whole numbers."""
+
+    def count(batch: Any) -> int:
+        size = batch_size(batch)
+        try:
+            return operator.index(size)
+        except TypeError:
+            raise UsageError(
+                f"`batch_size` returned a {type(size).__name__}: {size!r}", "it returns how many samples a batch holds"
+            ) from None
+
+    return count
+
+
+def _cannot_be_drawn_again(batch: Any) -> UnsaveableError:
+    return UnsaveableError(
+        "the batch fetched ahead",
+        f"it is a {type(batch).__name__}, or holds something, that is no plain data; and what a DataLoader without "
+        "workers draws while others are drawn cannot be drawn again",
+        "leave next_batch.prefetch at false, return plain dicts, tuples, lists and tensors, or use graphtrain.Loader",
+    )
 
 
 def _has_plain_form(value: Any) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes.optimizers import call_each, optimizers_of
+from graphtrain.nodes.optimizers import optimizers_of
 
 
 @node(effects="step")
@@ -30,19 +29,22 @@ class Step:
 
     steps: int = progress(0)
 
-    _step: Callable[[], Any]
+    _optimizers: tuple[Any, ...]
 
     def setup(self, optimizer: Any) -> None:
-        optimizers = optimizers_of(optimizer)
+        self._optimizers = optimizers_of(optimizer)
         if self.fused:
-            for one in optimizers:
+            for one in self._optimizers:
                 _check_fused(one)
-        for one in optimizers:
+        for one in self._optimizers:
             _place_steps(one, self.fused)
-        self._step = call_each([_fused_step(one) if self.fused else one.step for one in optimizers])
 
     def __call__(self) -> None:
-        self._step()
+        for one in self._optimizers:
+            if self.fused:
+                _step_fused(one)
+            else:
+                one.step()
         self.steps += 1
 
 
@@ -62,21 +64,15 @@ def _check_fused(optimizer: Any) -> None:
             )
 
 
-def _fused_step(optimizer: Any) -> Callable[[], None]:
-    step = optimizer.step
-
-    def fused() -> None:
-        groups = optimizer.param_groups
-        as_made = [group["fused"] for group in groups]
-        for group in groups:
-            group["fused"] = True
-        try:
-            step()
-        finally:
-            for group, value in zip(groups, as_made, strict=True):
-                group["fused"] = value
-
-    return fused
+def _step_fused(optimizer: Any) -> None:
+    as_made = [(group, group["fused"]) for group in optimizer.param_groups]
+    for group, _ in as_made:
+        group["fused"] = True
+    try:
+        optimizer.step()
+    finally:
+        for group, value in as_made:
+            group["fused"] = value
 
 
 def _place_steps(optimizer: Any, fused: bool) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from graphtrain.errors import UsageError
+from graphtrain.metrics.values import check_metric, check_names, described
 
 
 def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[str, Any]]:
@@ -22,34 +22,21 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     if isinstance(result, Mapping):
         loss = result.get("loss")
         if isinstance(loss, torch.Tensor) and loss.ndim == 0:
-            return loss, metrics_of({name: value for name, value in result.items() if name != "loss"}, function)
-        came = "a mapping without `loss`" if "loss" not in result else f"a mapping whose `loss` is {_describe(loss)}"
+            metrics = {name: value for name, value in result.items() if name != "loss"}
+            check_names(metrics, f"`{function}` returned")
+            return loss, metrics_of(metrics, function)
+        came = "a mapping without `loss`" if "loss" not in result else f"a mapping whose `loss` is {described(loss)}"
     else:
-        came = _describe(result)
+        came = described(result)
     raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {came}")
 
 
-def metrics_of(result: Mapping[str, Any], function: str) -> dict[str, Any]:
-    """The metrics of a step function's result, without their autograd graphs.
+def metrics_of(result: Mapping[str, Any], function: str) -> Mapping[str, Any]:
+    """The metrics of a step function's result, which they all are.
 
     Raises:
         UsageError: one is neither a number nor a scalar tensor; said at the first batch, not when a mean is taken.
     """
-    return {name: _metric(name, value, function) for name, value in result.items()}
-
-
-def _metric(name: str, value: Any, function: str) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.detach()
-    if isinstance(value, numbers.Real):
-        return value
-    raise UsageError(
-        f"`{function}` returned `{name}`, {_describe(value)}; metrics are numbers or scalar tensors",
-        "return a mean of it, or leave it out",
-    )
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    for name, value in result.items():
+        check_metric(name, value, f"`{function}` returned")
+    return result

@@ -28,11 +28,12 @@ class TrainBatch:
             "32-true".
         compile: True runs `training_step`, and its backward, through ``torch.compile``: the start takes longer, from
             seconds to minutes, and numbers differ, in the last bits and where random ones are drawn, as by dropout. The
-            model stays as it is, with its names, and so does evaluation. Every shape of a batch is compiled by itself,
-            so that the numbers of a batch do not depend on those before it and a resume stays exact; shapes beyond
-            ``torch._dynamo.config.recompile_limit`` (8) run uncompiled, so pad to a few. A Python number that the
-            function asks for, such as `step`, is compiled in with its first value, and from its second or third on
-            taken for a variable. Default: False.
+            model stays as it is, with its names, and so does evaluation. Every shape of a batch, and every Python
+            number in it, is compiled by itself, so that what comes of a batch does not depend on those before it and a
+            resume stays exact; beyond ``torch._dynamo.config.recompile_limit`` (8) they run uncompiled, and which do
+            depends on the batches before: pad to a few. Of a function that asks for more, such as `step`, Python
+            numbers are compiled in with their first value, and from their second or third on taken for variables.
+            Default: False.
 
     Writes:
         loss: the loss before the division, detached.
@@ -61,7 +62,7 @@ class TrainBatch:
         else:
             (loss / window).backward()  # type: ignore[no-untyped-call]
         detached = loss.detach()
-        self._means.add({"loss": detached, **metrics} if metrics else detached, samples)
+        self._means.add({"loss": loss, **metrics} if metrics else detached, samples)
         return detached
 
 

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from graphtrain.kind import node
-from graphtrain.nodes.optimizers import Parameters, call_each, optimizers_of
+from graphtrain.nodes.optimizers import optimizers_of, parameters_of
+
+_TORCHS_OWN = torch.optim.Optimizer.zero_grad
 
 
 class _Clearing:
     set_to_none: bool = True
 
-    _clear: Callable[[], Any]
+    _optimizers: tuple[Any, ...]
 
     def setup(self, optimizer: Any) -> None:
-        self._clear = call_each([_clearing(one, self.set_to_none) for one in optimizers_of(optimizer)])
+        self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
-        self._clear()
-
-
-def _clearing(optimizer: Any, set_to_none: bool) -> Callable[[], Any]:
-    """The optimizer's `zero_grad`; where that is torch's own, what it does in the end (0.3 us of 5.3 for 4 tensors)."""
-    own = getattr(optimizer.zero_grad, "__func__", None)
-    if not set_to_none or own is not torch.optim.Optimizer.zero_grad:
-        return functools.partial(optimizer.zero_grad, set_to_none=set_to_none)
-    parameters = Parameters(optimizer)
-
-    def clear() -> None:
-        for one in parameters.now():
-            one.grad = None
-
-    return clear
+        for one in self._optimizers:
+            clear = one.zero_grad
+            # What torch's own does in the end, without its bookkeeping: 0.6 us of 5.3 for 4 tensors.
+            if self.set_to_none and getattr(clear, "__func__", None) is _TORCHS_OWN and clear.__self__ is one:
+                for parameter in parameters_of(one):
+                    parameter.grad = None
+            else:
+                clear(set_to_none=self.set_to_none)
 
 
 @node(effects="zero_grad")

@@ -25,8 +25,7 @@ def sample_counter() -> Callable[[Any], int]:
         tensor = first if isinstance(first, torch.Tensor) else first_tensor(batch)
         if tensor is None:
             return 1
-        shape = tensor.shape
-        return shape[0] if shape else 1
+        return tensor.size(0) if tensor.dim() else 1  # a nested tensor has no shape, but a size
 
     return count
 

@@ -164,6 +164,8 @@ def _restores_itself(data: Any, limit: int | None) -> bool:
 class Indexed(Source):
     """A sequence of batches."""
 
+    redraws = True
+
     def __init__(self, batches: Sequence[Any]) -> None:
         self._batches = batches
 

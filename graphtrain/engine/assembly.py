@@ -152,7 +152,7 @@ def _take_over(program: Program, former: Program, renaming: Renaming) -> set[Bou
         if old is None or old.bypassed or bound.bypassed:
             continue
         if _same(bound, old, program.slot_names, [renaming.slot(name) for name in former.slot_names]):
-            bound.instance = old.instance
+            bound.hold(old.instance)
             kept.add(bound)
         else:
             _copy_progress(bound, old)
@@ -189,3 +189,4 @@ def _copy_progress(bound: Bound, old: Bound) -> None:
     # By name: a cell of a notebook that is run again declares its kind anew.
     if bound.kind.name == old.kind.name and bound.kind.keeps_state and old.kind.keeps_state:
         bound.instance.load_state_dict(old.instance.state_dict())
+        bound.check_fields()

@@ -146,7 +146,10 @@ class State:
                     one.load_state_dict(saved[name])
             except (RuntimeError, ValueError, KeyError, TypeError) as error:
                 reason = str(error).strip().replace("\n\t", "\n    ")
-                raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}") from None
+                hint = ""
+                if name in self._optimizers and len(saved[name]["param_groups"]) > len(one.param_groups):
+                    hint = "a group that was added while it trained is not there when it is set up: make it there"
+                raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
         for name, module in self._modules.items():
             if name not in anew:
                 restore_module(module, tree["modules"][name])
@@ -211,6 +214,7 @@ def _keeps_state(value: Any) -> bool:
 
 
 def _progress(bound: Bound) -> dict[str, Any]:
+    bound.check_fields()
     saved = {name: getattr(bound.instance, name) for name, one in bound.kind.fields.items() if one.stored}
     if bound.kind.keeps_state:
         saved["state"] = bound.instance.state_dict()

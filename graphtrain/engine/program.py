@@ -12,6 +12,7 @@ from typing import Any
 from graphtrain.checks.scope import reads_of
 from graphtrain.elements import END, Node
 from graphtrain.engine.resources import PROVIDED
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.guards.syntax import Expression, FieldOf, Name, expand, parse, walk
 from graphtrain.kind import DECLARED, Kind, Read
@@ -66,7 +67,11 @@ Place = SlotPlace | FieldPlace | ConstantPlace | TuplePlace
 
 @dataclass(eq=False)
 class Bound:
-    """A node bound to its progress: one row of the table that the engine runs."""
+    """A node bound to its progress: one row of the table that the engine runs.
+
+    Attributes:
+        fields: the dictionary of the instance. Those who read or count a field at every visit go to it directly.
+    """
 
     path: str
     node: Node
@@ -82,6 +87,27 @@ class Bound:
     optimizers: tuple[str, ...] = ()
     trigger: Any = None
     index: int = -1
+    fields: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hold(self.instance)
+
+    def hold(self, instance: Any) -> None:
+        """From now on this is the instance."""
+        self.instance = instance
+        self.fields = vars(instance)
+
+    def check_fields(self) -> None:
+        """Raise if the instance was given another dictionary, of which those who read its fields know nothing.
+
+        Raises:
+            UsageError: the kind does so.
+        """
+        if vars(self.instance) is not self.fields:
+            raise UsageError(
+                f"{self.path}: the kind `{self.kind.name}` replaced its `__dict__`, in which its fields are read",
+                "change the one it has: `self.__dict__.update(state)`",
+            )
 
     @property
     def skippable(self) -> bool:

@@ -28,6 +28,17 @@ class StepCall:
     asks: tuple[Read, ...]
 
 
+@dataclass(frozen=True)
+class Asking:
+    """A step function that asks for more than model and batch, with a call for each thing it asks for."""
+
+    call: Callable[..., Any]
+    getters: tuple[tuple[str, Callable[[], Any]], ...]
+
+    def __call__(self, model: Any, batch: Any) -> Any:
+        return self.call(model, batch, **{name: get() for name, get in self.getters})
+
+
 def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     """The resources with modules on the device, and step functions (the model's own, where none is given) wrapped.
 

@@ -15,6 +15,7 @@ from graphtrain.engine.save_policy import SavePolicy
 from graphtrain.engine.stopwatch import Stopwatch
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.metrics.values import OF_THE_ROW
 from graphtrain.names import suggestion
 from graphtrain.storage.background import Background
 from graphtrain.storage.digest import combined
@@ -184,7 +185,7 @@ class Saver:
 
 
 def _known(recorder: Recorder, name: str) -> str:
-    nearest = suggestion(name, [one for one in recorder.latest if one not in ("step", "epoch")])
+    nearest = suggestion(name, [one for one in recorder.latest if one not in OF_THE_ROW])
     return f"; {nearest}" if nearest else ""
 
 

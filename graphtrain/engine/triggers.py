@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from graphtrain.kind import derived_clock
-from graphtrain.trigger import Term, next_multiple
+from graphtrain.trigger import Term, exactly, next_multiple
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
@@ -40,7 +40,7 @@ class Clock:
 
     def now(self) -> Fraction:
         """What the clock says, exactly."""
-        return Fraction(getattr(self.owner, self.field))
+        return exactly(getattr(self.owner, self.field))
 
     def count(self) -> int | None:
         """Which count this is, for a counter that starts again at 0."""
@@ -174,7 +174,7 @@ def _derived_threshold(clock: Clock, derived: derived_clock, target: Callable[[]
     values = _fields(clock.owner, counter, restarts)
     reach = getattr(clock.owner, derived.reach)
     amount = target()
-    turn: Any = None
+    turn: Any = None  # the one that the threshold is of; None: of none, compute it
     threshold = 0
 
     def due() -> bool:
@@ -183,7 +183,7 @@ def _derived_threshold(clock: Clock, derived: derived_clock, target: Callable[[]
             return False
         turn = values[restarts]
         if clock.now() >= amount:
-            threshold = 0
+            threshold = 0  # due until it has fired, whatever the counter says
             return True
         threshold = reach(amount)
         return False
@@ -206,6 +206,6 @@ class _Attributes:
 
 
 def _fields(owner: Any, *names: str) -> Any:
-    """Fields of an object by name: its dictionary, half the cost of `getattr`, where none of them is computed."""
-    computed = any(isinstance(getattr(type(owner), name, None), property) for name in names)
-    return _Attributes(owner) if computed else vars(owner)
+    """Fields of an object by name: its dictionary, half the cost of `getattr`, where all are held there."""
+    held = vars(owner)
+    return held if all(name in held for name in names) else _Attributes(owner)

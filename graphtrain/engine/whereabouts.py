@@ -8,7 +8,7 @@ from typing import final
 from graphtrain.engine.program import Program
 from graphtrain.engine.renaming import Renaming
 from graphtrain.graph import Graph
-from graphtrain.trigger import Term, Trigger
+from graphtrain.trigger import Term, Trigger, exactly
 
 # Units that begin again, or that say the same in other words: no rate is taken of them.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
@@ -34,7 +34,7 @@ class Whereabouts:
         if text is None:
             return None
         owner, _, field = text.partition(".")
-        return Fraction(getattr(self._nodes[owner].instance, field))
+        return exactly(getattr(self._nodes[owner].instance, field))
 
     def counts(self) -> dict[str, int]:
         """The units whose rate tells how fast the run is, such as batches, samples and tokens."""

@@ -70,7 +70,10 @@ def compile_guard(expression: Expression, scope: Scope) -> Read:
 
 
 def never() -> bool:
-    """What a guard that is always false becomes; its edge can be left out."""
+    """What a guard that is the constant false becomes, known by identity: its edge is left out of the table.
+
+    One that is always false in another way is asked as any other.
+    """
     return False
 
 

@@ -12,6 +12,7 @@ import torch
 
 from graphtrain.metrics.logger import Logger as Logger
 from graphtrain.metrics.rows import Rows
+from graphtrain.metrics.values import OF_THE_ROW, as_number, check_metric, check_names, held
 
 # Values wait on their device until a mean is asked for; this many at most, so that a run that never asks stays flat.
 _MOST_WAITING = 1024
@@ -40,7 +41,13 @@ class Means:
         self._sums: dict[str, dict[str, list[float]]] = {horizon: {} for horizon in horizons}
 
     def add(self, values: Mapping[str, Any] | torch.Tensor, samples: int) -> None:
-        """Add values that hold for `samples` samples; a tensor alone is the loss. Nothing is transferred here."""
+        """Add values that hold for `samples` samples, as they are now. Nothing is transferred here.
+
+        Arguments:
+            values: by name; or the loss alone, detached, in memory that nothing else writes to.
+        """
+        if not isinstance(values, torch.Tensor):
+            values = {name: held(value) for name, value in values.items()}
         self._waiting.append((values, samples))
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
@@ -122,9 +129,16 @@ class Recorder:
         return means
 
     def row(self, values: Mapping[str, float]) -> None:
-        """Record a row: step, epoch and these values; every logger is called with it."""
+        """Record a row: step, epoch and these values; every logger is called with it.
+
+        Raises:
+            UsageError: a name is no text, or the row's own; or a value is neither a number nor a scalar tensor.
+        """
+        for name, value in values.items():
+            check_metric(name, value, "a row of metrics was given")
+        check_names(values, "a row of metrics was given")
         step, epoch = self._position()
-        row = {"step": step, "epoch": epoch, **values}
+        row = {"step": step, "epoch": epoch, **{name: as_number(value) for name, value in values.items()}}
         self.rows.append(row)
         self._remember(row)
         for logger in self.loggers:
@@ -137,7 +151,7 @@ class Recorder:
             if row["step"] != step:
                 break
             found = {**row, **found}
-        return {name: value for name, value in found.items() if name not in ("step", "epoch")}
+        return {name: value for name, value in found.items() if name not in OF_THE_ROW}
 
     def go_on_from(self, rows: list[dict[str, float]]) -> None:
         """Go on after the rows of a run that was resumed."""

@@ -37,7 +37,7 @@ class Rows(Sequence[Row]):
         """Add a row."""
         if not all(type(one) is float or (type(one) is int and -_WHOLE <= one <= _WHOLE) for one in row.values()):
             self._odd[len(self)] = dict(row)
-            row = {}
+            row = {}  # an empty one in its place, so that rows keep their numbers
         form = tuple((name, type(value)) for name, value in row.items())
         if form not in self._known:
             self._known[form] = len(self._names)

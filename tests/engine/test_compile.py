@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ def nothing_is_compiled_yet() -> Iterator[None]:
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     made, compile_for_real = Compiler(), torch.compile
 
-    def compile_with_it(function: Any, *, isolate_recompiles: bool = False) -> Any:
+    def compile_with_it(function: Any, *, isolate_recompiles: bool = False, **options: Any) -> Any:
         made.asked += 1
-        return compile_for_real(function, backend=made, isolate_recompiles=isolate_recompiles)
+        return compile_for_real(function, backend=made, isolate_recompiles=isolate_recompiles, **options)
 
     monkeypatch.setattr(torch, "compile", compile_with_it)
     return made
@@ -125,9 +126,7 @@ def make_trainer(
         say=lambda line: None,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-        train_data=make_data(),
-        **({} if own else {"training_step": step}),
-        **resources,
+        **{"train_data": make_data(), **({} if own else {"training_step": step}), **resources},
     )
 
 
@@ -168,6 +167,35 @@ def test_a_shape_is_compiled_once(step: Any, compiler: Compiler) -> None:
     assert (compiler.asked, compiler.sizes) == (1, [FULL, SHORT])
 
 
+@dataclass
+class Labelled:
+    """A batch of a class of its own: nobody finds its tensors."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+
+def labelled_loss(model: nn.Module, batch: Labelled) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch.inputs), batch.labels)
+
+
+def padded_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    (inputs, labels), size = batch
+    return nn.functional.cross_entropy(model(inputs[:size]), labels[:size])
+
+
+@pytest.mark.parametrize("step", [labelled_loss, padded_loss])
+def test_so_is_one_that_only_the_function_sees(step: Any, compiler: Compiler) -> None:
+    """Whatever came before it: that a size changes makes no variable of it."""
+    sizes = [6, 3, 5, 4]
+    data = [make_data()[0]] * 3
+    inputs, labels = (torch.cat(parts) for parts in zip(*data, strict=True))
+    padded = [((inputs, labels), size) for size in sizes]
+    own = [Labelled(inputs[:size], labels[:size]) for size in sizes]
+    make_trainer(step, train_data=own if step is labelled_loss else padded).run()
+    assert len(compiler.sizes) == len(sizes)
+
+
 @pytest.mark.parametrize("step", [asking, Asker])
 def test_a_number_that_changes_is_a_variable_soon(step: Any, compiler: Compiler) -> None:
     """As a constant it would be compiled for every step, eight times, and then no more."""
@@ -200,7 +228,7 @@ def test_by_default_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None
 def test_evaluation_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = []
 
-    def compile_nothing(function: Any) -> Any:
+    def compile_nothing(function: Any, **options: Any) -> Any:
         def call(model: nn.Module, batch: Any) -> Any:
             modes.append(model.training)
             return function(model, batch)
@@ -256,7 +284,7 @@ def test_a_missing_compiler_is_said_in_words(monkeypatch: pytest.MonkeyPatch) ->
         raise InvalidCxxCompiler
 
     compile_for_real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function: compile_for_real(function, backend=backend))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_for_real(function, backend=backend))
     with pytest.raises(UsageError, match=r"train_batch\.compile: .* no working compiler.*\n  hint: install one"):
         make_trainer().run()
 

@@ -67,7 +67,7 @@ def trainer(node: Node, visits: int = 1, **resources: Any) -> Trainer:
     """Of a graph of this node alone, which is visited so often."""
     edges = {node.name: (Edge(node.name, "again"), Edge("end"))}
     guards = {"again": f"{node.name}.runs < {visits}"}
-    graph = Graph("some", node.name, {node.name: node}, edges, guards, allow=("G4", "G5", "G6"))
+    graph = Graph("some", node.name, {node.name: node}, edges, guards, allow=("G401",))
     return Trainer(graph, display=None, say=lambda line: None, **resources)
 
 
@@ -123,8 +123,50 @@ def test_clip_keeps_no_graph_of_gradients_that_have_one() -> None:
     assert type(ours.grad.grad_fn) is type(by_hand.grad.grad_fn)
 
 
+def test_clip_tells_gradients_apart_by_their_own_types() -> None:
+    """Norms are summed up in another order where they are of several types."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        pairs = [[nn.Parameter(torch.zeros(3)) for _ in range(9)] for _ in range(2)]
+        for number, both in enumerate(zip(*pairs, strict=True)):
+            drawn = torch.randn(3, generator=generator, dtype=torch.float64)
+            for one in both:
+                one.grad_dtype = (torch.float32, torch.float64, torch.bfloat16)[number % 3]
+                one.grad = drawn.to(one.grad_dtype, copy=True)
+        ours, by_hand = pairs
+        visited("clip", torch.optim.SGD(ours, lr=0.1), max_norm=0.5)
+        torch.nn.utils.clip_grad_norm_(by_hand, 0.5)
+        assert all(same(one.grad, other.grad) for one, other in zip(ours, by_hand, strict=True))
+
+
+def _add_a_group(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
+    optimizer.add_param_group({"params": [further]})
+
+
+def _extend_a_group(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
+    optimizer.param_groups[0]["params"].append(further)
+
+
+def _replace_in_a_group(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
+    optimizer.param_groups[0]["params"][0] = further
+
+
+def _replace_a_list(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
+    optimizer.param_groups[0]["params"] = [further]
+
+
+def _replace_all_groups(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
+    optimizer.param_groups.clear()
+    optimizer.add_param_group({"params": [further]})
+
+
+@pytest.mark.parametrize(
+    "change", [_add_a_group, _extend_a_group, _replace_in_a_group, _replace_a_list, _replace_all_groups]
+)
 @pytest.mark.parametrize("node", ["clip", "zero_grad"])
-def test_a_group_that_is_added_while_it_runs_is_seen(node: str) -> None:
+def test_parameters_that_come_while_it_runs_are_seen(
+    node: str, change: Callable[[torch.optim.Optimizer, nn.Parameter], None]
+) -> None:
     first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([first], lr=0.1)
     parameters = {"max_norm": 0.5} if node == "clip" else {}
@@ -132,9 +174,40 @@ def test_a_group_that_is_added_while_it_runs_is_seen(node: str) -> None:
     first.grad, second.grad = torch.ones(2), torch.ones(2)
     twice.advance(1)
     assert second.grad.tolist() == [1.0, 1.0]
-    optimizer.add_param_group({"params": [second]})
+    change(optimizer, second)
     twice.run()
     assert second.grad is None or second.grad.norm() <= 0.5
+
+
+@pytest.mark.parametrize("method", ["step", "zero_grad"])
+def test_a_method_that_an_optimizer_is_given_while_it_runs_is_called(method: str) -> None:
+    """As a scheduler does, which wraps `step`."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    twice = trainer(Node(method, method), visits=2, optimizer=optimizer)
+    twice.advance(1)
+    called = []
+    setattr(optimizer, method, lambda **options: called.append(method))
+    twice.run()
+    assert called == [method]
+
+
+def test_a_way_to_clear_that_all_optimizers_were_given_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", lambda self, set_to_none=True: called.append(set_to_none))
+    visited("zero_grad", torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1))
+    assert called == [True]
+
+
+def test_an_optimizer_may_be_anything_that_steps_and_clears() -> None:
+    class Wrapping:
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            self.step, self.zero_grad = inner.step, inner.zero_grad
+
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    visited("zero_grad", Wrapping(torch.optim.SGD([weight], lr=0.1)))
+    assert weight.grad is None
 
 
 class Counting(torch.optim.SGD):
@@ -208,3 +281,8 @@ def test_the_samples_of_a_batch_are_counted_at_its_first_tensor() -> None:
 
     for batch, samples in deep():
         assert count(batch) == samples, batch
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+def test_the_samples_of_a_nested_tensor_are_counted() -> None:
+    assert sample_counter()((torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)]), "a")) == 2

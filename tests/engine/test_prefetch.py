@@ -17,6 +17,7 @@ from graphtrain.kind import kind_of
 from graphtrain.nodes import next_batch
 from graphtrain.nodes.next_batch import NextBatch
 from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.plain import UnsaveableError
 from tests.data.cutting import assert_exact, checkpoints, run_over
 from tests.data.test_cuts import Own, SizedGrowing, Told, Unsized, UnsizedSet, pair
 from tests.data.test_lazy import Noisy
@@ -75,6 +76,7 @@ DATA: dict[str, Callable[[], Any]] = {
     "unsized": lambda: Unsized(lambda inputs: inputs),
     "unsized, no plain form": lambda: Unsized(Own),
     "list": lambda: [torch.full((2,), float(number)) for number in range(5)],
+    "list, no plain form": lambda: [Own(torch.full((2,), float(number))) for number in range(5)],
     "with a state": KeepsItsPosition,
 }
 
@@ -305,3 +307,18 @@ def test_on_a_cuda_device_the_copy_is_begun_before_the_batch_is_asked_for(monkey
     told.clear()
     make(False)()
     assert told == []
+
+
+def test_a_batch_that_can_neither_be_saved_nor_drawn_again_is_said(tmp_path: Path) -> None:
+    """What a data set disturbs at random comes out otherwise when it is drawn again."""
+
+    def collate(samples: list[float]) -> Own:
+        return Own(torch.tensor(samples))
+
+    data = DataLoader(Noisy(), 3, collate_fn=collate)
+    trainer, _ = run_over(data, tmp_path, edit=prefetching)
+    with pytest.raises(UnsaveableError, match="the batch fetched ahead cannot be saved: it is a Own") as caught:
+        trainer.run()
+    assert "leave next_batch.prefetch at false" in str(caught.value)
+    without, _ = run_over(data, tmp_path / "without")
+    without.run()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -23,6 +24,7 @@ from graphtrain import (
     Trainer,
     UsageError,
     node,
+    progress,
 )
 from graphtrain.engine.circumstances import Circumstances, circumstances
 from graphtrain.storage.manifest import read_manifest
@@ -636,6 +638,85 @@ def test_a_metric_that_is_no_number_is_named_at_the_first_batch(name: str, value
 
     with pytest.raises(UsageError, match=f"`{name}` returned `logits`, .*; metrics are numbers or scalar tensors"):
         tiny(**{name: step}, val_data=[torch.ones(2, 1)]).run()
+
+
+@pytest.mark.parametrize("size", [2.5, numpy.float32(2.0), None, torch.tensor(2.0)])
+def test_a_batch_size_that_is_no_whole_number_is_named(size: Any) -> None:
+    with pytest.raises(UsageError, match=f"`batch_size` returned a {type(size).__name__}"):
+        tiny(batch_size=lambda batch: size).run()
+
+
+@pytest.mark.parametrize("size", [2, numpy.int64(2), torch.tensor(2)])
+def test_any_whole_number_is_a_batch_size(size: Any) -> None:
+    trainer = tiny(batch_size=lambda batch: size)
+    trainer.run()
+    assert type(trainer.progress["next_batch"]["samples"]) is int
+    assert trainer.progress["next_batch"]["samples"] == 20
+
+
+def test_a_clock_may_be_of_any_type_of_number(tmp_path: Path) -> None:
+    @node
+    class Halves:
+        """Count half units."""
+
+        units: float = progress(0.0)
+
+        def __call__(self) -> None:
+            self.units = numpy.float32(self.units + 0.5)
+
+    graph = (
+        Graph.load("fit")
+        .insert("halves", Halves, after="train_batch")
+        .clock("units", "halves.units")
+        .set("log", every="1 units")
+        .set("finish", after="2 epochs")
+    )
+    whole = tiny(graph, run_dir=tmp_path / "whole")
+    whole.run()
+    assert [row["step"] for row in whole.metrics if "loss" in row] == [2, 4, 6, 8, 10]
+    tiny(graph, run_dir=tmp_path / "cut").run(until="3 batches")
+    cut = tiny(graph, run_dir=tmp_path / "cut")
+    cut.run()
+    assert [row["step"] for row in cut.metrics] == [row["step"] for row in whole.metrics]
+
+
+@pytest.mark.parametrize("when", ["while it runs", "when it is loaded"])
+def test_a_kind_that_replaces_its_dictionary_is_refused(when: str, tmp_path: Path) -> None:
+    """The engine reads fields there, and would read old ones for ever."""
+
+    @node
+    class Replacing:
+        """Count visits."""
+
+        visits: int = progress(0)
+
+        def __call__(self) -> None:
+            self.visits += 1
+            if when == "while it runs":
+                self.__dict__ = dict(self.__dict__)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"visits": self.visits}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.__dict__ = dict(state)
+
+    graph = Graph.load("fit").insert("replacing", Replacing, after="zero_grad").set("finish", after="1 epochs")
+    with pytest.raises(UsageError, match=r"replacing: the kind `replacing` replaced its `__dict__`.*\n.*update\(state"):
+        for _ in range(2):
+            tiny(graph, run_dir=tmp_path).run(until="3 batches")
+            assert when != "while it runs"
+
+
+def test_a_group_that_was_added_while_it_trained_is_told_of_at_the_resume(tmp_path: Path) -> None:
+    run = tiny(run_dir=tmp_path)
+    run.run(until="2 batches")
+    run.resources["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    run.run(until="4 batches")
+    with pytest.raises(
+        CheckpointError, match=r"`optimizer` does not fit any more: .*parameter groups\n  hint: a group"
+    ):
+        tiny(run_dir=tmp_path).run()
 
 
 def test_a_validation_that_returns_nothing_is_named() -> None:
