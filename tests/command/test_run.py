@@ -242,7 +242,7 @@ def wait_until_it_runs(process: subprocess.Popen[str], run_dir: Path) -> None:
 @pytest.fixture
 def slow(folder: Path) -> list[str]:
     (folder / "slow.py").write_text(SLOW)
-    return ["run", "slow.py", "batches=400", "finish.after=1 epochs", "checkpoint.every=1 steps", "--run-dir"]
+    return ["run", "slow.py", "batches=250", "finish.after=1 epochs", "checkpoint.every=1 steps", "--run-dir"]
 
 
 def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_been(slow: list[str], folder: Path, command: Command) -> None:
@@ -255,7 +255,7 @@ def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_been(slow: list[str], f
     assert (process.returncode, out) == (75, ""), err
     assert "stopped on request" in err
     stopped = status_of(folder / "r")
-    assert stopped["state"] == "stopped" and 0 < stopped["step"] < 400
+    assert stopped["state"] == "stopped" and 0 < stopped["step"] < 250
     shown = command("status", "r", "--json")
     assert json.loads(shown.out)["state"] == "stopped"
     (folder / "fast").touch()
