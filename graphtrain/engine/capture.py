@@ -147,7 +147,7 @@ class State:
             except (RuntimeError, ValueError, KeyError, TypeError) as error:
                 reason = str(error).strip().replace("\n\t", "\n    ")
                 hint = ""
-                if name in self._optimizers and len(saved[name]["param_groups"]) > len(one.param_groups):
+                if name in self._optimizers and len(saved[name].get("param_groups", ())) > len(one.param_groups):
                     hint = "a group that was added while it trained is not there when it is set up: make it there"
                 raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
         for name, module in self._modules.items():
