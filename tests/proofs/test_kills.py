@@ -36,7 +36,7 @@ def kill_somewhere(run: Run, process: subprocess.Popen[str], side: Path, chance:
         return len(trained(side).get(str(process.pid), []))
 
     def is_writing() -> bool:
-        return any((run.directory / "checkpoints").glob(f".*.{process.pid}.tmp"))
+        return any((run.directory / "checkpoints").glob(f".*.{process.pid}.*.tmp"))
 
     where = chance.choice(["anywhere", "training", "training", "saving", "saving"])
     if where == "anywhere":
@@ -84,6 +84,7 @@ def killed_again_and_again(folder: Path, kills: int, mode: str, record: Callable
     assert min(repeated) >= 0, f"a batch was left out (seed {seed})"
     assert max(repeated) <= most, f"{max(repeated)} batches were trained twice (seed {seed})"
     inside = places.count("inside a save")
+    assert inside or kills < 20, "a place that is never met proves nothing"
     record(
         "kills",
         f"{mode}: {kills} kills, {inside} inside a save, at most {max(repeated)} batches trained "
@@ -105,7 +106,7 @@ def test_many_kills(mode: str, tmp_path: Path, record_property: Callable[[str, o
 @pytest.mark.sweep
 def test_the_example_is_killed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """A larger model, by the clock alone."""
-    sizes = ("width=32", "layers=1", "heads=2", "context=16", "batch_size=4", "windows=16000", "epochs=1")
+    sizes = ("width=32", "layers=1", "heads=2", "context=16", "batch_size=4", "windows=64000", "epochs=1")
     settings = (*sizes, "finish.after=1 epochs", "checkpoint.every=100 batches")
     script = ROOT / "examples" / "charlm.py"
     for name in ("whole", "killed"):
