@@ -162,7 +162,7 @@ def test_meanings_come_from_the_docstring(script: Path, command: Command) -> Non
         pytest.param("Loader", "forkserver", signal.SIGINT, marks=pytest.mark.sweep),
         pytest.param("Loader", "fork", signal.SIGTERM, marks=pytest.mark.sweep),
         pytest.param("DataLoader", "spawn", signal.SIGUSR1, marks=pytest.mark.sweep),
-        ("DataLoader", "forkserver", signal.SIGUSR1),
+        pytest.param("DataLoader", "forkserver", signal.SIGUSR1, marks=pytest.mark.sweep),
         ("DataLoader", "fork", signal.SIGINT),
     ],
 )
@@ -199,7 +199,7 @@ def test_workers_however_they_are_started(loader: str, start: str, number: int, 
     assert 0 < int(str(status_of(folder / "r")["step"])) < 1024
 
 
-@pytest.mark.parametrize("command_word", ["main", "run"])
+@pytest.mark.parametrize("command_word", ["main", pytest.param("run", marks=pytest.mark.sweep)])
 def test_spawned_workers_import_the_script_by_its_name(command_word: str, folder: Path) -> None:
     (folder / "train.py").write_text(WORKERS)
     words = ["train.py"] if command_word == "main" else ["-m", "graphtrain", "run", "train.py"]
