@@ -15,8 +15,8 @@ def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
 def parameters_of(*optimizers: Any) -> list[torch.Tensor]:
     """The parameters that the optimizers update now, in their order; groups and what is in them may change at any time.
 
-    To join the lists of the groups takes 0.3 us; going through the modules of a model, as ``model.parameters()`` does,
-    1 us a module.
+    To join the lists of the groups takes 0.13 us for four parameters and 0.3 for 200; going through the modules of a
+    model, as ``model.parameters()`` does, 1 us a module.
 
     >>> linear = torch.nn.Linear(2, 3)
     >>> [tuple(one.shape) for one in parameters_of(torch.optim.SGD([linear.weight]))]

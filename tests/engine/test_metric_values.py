@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from graphtrain import Graph, Trainer, UsageError, node
-from graphtrain.kind import Kind
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.state.random import seed_everything
 from tests.engine.test_by_hand import assert_same
@@ -143,8 +142,7 @@ def recording(value: Any, name: Any = "x") -> Graph:
         """Record one value."""
         recorder.row({name: value})
 
-    kind: Kind | Any = record
-    return Graph.load("fit").insert("record", kind, after="zero_grad")
+    return Graph.load("fit").insert("record", record, after="zero_grad")
 
 
 @pytest.mark.parametrize(
