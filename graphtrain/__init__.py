@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.elements import Edge as Edge
-from graphtrain.elements import Node as Node
 from graphtrain.errors import CheckpointError as CheckpointError
 from graphtrain.errors import DataError as DataError
 from graphtrain.errors import EditError as EditError
@@ -13,24 +11,26 @@ from graphtrain.errors import GuardError as GuardError
 from graphtrain.errors import LifeCycleError as LifeCycleError
 from graphtrain.errors import UsageError as UsageError
 from graphtrain.graph import Graph as Graph
+from graphtrain.graph.elements import Edge as Edge
+from graphtrain.graph.elements import Node as Node
+from graphtrain.graph.problem import Problem as Problem
 from graphtrain.kind import StepFunction as StepFunction
 from graphtrain.kind import derived_clock as derived_clock
 from graphtrain.kind import node as node
 from graphtrain.kind import progress as progress
+from graphtrain.kind.trigger import Trigger as Trigger
 from graphtrain.outcome import Outcome as Outcome
-from graphtrain.problem import Problem as Problem
-from graphtrain.trigger import Trigger as Trigger
 from graphtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
-    from graphtrain.engine.trainer import Trainer as Trainer
+    from graphtrain.run.trainer import Trainer as Trainer
 
 # Imported when they are asked for: two need torch, whose import takes about a second, and one the command line.
 _LATE = {
     "Loader": "graphtrain.data.loader",
-    "Trainer": "graphtrain.engine.trainer",
+    "Trainer": "graphtrain.run.trainer",
     "main": "graphtrain.command.program",
 }
 

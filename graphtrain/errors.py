@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphtrain.problem import Problem
+    from graphtrain.graph.problem import Problem
 
 
 class GraphtrainError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from graphtrain.kind import node, progress
-from graphtrain.parameter import Above
+from graphtrain.kind.parameter import Above
 
 
 @node

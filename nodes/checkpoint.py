@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from graphtrain.engine.save_policy import SavePolicy
 from graphtrain.kind import node, progress
-from graphtrain.parameter import Above
+from graphtrain.kind.parameter import Above
+from graphtrain.kind.trigger import Trigger
+from graphtrain.program.save_policy import SavePolicy
 from graphtrain.storage.retention import Retention
-from graphtrain.trigger import Trigger
 
 
 @node(observer=True)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import torch
 
 from graphtrain.kind import node
+from graphtrain.kind.parameter import Above
 from graphtrain.nodes.optimizers import optimizers_of, parameters_of
-from graphtrain.parameter import Above
 
 
 @node(effects="clip")

@@ -9,8 +9,8 @@ from typing import Any, final
 import torch
 
 from graphtrain.data.batch import tensors_of
-from graphtrain.engine.resources import Asking
 from graphtrain.errors import UsageError
+from graphtrain.program.resources import Asking
 
 _MISSING = ("InvalidCxxCompiler", "TritonMissing", "Failed to find C compiler")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphtrain.kind import node
-from graphtrain.trigger import Trigger
+from graphtrain.kind.trigger import Trigger
 
 
 @node

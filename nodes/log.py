@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from graphtrain.kind import node
+from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Means, Recorder
-from graphtrain.trigger import Trigger
 
 
 @node(observer=True)

@@ -14,8 +14,8 @@ from graphtrain.data.batch import EarlyMover, batch_mover, sample_counter
 from graphtrain.data.source import Indexed, Resume, Source, source_of
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock, node, progress
-from graphtrain.parameter import Above
-from graphtrain.storage.plain import Tensors, UnsaveableError, pack
+from graphtrain.kind.parameter import Above
+from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 
 _NEVER = 2**62
 _NOTHING = object()

@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node
-from graphtrain.trigger import Trigger
+from graphtrain.kind.trigger import Trigger
 
 
 @node(optional="scheduler")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain.kind import DECLARED
-from tests.proofs.summary import pytest_terminal_summary as pytest_terminal_summary
+from tests.resume.summary import pytest_terminal_summary as pytest_terminal_summary
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder of its own there
 _ENOUGH_BYTES = 2 << 30

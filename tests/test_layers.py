@@ -1,9 +1,10 @@
-"""Arrows run one way: command -> viz, graphs, nodes -> engine; and nothing reads Python out of a text."""
+"""Imports point one way, as data: the packages from the bottom to the top, and every import that is made late."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,97 +12,243 @@ import pytest
 import graphtrain
 
 PACKAGE = Path(graphtrain.__file__).parent
-OUTER = ("command", "nodes", "graphs", "viz")
+TESTS = Path(__file__).parent
+LINKED = ("nodes", "graphs", "viz")
+
+# Bottom to top. A module imports at its top what stands above it in this list, never what stands below. The modules
+# directly under `graphtrain/` are the ground on which everything stands.
+GROUND = ("errors", "names", "outcome", "printable", "version")
+ORDER = (
+    "distributed",
+    "guards",
+    "kind",
+    "graph",
+    "plan",
+    "checks",
+    "storage",
+    "state",
+    "data",
+    "metrics",
+    "program",
+    "nodes",
+    "graphs",
+    "resume",
+    "explain",
+    "display",
+    "run",
+    "replay",
+    "adapters",
+    "viz",
+    "command",
+)
+
+# Old places of what people import, one line each, and the table of contents: they name everything and nobody of ours.
+DOORS = ("", "__main__", "parameter", "loggers")
+
+# Imports inside functions that point the other way: (module, package or module) -> the reason.
+LATE = {
+    ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
+    ("graph.graph", "plan.machine"): "`Graph.to_machine` is a method",
+    ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
+}
 
 # What can be read, edited, checked and drawn without torch, whose import takes a second.
-DEFINITION = [
-    "checks",
-    "difference",
-    "edit",
-    "elements",
-    "errors",
-    "frames",
-    "graph",
-    "guards",
-    "hints",
-    "kind",
-    "machine",
-    "names",
-    "nested",
-    "outcome",
-    "parameter",
-    "problem",
-    "registry",
-    "text",
-    "trigger",
-    "version",
-]
+WITHOUT_TORCH = (*GROUND, "guards", "kind", "graph", "plan", "checks", "graphs", "viz", *DOORS[:1], "parameter")
+
+# The share of the source that one package may hold, tests and examples aside.
+LARGEST_SHARE = 0.15
 
 
 def modules() -> dict[str, ast.Module]:
-    """Every module of the package, folders behind links included: dotted name -> syntax tree."""
-    found = {}
-    for folder in (PACKAGE, *(PACKAGE / name for name in OUTER)):  # a search does not follow links
+    """Every module of the package, folders behind links included: name below `graphtrain` -> syntax tree."""
+    trees = {}
+    for folder in (PACKAGE, *(PACKAGE / name for name in LINKED)):  # a search does not follow links
         for file in folder.rglob("*.py"):
-            parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+            parts = file.relative_to(PACKAGE).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found[name] = ast.parse(file.read_text(encoding="utf-8"), str(file))
-    return found
+            trees[name] = ast.parse(file.read_text(encoding="utf-8"), str(file))
+    return trees
 
 
 MODULES = modules()
 
 
-def layer(module: str) -> str:
-    """The first name below the package: ``command``, ``nodes``, ``engine``, ...; empty for the package itself."""
-    return module.split(".")[1] if "." in module else ""
+def package_of(module: str) -> str:
+    """``"run"`` for ``"run.trainer"``; a module directly under `graphtrain/` is its own."""
+    return module.partition(".")[0]
+
+
+def rank(module: str) -> int:
+    """How high a module stands: 0 for the ground, then as in `ORDER`."""
+    package = package_of(module)
+    if package in GROUND:
+        return 0
+    return ORDER.index(package) + 1
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
     """Every module a tree imports, inside functions too; `from a import b` counts as a and as a.b."""
-    for one in ast.walk(tree):
-        if isinstance(one, ast.Import):
-            yield from (alias.name for alias in one.names)
-        elif isinstance(one, ast.ImportFrom):
-            assert one.level == 0, "imports are absolute"
-            assert one.module is not None
-            yield one.module
-            yield from (f"{one.module}.{alias.name}" for alias in one.names)
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            assert statement.level == 0, "imports are absolute"
+            assert statement.module is not None
+            yield statement.module
+            yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
+
+
+def imports_of_ours(tree: ast.AST) -> set[str]:
+    """The modules of the package that a tree imports, by their names below `graphtrain`."""
+    names = {name.removeprefix("graphtrain.") for name in imports(tree) if name.startswith("graphtrain.")}
+    exact = {name for name in names if name in MODULES}
+    # `from graphtrain import Graph` names no module; `from graphtrain.graph import Graph` names the package.
+    return {name for name in exact if not any(other.startswith(f"{name}.") for other in exact)} | {
+        name for name in exact if "." not in name
+    }
 
 
 def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def test_every_folder_is_seen() -> None:
-    assert {"graphtrain.engine.trainer", "graphtrain.nodes.clip", "graphtrain.viz.dot", "graphtrain.graphs"} <= set(
-        MODULES
+def statements_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported; those under ``if TYPE_CHECKING`` do not."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        statement = waiting.pop()
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            waiting += statement.orelse
+            continue
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        yield statement
+        for _, value in ast.iter_fields(statement):
+            if isinstance(value, list):
+                waiting += [inner for inner in value if isinstance(inner, ast.stmt)]
+
+
+def imports_at_top(tree: ast.Module) -> set[str]:
+    return set().union(
+        *(
+            imports_of_ours(statement)
+            for statement in statements_at_import(tree)
+            if isinstance(statement, ast.Import | ast.ImportFrom)
+        )
     )
-    assert "graphtrain.command.run" in MODULES and len(MODULES) > 60
+
+
+def against_the_order(trees: Mapping[str, ast.Module]) -> list[tuple[str, str]]:
+    """Every import at the top of a module that points to what stands below it."""
+    return [
+        (module, name)
+        for module, tree in trees.items()
+        if package_of(module) not in DOORS
+        for name in sorted(imports_at_top(tree))
+        if package_of(name) in DOORS or rank(name) > rank(module)
+    ]
+
+
+def late_against_the_order(trees: Mapping[str, ast.Module]) -> set[tuple[str, str]]:
+    """Every import inside a function that points to what stands below it."""
+    return {
+        (module, name)
+        for module, tree in trees.items()
+        if package_of(module) not in DOORS
+        for name in imports_of_ours(tree) - imports_at_top(tree)
+        if rank(name) > rank(module) and name not in type_checking_only(tree)
+    }
+
+
+def type_checking_only(tree: ast.Module) -> set[str]:
+    """The modules that a module imports for its annotations alone."""
+    blocks = [
+        statement
+        for statement in tree.body
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
+    ]
+    return set().union(*(imports_of_ours(statement) for block in blocks for statement in block.body))
+
+
+# ---- the order
+
+
+def test_every_package_is_in_the_order() -> None:
+    assert {"run.trainer", "nodes.clip", "viz.dot", "graphs", "command.run"} <= set(MODULES)
+    folders = {package_of(name) for name in MODULES}
+    assert folders <= {*GROUND, *ORDER, *DOORS}
+    assert folders >= {*GROUND, *DOORS}
+    assert {*ORDER} - folders <= {"distributed", "adapters"}, "which are to come"
+
+
+@pytest.mark.parametrize("package", sorted({package_of(name) for name in MODULES} - {*DOORS}))
+def test_imports_point_one_way(package: str) -> None:
+    assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
+
+
+def test_late_imports_are_listed_with_their_reason() -> None:
+    found = late_against_the_order(MODULES)
+    listed = {pair for pair in found if any((pair[0], name) in LATE for name in (pair[1], package_of(pair[1])))}
+    assert found - listed == set(), "an import inside a function that points the other way needs a line in LATE"
+    used = {key for key in LATE for pair in found if pair[0] == key[0] and within(pair[1], key[1])}
+    assert used == set(LATE), "these are not made any more"
 
 
 @pytest.mark.parametrize(
-    ("inner", "forbidden"),
-    [("", OUTER), ("nodes", ("command", "viz", "graphs")), ("viz", ("command", "nodes")), ("graphs", OUTER)],
+    ("module", "imported"),
+    [
+        *((low, high) for low, high in itertools.combinations(ORDER, 2) if low in MODULES and high in MODULES),
+        ("errors", "guards"),
+        ("names", "kind"),
+    ],
 )
-def test_arrows_run_one_way(inner: str, forbidden: tuple[str, ...]) -> None:
-    checked = 0
-    for module, tree in MODULES.items():
-        inside = layer(module) == inner if inner else layer(module) not in OUTER
-        # `python -m graphtrain` is the command, and the table of contents names `main`.
-        if not inside or module in ("graphtrain.__main__", "graphtrain"):
-            continue
-        checked += 1
-        for name in imports(tree):
-            bad = [one for one in forbidden if one != inner and within(name, f"graphtrain.{one}")]
-            assert not bad, f"{module} imports {name}"
-    assert checked
+def test_an_import_against_the_order_is_seen(module: str, imported: str) -> None:
+    """Between every pair of packages: the test above would fail if the lower one imported the higher one."""
+    inner = next(name for name in MODULES if within(name, module))
+    target = next(name for name in MODULES if within(name, imported) and name != "")
+    tree = ast.parse(f"import graphtrain.{target}\n" + ast.unparse(MODULES[inner]))
+    assert (inner, target) in against_the_order({**MODULES, inner: tree})
+
+
+def test_no_circle_of_modules() -> None:
+    reached: dict[str, set[str]] = {name: imports_at_top(tree) - {""} for name, tree in MODULES.items()}
+    while True:
+        free = [name for name, targets in reached.items() if not targets - {name, package_of(name)}]
+        if not free:
+            break
+        for name in free:
+            del reached[name]
+        for targets in reached.values():
+            targets.difference_update(free)
+    assert reached == {}, "these import each other"
+
+
+def test_no_package_is_a_heap() -> None:
+    lines: dict[str, int] = {}
+    for module in MODULES:
+        file = PACKAGE.joinpath(*module.split("."))
+        path = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+        lines[package_of(module)] = lines.get(package_of(module), 0) + len(
+            path.read_text(encoding="utf-8").splitlines()
+        )
+    largest = max(lines, key=lines.__getitem__)
+    assert lines[largest] <= LARGEST_SHARE * sum(lines.values()), f"{largest}: {lines[largest]} lines"
+
+
+def test_tests_mirror_the_packages() -> None:
+    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders - {*ORDER} <= {"docs", "examples"}
+    tested = {package_of(name) for name in MODULES} - {*GROUND, *DOORS}
+    assert tested - folders == set(), "a package has its tests under its own name"
 
 
 def test_nobody_makes_a_second_copy() -> None:
     for module, tree in MODULES.items():
         for name in imports(tree):
-            assert name.partition(".")[0] not in ("nodes", "graphs", "viz"), f"{module} imports {name}"
+            assert name.partition(".")[0] not in LINKED, f"{module} imports {name}"
+
+
+# ---- what is never done
 
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "torch.load", "torch.save", "yaml.load", "marshal.loads"}
@@ -109,9 +256,9 @@ FORBIDDEN_MODULES = ("pickle", "dill", "cloudpickle", "marshal", "shelve", "yaml
 
 
 def calls(tree: ast.AST) -> Iterator[str]:
-    for one in ast.walk(tree):
-        if isinstance(one, ast.Call) and isinstance(one.func, ast.Name | ast.Attribute):
-            yield ast.unparse(one.func)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            yield ast.unparse(node.func)
 
 
 def test_nothing_runs_what_it_reads() -> None:
@@ -122,65 +269,54 @@ def test_nothing_runs_what_it_reads() -> None:
             assert call not in FORBIDDEN_CALLS, f"{module} calls {call}"
 
 
-def _at_import(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements that run when a module is imported; those under ``if TYPE_CHECKING`` do not."""
-    waiting: list[ast.stmt] = list(tree.body)
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, ast.If) and ast.unparse(one.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            waiting += one.orelse
-            continue
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        yield one
-        for _, value in ast.iter_fields(one):
-            if isinstance(value, list):
-                waiting += [inner for inner in value if isinstance(inner, ast.stmt)]
+def test_only_one_package_knows_the_collectives() -> None:
+    for module, tree in MODULES.items():
+        if package_of(module) != "distributed":
+            assert not [name for name in imports(tree) if within(name, "torch.distributed")], module
+
+
+# ---- what is not needed is not imported
 
 
 def reached_by_import(module: str) -> dict[str, str]:
-    """Every module that importing one imports, and which module of ours asks for it."""
-    reached: dict[str, str] = {module: ""}
+    """Every module that importing one imports, and which module of ours asks for it; by full names."""
+    reached: dict[str, str] = {f"graphtrain.{module}".rstrip("."): ""}
     waiting = [module]
     while waiting:
         current = waiting.pop()
-        parents = [current.rsplit(".", n)[0] for n in range(1, current.count(".") + 1)]
-        wanted = dict.fromkeys(parents, current)
-        for statement in _at_import(MODULES[current]):
+        parts = current.split(".")
+        parents = ["graphtrain", *(".".join(["graphtrain", *parts[:n]]) for n in range(1, len(parts)))]
+        wanted = dict.fromkeys(parents if current else [], current)
+        for statement in statements_at_import(MODULES[current]):
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 wanted |= dict.fromkeys(imports(statement), current)
         for name, asker in wanted.items():
             if name not in reached:
                 reached[name] = asker
-                if name in MODULES:
-                    waiting.append(name)
+                inner = name.removeprefix("graphtrain").removeprefix(".")
+                if within(name, "graphtrain") and inner in MODULES:
+                    waiting.append(inner)
     return reached
 
 
-def definition_modules() -> list[str]:
-    return sorted(name for name in MODULES if layer(name) in (*DEFINITION, "", "viz", "graphs"))
-
-
-@pytest.mark.parametrize("module", definition_modules())
+@pytest.mark.parametrize("module", sorted(name for name in MODULES if package_of(name) in WITHOUT_TORCH))
 def test_a_graph_needs_no_torch(module: str) -> None:
-    reached = reached_by_import(module)
-    for name, asker in reached.items():
+    for name, asker in reached_by_import(module).items():
         assert name.partition(".")[0] not in ("torch", "numpy", "safetensors"), f"{asker} imports {name}"
         assert not within(name, "graphtrain.nodes"), f"{asker} imports {name}"
 
 
-def test_the_engine_does_need_it() -> None:
-    assert "torch" in reached_by_import("graphtrain.engine.trainer"), "or the test above sees nothing"
+def test_the_trainer_does_need_it() -> None:
+    assert "torch" in reached_by_import("run.trainer"), "or the test above sees nothing"
 
 
 def test_a_display_knows_snapshots_and_nothing_else() -> None:
-    modules = [name for name in MODULES if layer(name) == "display"]
-    assert "graphtrain.display.live" in modules
-    for module in modules:
-        for name in imports(MODULES[module]):
-            own = [one for one in ("engine", "graph", "kind", "storage", *OUTER) if within(name, f"graphtrain.{one}")]
-            assert not own and name.partition(".")[0] != "torch", f"{module} imports {name}"
+    inside = [name for name in MODULES if package_of(name) == "display"]
+    assert "display.live" in inside
+    for module in inside:
+        assert imports_of_ours(MODULES[module]) <= {*GROUND, *inside}, module
+        assert not [name for name in imports(MODULES[module]) if within(name, "torch")], module
 
 
 def test_the_table_of_contents_imports_the_command_late() -> None:
-    assert not [name for name in reached_by_import("graphtrain") if within(name, "graphtrain.command")]
+    assert not [name for name in reached_by_import("") if within(name, "graphtrain.command")]

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from graphtrain.difference import Change, Difference, paired_edges
-from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph
+from graphtrain.graph.difference import Change, Difference, paired_edges
+from graphtrain.graph.elements import Edge, Node
 from graphtrain.viz.picture import START_MARK, Arrow, Box, Picture, key_of, picture
 from graphtrain.viz.theme import SIGNS
 from graphtrain.viz.wording import LINE_LENGTH, one_line

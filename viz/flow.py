@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphtrain.elements import END
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import END
 
 Place = tuple[str, int]  # a source, and the position of an edge among those of the source
 

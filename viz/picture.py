@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from graphtrain.elements import END, Node
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import END, Node
 from graphtrain.viz.flow import back_edges, main_line
 from graphtrain.viz.theme import SIGNS, family
 from graphtrain.viz.wording import kind_line, one_line, parameter_lines, tooltip

@@ -15,7 +15,7 @@ from graphtrain.viz.picture import Picture, picture
 from graphtrain.viz.theme import adaptive
 
 if TYPE_CHECKING:
-    from graphtrain.difference import Difference
+    from graphtrain.graph.difference import Difference
 
 FORMATS = ("svg", "png", "pdf", "dot", "mmd")
 

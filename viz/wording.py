@@ -6,8 +6,8 @@ import reprlib
 from collections.abc import Iterator
 from typing import Any
 
-from graphtrain.elements import Node
-from graphtrain.trigger import Trigger
+from graphtrain.graph.elements import Node
+from graphtrain.kind.trigger import Trigger
 
 LINE_LENGTH = 32  # characters; about the width of the longest guard of `fit`
 TOOLTIP_LENGTH = 400

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import Slots, check_data_flow
-from graphtrain.checks.flow import Flow
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_guards
 from graphtrain.checks.loops import check_loops
 from graphtrain.checks.saving import check_saving
-from graphtrain.checks.scope import Scope
 from graphtrain.checks.structure import check_structure
 from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
-from graphtrain.problem import Problem
-from graphtrain.text.read import Draft, read_graph
+from graphtrain.graph.problem import Problem
+from graphtrain.graph.read_toml import Draft, read_graph
+from graphtrain.plan.flow import Flow
+from graphtrain.plan.names import Scope
 
 
 def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]:

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from graphtrain.checks.flow import Flow, Point, told
-from graphtrain.checks.scope import Scope
+from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, Name, walk
-from graphtrain.problem import Problem
+from graphtrain.plan.flow import Flow, Point, told
+from graphtrain.plan.names import Scope
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args, get_origin
 
-from graphtrain.checks.flow import Arrow, Flow, Point, told
-from graphtrain.checks.scope import Scope
-from graphtrain.elements import END, Node
+from graphtrain.graph.elements import END, Node
+from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Both, Comparison, Constant, Either, Expression, FieldOf, Not, walk
-from graphtrain.parameter import Above
-from graphtrain.problem import Problem
+from graphtrain.kind.parameter import Above
+from graphtrain.plan.flow import Arrow, Flow, Point, told
+from graphtrain.plan.names import Scope
 
 State = Literal["clean", "fresh", "clipped", "used"]
 ON_GRADIENTS = frozenset({"backward", "clip", "unscale", "use", "step", "zero_grad"})

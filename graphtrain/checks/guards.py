@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphtrain.checks.scope import Scope, ValueType
+from graphtrain.graph.problem import Problem
 from graphtrain.guards.evaluate import constant_value
 from graphtrain.guards.syntax import (
     Arithmetic,
@@ -24,7 +24,7 @@ from graphtrain.guards.syntax import (
     walk,
 )
 from graphtrain.names import suggestion
-from graphtrain.problem import Problem
+from graphtrain.plan.names import Scope, ValueType
 
 
 def check_guards(scope: Scope) -> Iterator[Problem]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from graphtrain.checks.facts import clock_owners, written_by
-from graphtrain.checks.flow import Arrow, Flow, Point, told
 from graphtrain.checks.gradients import Gradients, counters_of, effects_of, optimizers_of
+from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
-from graphtrain.problem import Problem
+from graphtrain.plan.facts import clock_owners, written_by
+from graphtrain.plan.flow import Arrow, Flow, Point, told
 
 if TYPE_CHECKING:
     import networkx

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphtrain.checks.data_flow import Slots
-from graphtrain.checks.flow import Flow, Point, told
 from graphtrain.checks.gradients import effects_of
-from graphtrain.problem import Problem
+from graphtrain.graph.problem import Problem
+from graphtrain.plan.flow import Flow, Point, told
 
 
 def check_saving(flow: Flow, slots: Slots) -> Iterator[Problem]:

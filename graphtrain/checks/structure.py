@@ -7,13 +7,13 @@ import unicodedata
 from collections.abc import Iterator
 
 from graphtrain.checks.codes import CODES, can_be_allowed
-from graphtrain.checks.scope import Scope, reads_of
-from graphtrain.elements import END, NESTED, Node
+from graphtrain.graph.elements import END, NESTED, Node
+from graphtrain.graph.problem import Problem
+from graphtrain.graph.registry import known_kinds
+from graphtrain.kind.parameter import REQUIRED, is_trigger
+from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import nearest, suggestion
-from graphtrain.parameter import REQUIRED, is_trigger
-from graphtrain.problem import Problem
-from graphtrain.registry import known_kinds
-from graphtrain.trigger import Trigger, known_units
+from graphtrain.plan.names import Scope, reads_of
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 

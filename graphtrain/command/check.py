@@ -10,7 +10,7 @@ import typer
 from graphtrain.checks import check_graph
 from graphtrain.command.printable import printable
 from graphtrain.command.script import import_script
-from graphtrain.text.read import read_graph
+from graphtrain.graph.read_toml import read_graph
 
 
 def check_command(source: str, script: str | None, *, as_json: bool, strict: bool) -> int:

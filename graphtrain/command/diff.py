@@ -11,10 +11,10 @@ from rich.table import Table
 
 from graphtrain.command.printable import plain, say
 from graphtrain.command.settings import renamings
-from graphtrain.difference import Change, Difference
-from graphtrain.engine.renaming import Renaming
 from graphtrain.graph import Graph
-from graphtrain.registry import find_graph
+from graphtrain.graph.difference import Change, Difference
+from graphtrain.graph.registry import find_graph
+from graphtrain.graph.renaming import Renaming
 from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 from graphtrain.viz.render import render
 

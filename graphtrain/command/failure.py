@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from graphtrain.command.printable import printable
 from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, UsageError
-from graphtrain.frames import users_frames
+from graphtrain.run.frames import users_frames
 
 FAILED = 1
 BAD_USAGE = 2

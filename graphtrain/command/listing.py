@@ -11,10 +11,10 @@ from rich.table import Table
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.registry import find_graph, find_kind, known_graphs, known_kinds
+from graphtrain.kind.parameter import REQUIRED
+from graphtrain.kind.trigger import Trigger
 from graphtrain.names import suggestion
-from graphtrain.parameter import REQUIRED
-from graphtrain.registry import find_graph, find_kind, known_graphs, known_kinds
-from graphtrain.trigger import Trigger
 
 
 def graphs_command() -> None:

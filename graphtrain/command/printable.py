@@ -6,7 +6,7 @@ import sys
 
 from rich.markup import escape
 
-from graphtrain.display.printable import printable as printable
+from graphtrain.printable import printable as printable
 
 
 def plain(text: str) -> str:

@@ -12,16 +12,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.again import Again
 from graphtrain.command.printable import plain, say
-from graphtrain.display.printable import one_line
-from graphtrain.engine.past_run import Kept, PastRun
-from graphtrain.engine.replay import Replay
-from graphtrain.engine.stops import moment
+from graphtrain.command.rebuild import Again
 from graphtrain.errors import UsageError
+from graphtrain.kind.trigger import Term
+from graphtrain.printable import one_line
+from graphtrain.replay.history import Kept, PastRun
+from graphtrain.replay.replay import Replay
+from graphtrain.run.stops import moment
 from graphtrain.storage.run_directory import read_status
 from graphtrain.storage.saved_graph import graph_of
-from graphtrain.trigger import Term
 
 _MOST_PARAMETERS = 60
 _MOST_PARTS = 12

@@ -26,13 +26,13 @@ from graphtrain.command.settings import renamings, setup_arguments, split_settin
 from graphtrain.command.trace import TraceLines
 from graphtrain.command.warm_start import split, warm_start
 from graphtrain.display.choose import display_for, introduce
-from graphtrain.engine.resources import resolve_device
-from graphtrain.engine.trainer import Trainer
-from graphtrain.engine.until import until_trigger
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
+from graphtrain.program.resources import resolve_device
+from graphtrain.run.trainer import Trainer
+from graphtrain.run.until import until_trigger
 from graphtrain.state.random import seed_everything
 
 
@@ -169,7 +169,7 @@ def _loggers(given: Any, options: RunOptions, program: Program) -> list[Logger]:
                 "a logger is called as logger(metrics, step)",
             )
     if options.tensorboard:
-        from graphtrain.loggers.tensorboard import TensorBoard
+        from graphtrain.metrics.tensorboard import TensorBoard
 
         loggers.append(TensorBoard())
     return loggers

@@ -11,9 +11,9 @@ from typing import Any
 
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.hints import hints_of
+from graphtrain.kind.hints import hints_of
+from graphtrain.kind.parameter import Parameter
 from graphtrain.names import suggestion
-from graphtrain.parameter import Parameter
 
 
 def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from graphtrain.command.printable import plain
 from graphtrain.graph import Graph
-from graphtrain.parameter import show_value
+from graphtrain.kind.parameter import show_value
 
 if TYPE_CHECKING:
-    from graphtrain.engine.save_points import SavePoint
+    from graphtrain.program.save_points import SavePoint
 
 
 def show_command(source: str, *, save_points: bool = False, script: str | None = None) -> None:
@@ -33,7 +33,7 @@ def show_command(source: str, *, save_points: bool = False, script: str | None =
     if not save_points:
         _show(graph, graph.name, console)
         return
-    from graphtrain.engine.save_points import save_points_of
+    from graphtrain.program.save_points import save_points_of
 
     points = {one.path: one for one in save_points_of(graph)}
     _show(graph, graph.name, console, points)

@@ -15,10 +15,10 @@ import typer
 from rich.console import Console
 
 from graphtrain.display.panel import Panel
-from graphtrain.display.printable import one_line
 from graphtrain.display.snapshot import Snapshot
 from graphtrain.display.wording import duration
 from graphtrain.errors import UsageError
+from graphtrain.printable import one_line
 from graphtrain.storage.run_directory import read_status
 
 _GOING_ON = ("running", "stopping")

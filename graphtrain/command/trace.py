@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from graphtrain.display.printable import one_line
-from graphtrain.engine.explanation import Explanation
+from graphtrain.explain.explanation import Explanation
 from graphtrain.graph import Graph
+from graphtrain.printable import one_line
 
 # A column is no wider than this; a longer name takes the room it needs.
 _WIDEST = 32

@@ -9,15 +9,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.again import Again
 from graphtrain.command.failure import FAILED
 from graphtrain.command.printable import plain, say
-from graphtrain.display.printable import one_line
+from graphtrain.command.rebuild import Again
 from graphtrain.display.wording import duration, size
-from graphtrain.engine.past_run import PastRun, Segment
-from graphtrain.engine.retrace import Verdict, verify
-from graphtrain.engine.trainer import Trainer
 from graphtrain.errors import UsageError
+from graphtrain.printable import one_line
+from graphtrain.replay.history import PastRun, Segment
+from graphtrain.replay.verify import Verdict, verify
+from graphtrain.run.trainer import Trainer
 
 _MOST_SHOWN = 8
 _CAUSES = {

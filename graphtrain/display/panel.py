@@ -11,9 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from graphtrain.display.printable import one_line
 from graphtrain.display.snapshot import Snapshot
 from graphtrain.display.wording import duration, metric, rate, share, size
+from graphtrain.printable import one_line
 
 _GAP = "  "
 _LEAST_BAR = 8

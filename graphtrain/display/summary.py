@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from graphtrain.display.panel import plain_text
-from graphtrain.display.printable import one_line
 from graphtrain.display.wording import count, size
+from graphtrain.printable import one_line
 
 _MOST_ROWS = 20
 _CELL = 'style="text-align: left; white-space: pre"'

@@ -1,1 +1,1 @@
-"""Loggers for programs that show runs; each needs a package of its own, so none is imported before it is asked for."""
+"""The old place of the loggers: they are in `graphtrain.metrics`."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.storage.placement import without_repeats
+from graphtrain.storage.strides import without_repeats
 
 
 def capture_module(module: torch.nn.Module) -> dict[str, Any]:

@@ -18,10 +18,10 @@ import safetensors.torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
 from graphtrain.storage.digest import checksum
-from graphtrain.storage.image import TENSOR_SUFFIX, pieces
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, sound_files
 from graphtrain.storage.manifest import read_manifest as read_manifest
-from graphtrain.storage.tree import PROGRESS_FILE, join
+from graphtrain.storage.state_files import PROGRESS_FILE, join
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, pieces
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphtrain.registry import find_graph
+from graphtrain.graph.registry import find_graph
 from tests.command.conftest import Command
 from tests.command.running import TINY, Result, in_a_new_process
 

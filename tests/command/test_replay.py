@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from graphtrain.command.again import Again
-from graphtrain.engine.past_run import Kept, PastRun
-from graphtrain.engine.replay import Replay
-from graphtrain.engine.stops import moment
+from graphtrain.command.rebuild import Again
 from graphtrain.graph import Graph
+from graphtrain.replay.history import Kept, PastRun
+from graphtrain.replay.replay import Replay
+from graphtrain.run.stops import moment
 from tests.command.conftest import Command
 from tests.command.test_verify import KEEPING, WHOLE, contents
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer
-from graphtrain.engine.save_points import save_points_of
 from graphtrain.kind import DECLARED
+from graphtrain.program.save_points import save_points_of
 from tests.command.conftest import Command
 from tests.command.running import Result
 

@@ -16,8 +16,8 @@ import pytest
 import graphtrain
 from graphtrain import Graph, Trainer
 from graphtrain.command.script import import_script
-from graphtrain.engine.comparison import compare
 from graphtrain.kind import DECLARED
+from graphtrain.replay.comparison import compare
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import read_checkpoint
 from tests.command.conftest import Command

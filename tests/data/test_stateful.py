@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from graphtrain import DataError, Trainer
 from graphtrain.kind import kind_of
 from graphtrain.nodes.next_batch import NextBatch
-from graphtrain.storage.plain import UnsaveableError
+from graphtrain.storage.encoding import UnsaveableError
 from tests.data.cutting import AssertExact, checkpoints, run_over
 from tests.data.test_lazy import BufferedSampler, BufferedSet, Noisy
 

@@ -98,5 +98,10 @@ def test_the_package_imports_little() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = done.stdout.split()
     assert "graphtrain.display.live" in imported and "rich.console" in imported
-    unwanted = ("torch", "IPython", "numpy", *(f"graphtrain.{name}" for name in ("engine", "command", "nodes", "viz")))
+    unwanted = (
+        "torch",
+        "IPython",
+        "numpy",
+        *(f"graphtrain.{name}" for name in ("program", "run", "command", "nodes", "viz")),
+    )
     assert [name for name in imported if name.startswith(unwanted)] == []

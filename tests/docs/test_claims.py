@@ -13,8 +13,8 @@ import typer
 
 from graphtrain import Graph, Outcome, Trainer, node
 from graphtrain.command.app import app
-from graphtrain.edit import VERBS
-from graphtrain.registry import kind_of_node
+from graphtrain.graph.edit import VERBS
+from graphtrain.graph.registry import kind_of_node
 from tests.docs.blocks import read_blocks, without_code, without_fences
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "writing-a-kind.md"
 LOOK = """
 import json
 from graphtrain import Graph
-from graphtrain.registry import find_kind, known_graphs, known_kinds
+from graphtrain.graph.registry import find_kind, known_graphs, known_kinds
 graph = Graph.load("with_ema")
 print(json.dumps([
     "ema" in known_kinds(), "with_ema" in known_graphs(), find_kind("ema").implementation.__module__,

@@ -228,7 +228,8 @@ def test_a_failure_can_be_looked_into(rewire: Any) -> None:
 
 PREPARED = """
 import torch
-from graphtrain import Graph, Trainer, node, registry
+from graphtrain import Graph, Trainer, node
+from graphtrain.graph import registry
 
 model = torch.nn.Linear(2, 1)
 

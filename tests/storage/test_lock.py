@@ -14,7 +14,7 @@ import pytest
 
 from graphtrain import UsageError
 from graphtrain.storage.lock import LOCK_FILE, RunLock
-from tests.engine.small_run import small_trainer
+from tests.program.small_run import small_trainer
 
 pytest.importorskip("fcntl")
 

@@ -16,11 +16,11 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
-from graphtrain.storage.image import Memory, copied
 from graphtrain.storage.retention import Retention
+from graphtrain.storage.state_files import PROGRESS_FILE, split
 from graphtrain.storage.store import FolderStore
-from graphtrain.storage.tree import PROGRESS_FILE, split
-from tests.engine.small_run import small_trainer
+from graphtrain.storage.tensor_files import Memory, copied
+from tests.program.small_run import small_trainer
 
 TREE: dict[str, dict[str, Any]] = {"resources": {"model": {"w": torch.arange(4.0)}}, "slots": {"n": 1}}
 MANIFEST: dict[str, Any] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import Edge, Node
 
 # Every way out of the places that hold text in DOT, HTML-like labels, SVG, CSS and Mermaid.
 ATTACKS = (

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import Edge, Node
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.picture import picture
 from tests.viz.conftest import hostile

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import Edge, Node
 from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.picture import picture
 from tests.viz.viz_reading import Line, declared_lines, mermaid_lines, mermaid_name

@@ -12,10 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from graphtrain import registry
-from graphtrain.elements import Edge, Node
-from graphtrain.engine.drawing import html_of, picture_of
-from graphtrain.graph import Graph
+from graphtrain.graph import Graph, registry
+from graphtrain.graph.elements import Edge, Node
+from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.viz.layout import RenderError
 
 RENDER = importlib.import_module("graphtrain.viz.render")  # `graphtrain.viz.render` is the function of that name

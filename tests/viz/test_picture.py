@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from graphtrain.elements import Edge, Node
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import Edge, Node
 from graphtrain.viz.flow import back_edges
 from graphtrain.viz.picture import Box, Picture, picture
 from graphtrain.viz.theme import FAMILIES

@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from graphtrain.elements import END
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import END
 from graphtrain.viz.layout import draw
 
 

@@ -1,0 +1,1 @@
+"""Why a run took the edge that it took."""

@@ -1,0 +1,135 @@
+"""Canonical JSON: one text for equal graphs, whole (nested graphs included), and a hash of what it does."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import math
+from typing import Any
+
+from graphtrain.graph.elements import Edge, Node
+from graphtrain.graph.graph import Graph
+from graphtrain.kind.parameter import plain_value
+
+
+def to_json(graph: Graph) -> str:
+    """The graph as canonical JSON: keys sorted, no spaces; infinities and NaN as ``{"float": "inf"}``."""
+    return json.dumps(_plain(graph), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def from_json(text: str) -> Graph:
+    """The graph that `to_json` wrote.
+
+    Raises:
+        ValueError: the text is no graph.
+    """
+    try:
+        return _graph(json.loads(text))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no canonical graph: {error!r}") from error
+
+
+def structural_hash(graph: Graph) -> str:
+    """SHA-256 of the canonical JSON without names of graphs, the warnings they allow, and the spacing of guards."""
+    plain = _bare(_plain(graph))
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _bare(plain: dict[str, Any]) -> dict[str, Any]:
+    del plain["name"], plain["allow"]
+    plain["edges"] = {source: leaving for source, leaving in plain["edges"].items() if leaving}
+    plain["guards"] = {name: spaced(text) for name, text in plain["guards"].items()}
+    for node in plain["nodes"].values():
+        if node["body"] is not None:
+            _bare(node["body"])
+    return plain
+
+
+def spaced(guard: str) -> str:
+    """A guard without spacing that means nothing; inside a string every space counts."""
+    return guard.strip() if set(guard) & {"'", '"'} else " ".join(guard.split())
+
+
+def value_text(value: Any) -> str:
+    """The text of a parameter as canonical JSON has it: equal for equal values, not for 1 and 1.0.
+
+    >>> value_text(1.0), value_text((1, True))
+    ('1.0', '[1,true]')
+    """
+    return json.dumps(_value(plain_value(value)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(graph: Graph) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "name": graph.name,
+        "start": graph.start,
+        "nodes": {name: _plain_node(node) for name, node in graph.nodes.items()},
+        "edges": {source: [[edge.target, edge.when] for edge in leaving] for source, leaving in graph.edges.items()},
+        "guards": dict(graph.guards),
+        "clock": dict(graph.units),
+        "outputs": list(graph.outputs),
+        "optional": list(graph.optional),
+        "allow": list(graph.allow),
+    }
+
+
+def _plain_node(node: Node) -> dict[str, Any]:
+    return {
+        "use": node.use,
+        "parameters": _value(plain_value(node.parameters)),
+        "reads": {slot: list(target) if isinstance(target, tuple) else target for slot, target in node.reads.items()},
+        "writes": dict(node.writes),
+        "body": _plain(node.body) if node.body is not None else None,
+    }
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, dict):
+        return {"table": {key: _value(one) for key, one in value.items()}}
+    if isinstance(value, list):
+        return [_value(one) for one in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return value
+
+
+def _unvalue(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "float" in value:
+            return float(value["float"])
+        return {key: _unvalue(one) for key, one in value["table"].items()}
+    if isinstance(value, list):
+        return [_unvalue(one) for one in value]
+    return value
+
+
+def _graph(plain: dict[str, Any]) -> Graph:
+    if plain["format"] != 1:
+        raise ValueError(f"format {plain['format']} is not known to this version")
+    return Graph(
+        name=plain["name"],
+        start=plain["start"],
+        nodes={name: _node(name, node) for name, node in plain["nodes"].items()},
+        edges={source: tuple(Edge(*edge) for edge in leaving) for source, leaving in plain["edges"].items()},
+        guards=plain["guards"],
+        units=plain["clock"],
+        outputs=tuple(plain["outputs"]),
+        optional=tuple(plain["optional"]),
+        allow=tuple(plain["allow"]),
+    )
+
+
+def _node(name: str, plain: dict[str, Any]) -> Node:
+    return Node(
+        name=name,
+        use=plain["use"],
+        parameters=_unvalue(plain["parameters"]),
+        reads={slot: tuple(target) if isinstance(target, list) else target for slot, target in plain["reads"].items()},
+        writes=plain["writes"],
+        body=_graph(plain["body"]) if plain["body"] is not None else None,
+    )

@@ -1,0 +1,346 @@
+"""What differs between two graphs, at any depth of nesting: a value that prints, and draws itself in a notebook."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from graphtrain.graph.canonical import spaced, value_text
+from graphtrain.graph.elements import NESTED, Edge, Node
+from graphtrain.graph.graph import Graph
+from graphtrain.kind.parameter import show_value
+from graphtrain.printable import one_line
+
+What = Literal[
+    "node", "kind", "parameter", "reads", "writes", "edge", "order", "guard", "unit",
+    "start", "outputs", "optional", "allow", "name",
+]  # fmt: skip
+How = Literal["added", "removed", "changed"]
+
+_SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
+_VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "name")
+_LONGEST = 160  # characters of a value that are shown
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference.
+
+    Arguments:
+        what: a node, its kind, a parameter, what it reads or writes, an edge, the order of the edges of a node, a
+            guard, a unit of the clock, and what else a graph is made of.
+        inside: the path of the node in whose body it is; empty in the outermost graph.
+        name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
+        before: as it is in the first graph, in words; None where it is not there.
+        after: as it is in the second.
+        matters: False for what changes nothing of what the graph does: a name, the spacing of a guard, `allow`.
+        own: False for an edge that came or went with its node.
+    """
+
+    what: What
+    inside: str
+    name: str
+    before: str | None
+    after: str | None
+    matters: bool = True
+    own: bool = True
+
+    @property
+    def how(self) -> How:
+        """Whether it was added, removed or changed; a parameter that was at its default is changed."""
+        if self.what in _VALUES:
+            return "changed"
+        return "added" if self.before is None else "removed" if self.after is None else "changed"
+
+    @property
+    def path(self) -> str:
+        """The name, from the outermost graph on: ``"validate/next_batch.limit"``."""
+        return f"{self.inside}/{self.name}" if self.inside else self.name
+
+    @property
+    def subject(self) -> str:
+        """What it is about: ``"node pause"``, ``"edge step -> pause"``, ``"finish.after"``."""
+        match self.what:
+            case "parameter" | "kind" | "reads" | "writes":
+                return self.path
+            case "edge":
+                return f"edge {self.path} -> {self.before if self.before is not None else self.after}"
+            case "order":
+                return f"order of the edges of {self.path}"
+            case "start" | "outputs" | "optional" | "allow" | "name":
+                return f"{self.what} of {self.inside}" if self.inside else self.what
+        return f"{self.what} {self.path}"
+
+    @property
+    def values(self) -> tuple[str, str]:
+        """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
+        absent = "default" if self.what == "parameter" else "as named" if self.what in ("reads", "writes") else ""
+        before, after = (absent if one is None else _short(one) for one in (self.before, self.after))
+        return before, after
+
+    def __str__(self) -> str:
+        before, after = self.values
+        if self.what == "guard" and not self.matters:
+            return one_line(f"spacing of {self.subject}")
+        if self.how == "changed":
+            arrow = f"now -> {after}" if self.what == "edge" else f"{before} -> {after}"
+            return f"{one_line(self.subject)} {arrow}"
+        return f"{one_line(self.subject)} {self.how}"
+
+
+@final
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two graphs; false if nothing does.
+
+    Attributes:
+        before: the first graph.
+        after: the second.
+        changes: every difference, the outermost graph first, in the order nodes, edges, guards, clock, the rest.
+
+    >>> fit = Graph.load("fit")
+    >>> found = fit.diff(fit.set("finish", after="20 epochs").insert("pause", "choice", after="step"))
+    >>> print(found)
+    ~ finish.after 10 epochs -> 20 epochs
+    + node pause (choice)
+    ~ edge step -> zero_grad now -> pause
+    + edge pause -> zero_grad
+    >>> [change.path for change in found.added], bool(found), bool(fit.diff(fit))
+    (['pause', 'pause'], True, False)
+    """
+
+    before: Graph
+    after: Graph
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def between(cls, before: Graph, after: Graph) -> Difference:
+        """The difference of two graphs; see `Graph.diff`."""
+        return cls(before, after, tuple(_changes(before, after, "")))
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    @property
+    def added(self) -> tuple[Change, ...]:
+        """What only the second graph has."""
+        return tuple(one for one in self.changes if one.how == "added")
+
+    @property
+    def removed(self) -> tuple[Change, ...]:
+        """What only the first graph has."""
+        return tuple(one for one in self.changes if one.how == "removed")
+
+    @property
+    def changed(self) -> tuple[Change, ...]:
+        """What both have, otherwise."""
+        return tuple(one for one in self.changes if one.how == "changed")
+
+    @property
+    def matters(self) -> bool:
+        """True if the two graphs do something else; names, spacing and silenced checks do not count."""
+        return any(one.matters for one in self.changes)
+
+    @property
+    def renamings(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of a removed and an added node that look like one node renamed: a guess, and never taken as such.
+
+        >>> fit = Graph.load("fit")
+        >>> fit.diff(fit.rename("accumulate", "gather")).renamings
+        (('accumulate', 'gather'),)
+        """
+        return tuple(_renamings(self.before, self.after, ""))
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What may help to read it."""
+        return tuple(
+            f"`{old}` and `{new}` are alike: if this is a renaming, --rename {old}={new}" for old, new in self.renamings
+        )
+
+    def words(self) -> list[str]:
+        """A line for each difference; edges that came or went with their node are left out.
+
+        >>> fit = Graph.load("fit")
+        >>> fit.diff(fit.set("validate/next_batch", limit=5).remove("log", to="decide")).words()[1:]
+        ['edge decide -> log if log_due removed', 'guard log_due removed', 'validate/next_batch.limit default -> 5']
+        """
+        return [str(one) for one in self.changes if one.own]
+
+    def __str__(self) -> str:
+        if not self.changes:
+            return "no difference"
+        lines = [f"{_SIGNS[one.how]} {_with_details(one)}" for one in self.changes]
+        return "\n".join([*lines, *(f"hint: {one_line(hint)}" for hint in self.hints)])
+
+    def __repr__(self) -> str:
+        counts = [f"{len(getattr(self, how))} {how}" for how in _SIGNS]
+        return f"<Difference {self.before.name} -> {self.after.name}: {', '.join(counts)}>"
+
+    def _repr_svg_(self) -> str | None:
+        """The picture that a notebook shows."""
+        from graphtrain.graph.registry import picture_in_a_cell
+
+        return picture_in_a_cell(self)
+
+
+def _with_details(change: Change) -> str:
+    """A change without its verb, which a sign before it says."""
+    if change.how == "changed":
+        return str(change)
+    details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.what, "")
+    return one_line(change.subject) + details.format("".join(change.values))
+
+
+def _short(text: str) -> str:
+    line = one_line(" ".join(text.split()))
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+
+
+# ---- finding
+
+
+def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
+    bodies = []
+    for name in dict.fromkeys([*after.nodes, *before.nodes]):
+        old, new = before.nodes.get(name), after.nodes.get(name)
+        if old is None or new is None:
+            yield Change("node", inside, name, _described(old), _described(new))
+            continue
+        yield from _node_changes(old, new, inside)
+        if old.body is not None and new.body is not None:
+            bodies.append((name, old.body, new.body))
+    for source in dict.fromkeys([*after.edges, *before.edges]):
+        own = (source in before.nodes) == (source in after.nodes)
+        yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, own)
+    for what, mappings in (("guard", (before.guards, after.guards)), ("unit", (before.units, after.units))):
+        yield from _mapping_changes(what, *mappings, inside)
+    yield from _other_changes(before, after, inside)
+    for name, former, body in bodies:
+        yield from _changes(former, body, f"{inside}/{name}" if inside else name)
+
+
+def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
+    if old.use != new.use or (old.body is None) != (new.body is None):
+        yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
+    for key in dict.fromkeys([*new.parameters, *old.parameters]):
+        values = [_stated(one.parameters, key) for one in (old, new)]
+        if values[0][0] != values[1][0]:
+            yield Change("parameter", inside, f"{new.name}.{key}", values[0][1], values[1][1])
+    for what, former, latter in (("reads", old.reads, new.reads), ("writes", old.writes, new.writes)):
+        for slot in dict.fromkeys([*latter, *former]):
+            names = [_names(one[slot]) if slot in one else None for one in (former, latter)]
+            if names[0] != names[1]:
+                yield Change(what, inside, f"{new.name}.{what}.{slot}", *names)  # type: ignore[arg-type]
+
+
+def _stated(parameters: Mapping[str, Any], key: str) -> tuple[str | None, str | None]:
+    """A parameter as it is compared, and as it is shown; an empty value is not the default."""
+    if key not in parameters:
+        return None, None
+    value = parameters[key]
+    return value_text(value), value if isinstance(value, str) else show_value(value)
+
+
+def _names(target: str | tuple[str, ...]) -> str:
+    return target if isinstance(target, str) else f"[{', '.join(target)}]"
+
+
+def _edge_changes(
+    before: tuple[Edge, ...], after: tuple[Edge, ...], inside: str, source: str, own: bool
+) -> Iterator[Change]:
+    for old, new in paired_edges(before, after):
+        former, latter = (None if one is None else str(one) for one in (old, new))
+        yield Change("edge", inside, source, former, latter, own=own)
+    kept = Counter(map(str, before)) & Counter(map(str, after))
+    orders = [_in_order(edges, kept) for edges in (before, after)]
+    if orders[0] != orders[1]:
+        yield Change("order", inside, source, ", ".join(orders[0]), ", ".join(orders[1]))
+
+
+def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tuple[Edge | None, Edge | None]]:
+    """What was made of the edges of a node: each that is not there twice, with what replaces it, if anything does.
+
+    An edge that leads elsewhere under the same guard replaces the former, as one does that leads there under another.
+
+    >>> paired_edges((Edge("a", "late"), Edge("b")), (Edge("c", "late"), Edge("b")))[0][1].target
+    'c'
+    """
+    kept = Counter(map(str, before)) & Counter(map(str, after))
+    gone, come = _without(before, kept), _without(after, kept)
+    pairs: list[tuple[Edge | None, Edge | None]] = []
+    for same in ("when", "target"):
+        for old in list(gone):
+            new = next((one for one in come if getattr(one, same) == getattr(old, same)), None)
+            if new is not None:
+                pairs.append((old, new))
+                gone.remove(old)
+                come.remove(new)
+    return [*pairs, *((old, None) for old in gone), *((None, new) for new in come)]
+
+
+def _without(edges: tuple[Edge, ...], kept: Counter[str]) -> list[Edge]:
+    left, rest = Counter(kept), []
+    for edge in edges:
+        if left[str(edge)]:
+            left[str(edge)] -= 1
+        else:
+            rest.append(edge)
+    return rest
+
+
+def _in_order(edges: tuple[Edge, ...], kept: Counter[str]) -> list[str]:
+    left, order = Counter(kept), []
+    for edge in edges:
+        if left[str(edge)]:
+            left[str(edge)] -= 1
+            order.append(str(edge))
+    return order
+
+
+def _mapping_changes(what: Any, before: Mapping[str, str], after: Mapping[str, str], inside: str) -> Iterator[Change]:
+    for name in dict.fromkeys([*after, *before]):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            spacing = what == "guard" and old is not None and new is not None and spaced(old) == spaced(new)
+            yield Change(what, inside, name, old, new, matters=not spacing)
+
+
+def _other_changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
+    if before.start != after.start:
+        yield Change("start", inside, "start", before.start, after.start)
+    for what in ("outputs", "optional", "allow"):
+        old, new = getattr(before, what), getattr(after, what)
+        if old != new:
+            yield Change(what, inside, what, _names(old), _names(new), matters=what != "allow")
+    if before.name != after.name:
+        yield Change("name", inside, "name", before.name, after.name, matters=False)
+
+
+def _described(node: Node | None) -> str | None:
+    if node is None:
+        return None
+    kind = node.use if node.body is None else f"graph {node.body.name}"
+    parameters = [f"{key} = {_stated(node.parameters, key)[1]}" for key in node.parameters]
+    renamed = [f"{slot} = {_names(target)}" for slot, target in (*node.reads.items(), *node.writes.items())]
+    return ", ".join([kind, *parameters, *renamed])
+
+
+def _renamings(before: Graph, after: Graph, prefix: str) -> Iterator[tuple[str, str]]:
+    gone = {name: _likeness(node) for name, node in before.nodes.items() if name not in after.nodes}
+    come = {name: _likeness(node) for name, node in after.nodes.items() if name not in before.nodes}
+    for old, likeness in gone.items():
+        alike = [new for new, other in come.items() if other == likeness]
+        if len(alike) == 1 and list(gone.values()).count(likeness) == 1:
+            yield prefix + old, prefix + alike[0]
+    for name, node in after.nodes.items():
+        former = before.nodes.get(name)
+        if former is not None and former.body is not None and node.body is not None:
+            yield from _renamings(former.body, node.body, f"{prefix}{name}/")
+
+
+def _likeness(node: Node) -> tuple[str, str, str]:
+    body = node.body.name if node.use == NESTED and node.body is not None else ""
+    return node.use, value_text(dict(node.parameters)), body

@@ -1,0 +1,420 @@
+"""The verbs that edit a graph. Each returns a new one and touches nothing but what it names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from abc import ABC
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from graphtrain.errors import EditError
+from graphtrain.graph.elements import END, NESTED, Edge, Node, Place
+from graphtrain.guards.syntax import GuardSyntaxError, Name, on_one_line, parse, python_tree, walk
+from graphtrain.kind import kind_of
+from graphtrain.kind.parameter import NOT_PLAIN, plain_value, show_value
+from graphtrain.names import suggestion
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
+
+
+class Editable(ABC):
+    """The verbs of `Graph`, in Python and as ``[[edit]]`` in TOML alike."""
+
+    start: str
+    nodes: Mapping[str, Node]
+    edges: Mapping[str, tuple[Edge, ...]]
+    guards: Mapping[str, str]
+    units: Mapping[str, str]
+    places: Mapping[str, Place]
+
+    def insert(
+        self,
+        name: str,
+        /,
+        use: str | Callable[..., Any] | None = None,
+        *,
+        after: str | None = None,
+        before: str | None = None,
+        between: tuple[str, str] | None = None,
+        **parameters: Any,
+    ) -> Self:
+        """Add a node, and connect it.
+
+        Arguments:
+            use: the kind: a name, a function or a class. Default: the kind called `name`.
+            after: everything that followed that node follows the new one.
+            before: everything that led to that node, or to ``"end"``, leads to the new one.
+            between: the edge from the first to the second passes through the new node, its guard kept.
+                Default of all three: the node is not connected yet.
+
+        Raises:
+            EditError: the name is taken, or a node it should stand next to does not exist.
+
+        >>> from graphtrain import Graph
+        >>> graph = Graph.load("fit").insert("pause", "choice", after="step")
+        >>> str(graph.edges["step"][0]), str(graph.edges["pause"][0])
+        ('pause', 'zero_grad')
+        """
+        if name == END:
+            raise EditError(
+                "insert: `end` cannot be the name of a node", "it is the reserved target that ends the graph"
+            )
+        if name in self.nodes:
+            raise EditError(f"insert: there is a node `{name}` already", "choose another name, or use `replace`")
+        if sum(place is not None for place in (after, before, between)) > 1:
+            raise EditError("insert: give one of `after`, `before` and `between`")
+        nodes = {**self.nodes, name: _node(name, use, parameters)}
+        edges = dict(self.edges)
+        start = self.start
+        if after is not None:
+            edges[name] = edges.get(self._known(after, "insert: after"), ())
+            edges[after] = (Edge(name),)
+        elif before is not None:
+            if before != END:
+                self._known(before, "insert: before")
+            edges = {source: _redirected(leaving, before, name) for source, leaving in edges.items()}
+            edges[name] = (Edge(before),)
+            start = name if start == before else start
+        elif between is not None:
+            source, target = _pair(between)
+            edges[source] = _redirected(self._edges_between(source, target, "insert: between"), target, name)
+            edges[name] = (Edge(target),)
+        return self._with(nodes=nodes, edges=edges, start=start)
+
+    def replace(self, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Self:
+        """Let the node `name` use another kind with these parameters; its edges stay.
+
+        Raises:
+            EditError: there is no such node.
+        """
+        self._known(name, "replace")
+        return self._with(nodes={**self.nodes, name: _node(name, use, parameters)})
+
+    def remove(self, name: str, to: str | None = None) -> Self:
+        """Take a node out; its predecessors go to its target.
+
+        Edges that would lead back to their own source go too, and guards that only these edges used.
+
+        Arguments:
+            to: where the predecessors go. Default: the node's only target.
+
+        Raises:
+            EditError: there is no such node, or it has several targets and `to` does not choose.
+        """
+        self._known(name, "remove")
+        targets = list(dict.fromkeys(edge.target for edge in self.edges.get(name, ()) if edge.target != name))
+        if to is None:
+            if len(targets) != 1:
+                choices = " or ".join(f'remove("{name}", to="{target}")' for target in targets)
+                reason = f"has {len(targets)} targets" if targets else "has no edge to follow"
+                raise EditError(f"remove: `{name}` {reason}", f"choose: {choices}" if choices else "give `to`")
+            to = targets[0]
+        elif to == name:
+            raise EditError(f"remove: the predecessors of `{name}` cannot go to `{name}`, which is taken out")
+        elif to != END:
+            self._known(to, "remove: to")
+        if self.start == name and to == END:
+            raise EditError(
+                f"remove: the graph starts at `{name}`, and would start at its end", "give `to` another node"
+            )
+        edges = {
+            source: tuple(edge for edge in _redirected(leaving, name, to) if edge.target != source or edge in leaving)
+            for source, leaving in self.edges.items()
+            if source != name
+        }
+        nodes = {key: value for key, value in self.nodes.items() if key != name}
+        guards = _without_unused(self.guards, _guards_used(self.edges, self.guards) - _guards_used(edges, self.guards))
+        return self._with(nodes=nodes, edges=edges, guards=guards, start=to if self.start == name else self.start)
+
+    def connect(self, source: str, target: str, when: str | None = None, first: bool = True) -> Self:
+        """Add an edge.
+
+        Arguments:
+            when: the name of its guard. Default: none, which is possible only while `source` has no unguarded edge.
+            first: True asks this guard before the others, False after them.
+
+        Raises:
+            EditError: a node does not exist, or `source` has an unguarded edge already.
+
+        >>> from graphtrain import Graph
+        >>> graph = Graph.load("fit").insert("pause", "choice").connect("decide", "pause", when="log_due", first=False)
+        >>> str(graph.edges["decide"][-2])
+        'pause if log_due'
+        """
+        self._known(source, "connect")
+        if target != END:
+            self._known(target, "connect")
+        leaving = self.edges.get(source, ())
+        guarded = tuple(edge for edge in leaving if edge.when is not None)
+        unguarded = tuple(edge for edge in leaving if edge.when is None)
+        if when is None:
+            if unguarded:
+                raise EditError(
+                    f"connect: `{source}` has an unguarded edge already, to `{unguarded[0].target}`",
+                    f'use redirect("{source}", "{unguarded[0].target}", "{target}"), or give the new edge a guard',
+                )
+            made = (*guarded, Edge(target))
+        else:
+            new = (Edge(target, when),)
+            made = (*new, *guarded, *unguarded) if first else (*guarded, *new, *unguarded)
+        return self._with(edges={**self.edges, source: made})
+
+    def disconnect(self, source: str, target: str) -> Self:
+        """Take the edges from `source` to `target` away.
+
+        Raises:
+            EditError: there is no such edge.
+        """
+        leaving = self._edges_between(source, target, "disconnect")
+        return self._with(edges={**self.edges, source: tuple(edge for edge in leaving if edge.target != target)})
+
+    def redirect(self, source: str, old: str, new: str) -> Self:
+        """Let the edges from `source` to `old` lead to `new`, guards and priority kept.
+
+        Raises:
+            EditError: there is no such edge or node.
+        """
+        if new != END:
+            self._known(new, "redirect")
+        leaving = self._edges_between(source, old, "redirect")
+        return self._with(edges={**self.edges, source: _redirected(leaving, old, new)})
+
+    def set(self, name: str, /, **parameters: Any) -> Self:
+        """Set parameters of a node; `reads`, `writes` and `graph` count as such.
+
+        Arguments:
+            name: the node; ``"validate/next_batch"`` is a node inside the body of ``validate``.
+
+        Raises:
+            EditError: there is no such node, or a value is not one that a text could hold (None, a function).
+
+        >>> from graphtrain import Graph
+        >>> graph = Graph.load("fit").set("validate/next_batch", limit=5)
+        >>> graph.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
+        5
+        """
+        outer, _, inner = str(name).partition("/")
+        node = self.nodes[self._known(outer, "set")]
+        if "use" in parameters:
+            raise EditError(f"set: `use` is no parameter of `{name}`", f'use replace("{name}", "KIND")')
+        if not inner:
+            return self._with(nodes={**self.nodes, outer: _with_parameters(node, parameters)})
+        if node.body is None:
+            raise EditError(f"set: `{outer}` has no graph inside", f"its parameters are set as `{outer}.NAME`")
+        return self._with(nodes={**self.nodes, outer: replace(node, body=node.body.set(inner, **parameters))})
+
+    def guard(self, name: str, expression: str) -> Self:
+        """Define or redefine a named guard.
+
+        Raises:
+            EditError: the expression is no text.
+        """
+        if not isinstance(expression, str):
+            raise EditError(f"guard: `{name}` is an expression in quotes, got {show_value(expression)}")
+        return self._with(guards={**self.guards, name: expression}, places=_without(self.places, f"guards.{name}"))
+
+    def nest(self, name: str, /, graph: str | Path | Graph, **parameters: Any) -> Self:
+        """Add a node whose body is a graph, not connected yet: `insert` with ``graph=``."""
+        return self.insert(name, graph=graph, **parameters)
+
+    def rename(self, old: str, new: str) -> Self:
+        """Give a node another name, everywhere it is named: edges, guards, reads, clock.
+
+        Raises:
+            EditError: there is no `old`, or there is a `new` already.
+        """
+        self._known(old, "rename")
+        if new in self.nodes or new == END:
+            raise EditError(f"rename: there is a node `{new}` already")
+        nodes = {
+            new if key == old else key: replace(value, reads=_renamed_reads(value.reads, old, new))
+            for key, value in self.nodes.items()
+        }
+        nodes[new] = replace(nodes[new], name=new)
+        edges = {
+            new if source == old else source: _redirected(leaving, old, new) for source, leaving in self.edges.items()
+        }
+        return self._with(
+            nodes=nodes,
+            edges=edges,
+            guards={key: rename_in_expression(text, old, new) for key, text in self.guards.items()},
+            units={unit: _renamed_field(text, old, new) for unit, text in self.units.items()},
+            start=new if self.start == old else self.start,
+        )
+
+    def clock(self, unit: str, field: str) -> Self:
+        """Let a unit of triggers count a field.
+
+        Arguments:
+            unit: the name triggers use, such as ``"tokens"``.
+            field: ``"node.field"``, a progress counter.
+        """
+        if not isinstance(field, str):
+            raise EditError(f'clock: `{unit}` counts a field, "node.field"; got {show_value(field)}')
+        return self._with(units={**self.units, unit: field}, places=_without(self.places, f"clock.{unit}"))
+
+    def _with(self, **changes: Any) -> Self:
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def _known(self, name: str, verb: str) -> str:
+        if not isinstance(name, str):
+            raise EditError(f"{verb}: expected the name of a node, got {show_value(name)}")
+        if name not in self.nodes:
+            raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes))
+        return name
+
+    def _edges_between(self, source: str, target: str, verb: str) -> tuple[Edge, ...]:
+        leaving = self.edges.get(self._known(source, verb), ())
+        if all(edge.target != target for edge in leaving):
+            there = ", ".join(f'"{edge}"' for edge in leaving) or "none"
+            raise EditError(f"{verb}: there is no edge from `{source}` to `{target}`", f"its edges: {there}")
+        return leaving
+
+
+# The first argument of each verb is the value of its own key in [[edit]]; the others go by their Python names.
+VERBS: dict[str, str] = {
+    "insert": "name",
+    "replace": "name",
+    "remove": "name",
+    "connect": "source",
+    "disconnect": "source",
+    "redirect": "source",
+    "set": "name",
+    "guard": "name",
+    "nest": "name",
+    "rename": "old",
+    "clock": "unit",
+}
+
+
+def body_graph(value: Any) -> tuple[Graph, str | None]:
+    """The graph that `graph = ...` of a node means, and the name it goes by: a name, a path, or a Graph."""
+    from graphtrain.graph.graph import Graph
+
+    if isinstance(value, Graph):
+        return value, None
+    if not isinstance(value, str | Path):
+        raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(value)}")
+    return Graph.load(value), str(value)
+
+
+def _node(name: str, use: str | Callable[..., Any] | None, parameters: Mapping[str, Any]) -> Node:
+    if "graph" in parameters:
+        if use is not None:
+            raise EditError(f"`{name}` has both `use` and `graph`", "a node uses a kind, or has a graph as its body")
+        return _with_parameters(Node(name, NESTED), parameters)
+    if use is None or isinstance(use, str):
+        return _with_parameters(Node(name, use or name), parameters)
+    kind = kind_of(use)
+    return _with_parameters(Node(name, kind.name, kind=kind), parameters)
+
+
+def _with_parameters(node: Node, parameters: Mapping[str, Any]) -> Node:
+    rest = dict(parameters)
+    if "graph" in rest:
+        body, reference = body_graph(rest.pop("graph"))
+        node = replace(node, use=NESTED, kind=None, body=body, reference=reference)
+    reads = {**node.reads, **_slots(node.name, "reads", rest.pop("reads", {}), lists=True)}
+    writes = {**node.writes, **_slots(node.name, "writes", rest.pop("writes", {}), lists=False)}
+    plain = {key: _plain(value, f"{node.name}.{key}") for key, value in rest.items()}
+    return replace(node, parameters={**node.parameters, **plain}, reads=reads, writes=writes, place=None)
+
+
+def _slots(node: str, verb: str, mapping: Any, *, lists: bool) -> dict[str, Any]:
+    if not isinstance(mapping, Mapping):
+        raise EditError(f'{node}.{verb}: expected a table such as {{ slot = "other" }}, got {show_value(mapping)}')
+    slots: dict[str, Any] = {}
+    for slot, target in mapping.items():
+        several = lists and isinstance(target, list | tuple)
+        if not all(isinstance(one, str) for one in (target if several else [target])):
+            raise EditError(f"{node}.{verb}.{slot}: expected the name of a slot, got {show_value(target)}")
+        slots[slot] = tuple(target) if several else target
+    return slots
+
+
+def _plain(value: Any, where: str) -> Any:
+    try:
+        return plain_value(value)
+    except ValueError as error:
+        raise EditError(f"{where}: {error}", NOT_PLAIN[value is None]) from None
+
+
+def _pair(between: Iterable[str]) -> tuple[str, str]:
+    names = [between] if isinstance(between, str) else list(between)
+    if len(names) != 2:
+        raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
+    return names[0], names[1]
+
+
+def _redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ...]:
+    return tuple(replace(edge, target=new) if edge.target == old else edge for edge in leaving)
+
+
+def _guards_used(edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str]) -> set[str]:
+    """The guards that edges name, and those that these name in turn."""
+    used = {edge.when for leaving in edges.values() for edge in leaving if edge.when is not None}
+    waiting = list(used)
+    while waiting:
+        new = _names_in(guards.get(waiting.pop(), "")) & guards.keys() - used
+        used |= new
+        waiting += new
+    return used
+
+
+def _names_in(text: str) -> set[str]:
+    """The guards (or slots) that an expression names; every word of one that cannot be parsed."""
+    try:
+        return {one.name for one in walk(parse(text)) if isinstance(one, Name)}
+    except GuardSyntaxError:
+        return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def _without_unused(guards: Mapping[str, str], unused: set[str]) -> dict[str, str]:
+    """The guards but for `unused`, of which those stay that a remaining guard names."""
+    while needed := unused & {name for kept in guards.keys() - unused for name in _names_in(guards[kept])}:
+        unused = unused - needed
+    return {name: text for name, text in guards.items() if name not in unused}
+
+
+def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {one: value for one, value in mapping.items() if one != key}
+
+
+def rename_in_expression(text: str, old: str, new: str) -> str:
+    """A guard expression with the fields of `old` read from `new`; unparsable text is left for the checks to report.
+
+    >>> rename_in_expression("step.steps > 3 and 'step.steps' == mode", "step", "d_step")
+    "d_step.steps > 3 and 'step.steps' == mode"
+    """
+    try:
+        tree = python_tree(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return text
+    encoded = text.encode()
+    indent = len(encoded) - len(on_one_line(text).lstrip().encode())  # which the tree does not know of
+    owners = [
+        each.value
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == old
+    ]
+    for owner in sorted(owners, key=lambda one: -one.col_offset):
+        encoded = encoded[: indent + owner.col_offset] + new.encode() + encoded[indent + (owner.end_col_offset or 0) :]
+    return encoded.decode()
+
+
+def _renamed_field(text: str, old: str, new: str) -> str:
+    owner, dot, field = text.partition(".")
+    return f"{new}.{field}" if dot and owner == old else text
+
+
+def _renamed_reads(reads: Mapping[str, str | tuple[str, ...]], old: str, new: str) -> dict[str, str | tuple[str, ...]]:
+    return {
+        key: _renamed_field(value, old, new)
+        if isinstance(value, str)
+        else tuple(_renamed_field(one, old, new) for one in value)
+        for key, value in reads.items()
+    }

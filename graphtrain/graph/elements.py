@@ -1,0 +1,72 @@
+"""What a graph is made of: nodes and edges, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from graphtrain.kind import Kind
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
+
+END = "end"  # the reserved target: the graph is over
+NESTED = "nested"  # the kind of every node that has a graph as its body
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a thing stands in a file: for messages only, never part of what a graph is."""
+
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(mapping))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A named use of a kind with its parameters, or of a whole graph as its body.
+
+    Arguments:
+        use: the name of the kind; ``"nested"`` for a node with a `body`.
+        parameters: values as they stand in the text; the kind's defaults are not filled in.
+        reads: slot of the kind -> slot of the graph, a list of slots, or ``"node.field"``.
+        writes: slot of the kind, or output of the body -> slot of the graph.
+        body: the nested graph, if any.
+        reference: the name or path the body came from; for saving, not part of what the graph is.
+        kind: the kind itself where it was given in Python; found by name where it is None.
+    """
+
+    name: str
+    use: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    reads: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+    writes: Mapping[str, str] = field(default_factory=dict)
+    body: Graph | None = None
+    reference: str | None = field(default=None, compare=False)
+    kind: Kind | None = field(default=None, compare=False, repr=False)
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "reads", "writes"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What comes next: a target, taken if the guard named `when` holds, or always."""
+
+    target: str
+    when: str | None = None
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.target if self.when is None else f"{self.target} if {self.when}"

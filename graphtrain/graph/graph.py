@@ -1,0 +1,190 @@
+"""A training procedure as a value: nodes, guarded edges, named guards, a clock, a start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from graphtrain.errors import GraphError
+from graphtrain.graph.edit import Editable
+from graphtrain.graph.elements import Edge, Node, Place, frozen
+
+if TYPE_CHECKING:
+    from transitions import Machine
+
+    from graphtrain.graph.difference import Difference
+    from graphtrain.graph.problem import Problem
+
+
+@final
+@dataclass(frozen=True)
+class Graph(Editable):
+    """An immutable training procedure; every edit returns a new one.
+
+    Arguments:
+        name: what pictures and messages call it.
+        start: the node that runs first.
+        nodes: by name, in the order of the text.
+        edges: source -> its edges in order of priority: the first whose guard holds is taken.
+        guards: name -> expression.
+        units: the clock: unit -> ``"node.field"`` that counts it.
+        outputs: slots that leave the graph when it is the body of a node.
+        optional: resources without which the graph, as a body, has nothing to do and is bypassed.
+        allow: codes of problems that are meant as they are: of warnings, and of all that is judged by paths (G3xx on).
+
+    >>> graph = Graph.load("fit").set("accumulate", every=4)
+    >>> [str(edge) for edge in graph.edges["accumulate"]]
+    ['clip if accumulation_reached', 'decide']
+    >>> graph.nodes["accumulate"].parameters["every"]
+    4
+    """
+
+    name: str
+    start: str
+    nodes: Mapping[str, Node]
+    edges: Mapping[str, tuple[Edge, ...]]
+    guards: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "edges", "guards", "units", "places"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.start, frozenset(self.nodes)))
+
+    def __deepcopy__(self, memory: object) -> Graph:
+        return self  # nothing in it ever changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Graph.from_json, (self.to_json(),)
+
+    # The operations below live in modules of their own, which know only this value; they are imported when they are
+    # called, so that reading and drawing a graph costs no import of the rest.
+
+    @classmethod
+    def load(cls, source: str | Path) -> Graph:
+        """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
+
+        The path of a run directory, or of a checkpoint, reads the graph that was saved there; whoever runs it declares
+        its kinds.
+
+        Raises:
+            GraphError: the text is no graph; `problems` holds every reason. What needs the kinds is left to `check`.
+            UsageError: there is no such graph or file.
+            CheckpointError: the checkpoint is not sound.
+
+        >>> Graph.load("fit").start
+        'decide'
+        """
+        from graphtrain.graph.read_toml import read_graph
+        from graphtrain.graph.registry import find_graph
+
+        if os.path.isdir(source) and find_graph(str(source)) is None:
+            from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
+
+            if holds_a_graph(Path(source)):
+                return saved_graph(source)
+        draft = read_graph(source)
+        if draft.problems:
+            raise GraphError(draft.problems, f"graph `{source}`")
+        return draft.graph
+
+    @classmethod
+    def loads(cls, text: str, *, name: str = "text") -> Graph:
+        """Read a graph from TOML text; `name` stands for the file in messages.
+
+        >>> text = Graph.load("fit").to_toml()
+        >>> Graph.loads(text) == Graph.load("fit")
+        True
+        """
+        from graphtrain.graph.read_toml import read_text
+
+        draft = read_text(text, name)
+        if draft.problems:
+            raise GraphError(draft.problems, f"graph `{name}`")
+        return draft.graph
+
+    def save(self, path: str | Path) -> None:
+        """Write TOML that loads back equal. Refuses an existing file: a user's own text is never rewritten."""
+        from graphtrain.graph.write_toml import save_graph
+
+        save_graph(self, path)
+
+    def to_toml(self) -> str:
+        """The text that `save` writes."""
+        from graphtrain.graph.write_toml import graph_text
+
+        return graph_text(self)
+
+    def to_json(self) -> str:
+        """The canonical JSON: the same text for equal graphs, with nested graphs in full."""
+        from graphtrain.graph.canonical import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Graph:
+        """The graph of a canonical JSON, as a checkpoint keeps it."""
+        from graphtrain.graph.canonical import from_json
+
+        return from_json(text)
+
+    @property
+    def structural_hash(self) -> str:
+        """A hash (SHA-256, hexadecimal) of what the graph does: names of files, comments and order of nodes aside."""
+        from graphtrain.graph.canonical import structural_hash
+
+        return structural_hash(self)
+
+    def diff(self, other: Graph) -> Difference:
+        """What differs between this graph and another: a value that prints, draws itself, and is false for nothing.
+
+        Nodes, edges with their order, guards, parameters and the clock, at any depth. A renamed node counts as one
+        removed and one added; `renamings` of the value names pairs that look so.
+
+        >>> fit = Graph.load("fit")
+        >>> print(fit.diff(fit.set("finish", after="20 epochs")))
+        ~ finish.after 10 epochs -> 20 epochs
+        """
+        from graphtrain.graph.difference import Difference
+
+        return Difference.between(self, other)
+
+    def check(self) -> list[Problem]:
+        """Every problem of this graph at once; an empty list for a sound one. Imports the kinds.
+
+        >>> [problem.code for problem in Graph.load("fit").set("clip", max_norm="fast").check()]
+        ['G104']
+        """
+        from graphtrain.checks import check_graph
+
+        return check_graph(self)
+
+    def to_machine(self, read: Callable[[str], Any]) -> Machine:
+        """The executable meaning of this graph: a `transitions` machine.
+
+        One state per node (nested ones by path), one guarded transition per edge, one trigger: ``advance``.
+
+        Arguments:
+            read: answers the value of ``"node.field"`` (``"validate/next_batch.last"``) or of a slot when a guard asks.
+        """
+        from graphtrain.plan.machine import to_machine
+
+        return to_machine(self, read)
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
+
+    def _repr_svg_(self) -> str | None:
+        """The picture that a notebook shows, problems or not."""
+        from graphtrain.graph.registry import picture_in_a_cell
+
+        return picture_in_a_cell(self)

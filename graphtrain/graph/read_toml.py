@@ -1,0 +1,482 @@
+"""From TOML to a graph. Reading runs nobody's code: names of kinds stay names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
+from graphtrain.graph.edit import VERBS
+from graphtrain.graph.elements import NESTED, Edge, Node, Place
+from graphtrain.graph.graph import Graph
+from graphtrain.graph.lines import Lines
+from graphtrain.graph.problem import Problem
+from graphtrain.graph.registry import find_graph, known_graphs
+from graphtrain.guards.syntax import shorten
+from graphtrain.kind.parameter import coerce, show_value
+from graphtrain.names import FOREIGN, nearest, suggestion
+
+FORMAT = 1
+MAX_BYTES = 1 << 20
+MAX_NESTING = 20
+
+_PLAIN_KEYS = ("format", "name", "start", "nodes", "guards", "edges", "clock", "outputs", "optional", "allow")
+_OVERLAY_KEYS = ("format", "name", "extends", "edit", "allow")
+_SECTIONS = ("nodes", "edges", "guards", "clock", "start")
+_EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A graph as far as it could be read, and what was wrong with its text."""
+
+    graph: Graph
+    problems: list[Problem]
+
+
+@dataclass
+class _Reader:
+    """One text while it is read: where it came from, and what was found wrong so far."""
+
+    file: str
+    folder: Path | None
+    lines: Lines
+    chain: tuple[str, ...]
+    section: tuple[str, ...] = ()
+    problems: list[Problem] = field(default_factory=list)
+
+    def place(self, *key: str) -> Place:
+        return Place(self.file, self.lines.of(*self.section, *key))
+
+    def problem(self, code: str, key: tuple[str, ...], message: str, hint: str = "") -> None:
+        self.problems.append(Problem(code, "error", str(self.place(*key)), message, hint))
+
+
+def read_graph(source: str | Path) -> Draft:
+    """Read a shipped or installed graph by name, or a file by path.
+
+    Raises:
+        UsageError: there is no such graph or file, or it cannot be read.
+    """
+    return _read_source(source, folder=None, chain=())
+
+
+def read_text(text: str, name: str) -> Draft:
+    """Read a graph from text; `name` stands for the file in messages."""
+    return _read_text(text, file=name, folder=None, chain=(name,))
+
+
+def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]) -> Draft:
+    """`folder` is the folder of the text that names `source`; None for a name or path the user typed."""
+    shipped = find_graph(source) if isinstance(source, str) else None
+    if shipped is not None:
+        file: Path | Traversable = shipped
+        identity = f"<{source}>"
+        inner_folder = None
+    else:
+        path = Path(source)
+        if folder is not None and path.is_absolute():
+            raise UsageError(f"`{source}`: a graph names others by shipped name or relative path")
+        file = path = (folder or Path()) / path
+        try:
+            identity = str(path.resolve())
+            exists = path.exists()
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL inside, links in a circle, no permission
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(f"there is no graph {shorten(repr(str(source)))}: {reason}", _graph_hint("")) from None
+        if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
+            raise UsageError(f"there is no graph `{source}`", _graph_hint(source))
+        inner_folder = path.parent
+    if identity in chain:
+        circle = " -> ".join((*chain[chain.index(identity) :], identity))
+        raise UsageError(f"graphs that extend or contain each other in a circle: {circle}")
+    if len(chain) >= MAX_NESTING:
+        raise UsageError(f"graphs inside graphs deeper than {MAX_NESTING}: {' -> '.join(chain)}")
+    text = _file_text(file)
+    shown = f"{source}.toml" if shipped is not None else str(file)
+    return _read_text(text, file=shown, folder=inner_folder, chain=(*chain, identity))
+
+
+def _graph_hint(source: str) -> str:
+    match = nearest(source, known_graphs())
+    return f"did you mean `{match}`?" if match else f"known: {', '.join(known_graphs())}; a path ends in .toml"
+
+
+def _file_text(file: Path | Traversable) -> str:
+    if not file.is_file():
+        kind = "a folder" if file.is_dir() else "no regular file" if getattr(file, "exists", bool)() else "missing"
+        raise UsageError(f"cannot read the graph `{file}`: it is {kind}")
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read the graph `{file}`: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            f"the graph `{file}` is larger than 1 MiB", "a graph is a page of text; is this the right file?"
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        hint = "a graph is TOML text; is this the right file?"
+        raise UsageError(f"the graph `{file}` is not UTF-8 text (byte {error.start})", hint) from None
+
+
+def _read_text(text: str, file: str, folder: Path | None, chain: tuple[str, ...]) -> Draft:
+    text = text.removeprefix("\ufeff")  # with which some editors begin a text
+    reader = _Reader(file, folder, Lines(text), chain)
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError is a ValueError; a number of 5,000 digits another
+        return Draft(Graph(Path(file).stem, "", {}, {}), [_syntax_problem(text, file, error)])
+    graph = _read_table(data, reader, Path(file).stem)
+    return Draft(graph, reader.problems)
+
+
+def _syntax_problem(text: str, file: str, error: Exception) -> Problem:
+    message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
+    found = re.search(r"\(at line (\d+), column \d+\)", message)
+    line = int(found.group(1)) if found else None
+    rows = text.split("\n")
+    row = rows[line - 1].strip() if line is not None and line <= len(rows) else ""
+    hint = ""
+    if opening := re.match(r"([A-Za-z_][\w-]*)\s*=\s*\{[^}]*$", row):
+        hint = f"an inline table ends on its line; write a table of its own: [nodes.{opening.group(1)}]"
+    elif re.match(r"[\w-]+\s*=\s*\{.*,\s*\}", row):
+        hint = "no comma before the closing brace of an inline table"
+    elif re.search(r"=\s*(True|False|None|nil|null|yes|no)\b", row):
+        hint = "true and false are written small, and there is no null: leave the key out"
+    elif re.match(r"[\w-]+\s*:", row):
+        hint = "TOML, not YAML: key = value"
+    shown = f": {shorten(row, 80)}" if row else ""
+    return Problem("G001", "error", str(Place(file, line)), f"TOML: {message.split(' (at')[0]}{shown}", hint)
+
+
+def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> Graph:
+    known = _OVERLAY_KEYS if "extends" in data else _PLAIN_KEYS
+    for key in data:
+        if key not in known:
+            if key in _PLAIN_KEYS and "extends" in data:
+                hint = "a graph with `extends` changes its base by [[edit]] tables"
+            elif key == "edit":
+                hint = '[[edit]] changes the graph that `extends = "NAME"` names'
+            else:
+                hint = suggestion(key, known)
+            reader.problem("G002", (key,), f"unknown key `{key}`", hint)
+    if not reader.section and (type(data.get("format")) is not int or data["format"] != FORMAT):
+        came = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
+        reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {came}")
+    name = _typed(data, "name", str, default_name, reader)
+    allow = _strings(data, "allow", reader)
+    if "extends" in data:
+        return _overlay(data, name, allow, reader)
+    data = _without_stray_edges(data, reader)
+    misplaced = [key for key in _table(data, "nodes", reader, quiet=True) if key in _SECTIONS and key not in data]
+    for key in ("start", "nodes", "edges"):
+        if key not in data and key not in misplaced:
+            hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
+            reader.problem("G003", (), f"`{key}` is missing", hint)
+    for key in misplaced:
+        reader.problem("G003", ("nodes", key), f"`{key}` stands inside [nodes]", _top_level(key))
+    nodes = {
+        key: _read_node(key, value, reader)
+        for key, value in _table(data, "nodes", reader).items()
+        if key not in misplaced
+    }
+    return Graph(
+        name=name,
+        start=_typed(data, "start", str, "", reader),
+        nodes=nodes,
+        edges={key: _read_edges(key, value, reader) for key, value in _table(data, "edges", reader).items()},
+        guards=_string_table(data, "guards", reader),
+        units=_string_table(data, "clock", reader),
+        outputs=_strings(data, "outputs", reader),
+        optional=_strings(data, "optional", reader),
+        allow=allow,
+        places={
+            "start": reader.place("start"),
+            **{f"guards.{key}": reader.place("guards", key) for key in _table(data, "guards", reader, quiet=True)},
+            **{f"clock.{key}": reader.place("clock", key) for key in _table(data, "clock", reader, quiet=True)},
+            **{f"edges.{key}": reader.place("edges", key) for key in _table(data, "edges", reader, quiet=True)},
+        },
+    )
+
+
+def _without_stray_edges(data: Mapping[str, Any], reader: _Reader) -> Mapping[str, Any]:
+    """The data with one problem for a forgotten header [edges], not one for each edge that stands under another one."""
+    if "edges" in data:
+        return data
+    for section in ("nodes", "guards", "clock"):
+        table = _table(data, section, reader, quiet=True)
+        if stray := [key for key, value in table.items() if isinstance(value, list) and key not in _SECTIONS]:
+            message = f"[edges] is missing: `{stray[0]}` stands inside [{section}]"
+            reader.problem("G003", (section, stray[0]), message, "put the header [edges] before it")
+            kept = {key: value for key, value in table.items() if key not in stray}
+            return {**data, section: kept, "edges": {key: table[key] for key in stray}}
+    return data
+
+
+def _top_level(key: str) -> str:
+    if key in ("nodes", "edges", "guards", "clock"):
+        return f"`{key}` belongs at the top level: put its header [{key}] before it"
+    return f"`{key}` belongs at the top level: move its line above the first header"
+
+
+def _read_node(name: str, value: Any, reader: _Reader) -> Node:
+    key = ("nodes", name)
+    place = reader.place(*key)
+    if not isinstance(value, dict):
+        hint = f"write `{name} = {{}}`, or a table of its own: [nodes.{name}]"
+        if name in FOREIGN:
+            hint = suggestion(name, ())
+        elif name in _PLAIN_KEYS:
+            hint = _top_level(name)
+        reader.problem("G003", key, f"nodes.{name}: expected a table of parameters, got {show_value(value)}", hint)
+        return Node(name, name, place=place)
+    rest = dict(value)
+    reads = {
+        slot: tuple(target) if isinstance(target, list) else target
+        for slot, target in _mapping(rest.pop("reads", {}), (*key, "reads"), reader, lists=True).items()
+    }
+    writes = _mapping(rest.pop("writes", {}), (*key, "writes"), reader)
+    use = rest.pop("use", None)
+    if use is not None and not isinstance(use, str):
+        reader.problem("G003", key, f"nodes.{name}.use: expected the name of a kind, got {show_value(use)}")
+        use = name
+    body, reference = None, None
+    if "graph" in rest:
+        body, reference = _read_body(name, rest.pop("graph"), reader)
+        if use not in (None, NESTED):
+            reader.problem("G003", key, f"nodes.{name} has both `use` and `graph`", "keep one of them")
+        use = NESTED
+    return Node(name, use or name, rest, reads, writes, body, reference, place=place)
+
+
+def _read_body(name: str, value: Any, reader: _Reader) -> tuple[Graph | None, str | None]:
+    key = ("nodes", name, "graph")
+    if isinstance(value, dict):
+        if len(reader.section) >= 3 * MAX_NESTING:
+            reader.problem("G003", key, f"graphs inside graphs deeper than {MAX_NESTING}")
+            return None, None
+        inside = replace(reader, section=(*reader.section, *key), problems=[])
+        graph = _read_table(value, inside, name)
+        reader.problems += inside.problems
+        return graph, None
+    if not isinstance(value, str):
+        reader.problem("G003", key, f"nodes.{name}.graph: expected a name, a path or a table, got {show_value(value)}")
+        return None, None
+    try:
+        draft = _read_source(value, reader.folder or Path(), reader.chain)
+    except GraphtrainError as error:
+        reader.problem("G004", key, f"nodes.{name}.graph: {error.message}", error.hint)
+        return None, None
+    reader.problems += draft.problems
+    return draft.graph, value
+
+
+def _read_edges(source: str, value: Any, reader: _Reader) -> tuple[Edge, ...]:
+    key = ("edges", source)
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        reader.problem(
+            "G003",
+            key,
+            f'edges.{source}: expected a list such as ["target if guard", "target"], got {show_value(value)}',
+        )
+        return ()
+    edges = []
+    for one in value:
+        text = " ".join(one.split())
+        place = reader.place(*key, text)
+        found = _EDGE.fullmatch(text)
+        if found is None or not found.group(1).isidentifier() or not (found.group(2) or "x").isidentifier():
+            hint = "an edge names its guard; define the expression under [guards]" if found and found.group(2) else ""
+            text = shorten(text, 120)
+            reader.problem(
+                "G003", (*key, text), f'edges.{source}: expected "target" or "target if guard", got "{text}"', hint
+            )
+            continue
+        edges.append(Edge(found.group(1), found.group(2), place))
+    return tuple(edges)
+
+
+def _overlay(data: Mapping[str, Any], name: str, allow: tuple[str, ...], reader: _Reader) -> Graph:
+    base_name = data["extends"]
+    if not isinstance(base_name, str):
+        reader.problem("G003", ("extends",), f"extends: expected a name or a path, got {show_value(base_name)}")
+        return Graph(name, "", {}, {})
+    try:
+        draft = _read_source(base_name, reader.folder or Path(), reader.chain)
+    except UsageError as error:
+        reader.problem("G004", ("extends",), f"extends: {error.message}", error.hint)
+        return Graph(name, "", {}, {})
+    reader.problems += draft.problems
+    graph = replace(draft.graph, name=name, allow=(*draft.graph.allow, *allow))
+    edits = data.get("edit", [])
+    if not isinstance(edits, list):
+        reader.problem("G003", ("edit",), "edit: expected tables written as [[edit]]")
+        return graph
+    for number, table in enumerate(edits):
+        graph = _apply_edit(graph, table, ("edit", str(number)), reader)
+    return graph
+
+
+def _apply_edit(graph: Graph, table: Any, key: tuple[str, ...], reader: _Reader) -> Graph:
+    if not isinstance(table, dict):
+        reader.problem("G003", key, f"edit: expected a table, got {show_value(table)}")
+        return graph
+    # `guard` and `clock` take no verb as an argument, and `connect` takes `when`: the first verb in the table is meant.
+    verbs = [one for one in table if one in VERBS]
+    if not verbs:
+        hint = suggestion(next(iter(table), ""), VERBS) or f"verbs: {', '.join(VERBS)}"
+        reader.problem("G005", key, f"edit: no verb in {show_value(table)}", hint)
+        return graph
+    if len(verbs) > 1:
+        message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
+        reader.problem("G005", key, message, "begin a table of its own with [[edit]]")
+        return graph
+    verb, arguments = verbs[0], {name: value for name, value in table.items() if name != verbs[0]}
+    if wrong := _wrong_argument(verb, table[verb], arguments):
+        reader.problem("G005", key, f"edit: {verb}: {wrong}", _usage(verb))
+        return graph
+    try:
+        inner = arguments.get("graph")
+        if isinstance(inner, str) and find_graph(inner) is None:
+            body = _read_source(inner, reader.folder or Path(), reader.chain)
+            reader.problems += body.problems
+            arguments["graph"] = body.graph
+        elif isinstance(inner, dict):
+            arguments["graph"] = _read_table(inner, replace(reader, section=(*key, "graph")), str(table[verb]))
+        edited: Graph = getattr(graph, verb)(table[verb], **arguments)
+    except (EditError, UsageError, GraphError) as error:
+        reader.problem("G005", key, error.message, error.hint)
+        return graph
+    return _placed(edited, graph, reader.place(*key))
+
+
+def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a verb, before it is called; empty if nothing is."""
+    members = list(inspect.signature(getattr(Graph, verb)).parameters.values())[1:]
+    if members[0].name in others and members[0].kind is not members[0].POSITIONAL_ONLY:
+        return f"`{members[0].name}` is what stands at `{verb}` already"
+    arguments = {**others, members[0].name: first}
+    declared = {one.name: one for one in members if one.kind is not one.VAR_KEYWORD}
+    for name, one in declared.items():
+        if name not in arguments:
+            if one.default is one.empty:
+                return f"`{name}` is missing"
+        elif name == "between":
+            if not isinstance(arguments[name], list) or not all(isinstance(end, str) for end in arguments[name]):
+                return f'between: expected ["SOURCE", "TARGET"], got {show_value(arguments[name])}'
+        elif name == "graph":
+            if not isinstance(arguments[name], str | dict):
+                return f"graph: expected a name, a path or a table, got {show_value(arguments[name])}"
+        else:
+            try:
+                coerce(arguments[name], bool if name == "first" else str)
+            except ValueError as error:
+                return f"{name}: {error}"
+    for name in arguments:
+        if name not in declared and len(declared) == len(members):
+            return f"it takes no `{name}`. {suggestion(name, declared)}".rstrip()
+    return ""
+
+
+def _placed_node(node: Node, before: Node | None, place: Place) -> Node:
+    if node.place is not None and node == before:
+        return node
+    if before is not None and before.body is not None and node.body is not None and node.reference == before.reference:
+        same = replace(node, body=before.body) == before
+        return replace(node, body=_placed(node.body, before.body, place), place=node.place if same else place)
+    return replace(node, place=place)
+
+
+def _placed(edited: Graph, before: Graph, place: Place) -> Graph:
+    """The graph with what an edit changed standing where the edit stands."""
+    nodes = {name: _placed_node(node, before.nodes.get(name), place) for name, node in edited.nodes.items()}
+    edges = {
+        source: tuple(
+            edge if edge.place is not None and edge in before.edges.get(source, ()) else replace(edge, place=place)
+            for edge in leaving
+        )
+        for source, leaving in edited.edges.items()
+    }
+    places = {
+        **edited.places,
+        **{f"guards.{name}": place for name, text in edited.guards.items() if before.guards.get(name) != text},
+        **{f"clock.{unit}": place for unit, text in edited.units.items() if before.units.get(unit) != text},
+        **{f"edges.{source}": place for source, leaving in edges.items() if before.edges.get(source) != leaving},
+    }
+    return replace(edited, nodes=nodes, edges=edges, places=places)
+
+
+def _usage(verb: str) -> str:
+    members = list(inspect.signature(getattr(Graph, verb)).parameters.values())[1:]
+    optional = [one.name for one in members if one.kind is not one.VAR_KEYWORD and one.default is not one.empty]
+    needed = [
+        f'{one.name} = "..."' for one in members[1:] if one.default is one.empty and one.kind is not one.VAR_KEYWORD
+    ]
+    written = [f'{verb} = "..."', *needed]
+    others = f"; optional: {', '.join(optional)}" if optional else ""
+    more = "; then parameters of the node" if len(members) > len(needed) + len(optional) + 1 else ""
+    return f"the verb is written {', '.join(written)}{others}{more}"
+
+
+def _typed(data: Mapping[str, Any], key: str, wanted: type, default: Any, reader: _Reader) -> Any:
+    value = data.get(key, default)
+    if not isinstance(value, wanted):
+        reader.problem("G003", (key,), f"{key}: expected a string, got {show_value(value)}")
+        return default
+    return value
+
+
+def _table(data: Mapping[str, Any], key: str, reader: _Reader, *, quiet: bool = False) -> dict[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        if not quiet:
+            reader.problem("G003", (key,), f"{key}: expected a table, got {show_value(value)}", f"write it as [{key}]")
+        return {}
+    return value
+
+
+def _string_table(data: Mapping[str, Any], key: str, reader: _Reader) -> dict[str, str]:
+    result = {}
+    for name, value in _table(data, key, reader).items():
+        if isinstance(value, str):
+            result[name] = value
+        elif key == "guards" and isinstance(value, bool):
+            reader.problem(
+                "G003", (key, name), f"guards.{name}: expected an expression in quotes, got {show_value(value)}"
+            )
+        else:
+            reader.problem("G003", (key, name), f"{key}.{name}: expected a string, got {show_value(value)}")
+    return result
+
+
+def _strings(data: Mapping[str, Any], key: str, reader: _Reader) -> tuple[str, ...]:
+    value = data.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        reader.problem("G003", (key,), f"{key}: expected a list of strings, got {show_value(value)}")
+        return ()
+    return tuple(value)
+
+
+def _mapping(value: Any, key: tuple[str, ...], reader: _Reader, *, lists: bool = False) -> dict[str, Any]:
+    dotted = ".".join(key)
+    if not isinstance(value, dict):
+        reader.problem("G003", key, f'{dotted}: expected a table such as {{ slot = "other" }}, got {show_value(value)}')
+        return {}
+    good = {}
+    for slot, target in value.items():
+        if isinstance(target, str) or (lists and isinstance(target, list) and all(isinstance(t, str) for t in target)):
+            good[slot] = target
+        else:
+            reader.problem("G003", key, f"{dotted}.{slot}: expected the name of a slot, got {show_value(target)}")
+    return good

@@ -1,0 +1,220 @@
+"""Parameters of a node: values set in the graph, typed by the kind that declares them."""
+
+from __future__ import annotations
+
+import datetime
+import numbers
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from graphtrain.kind.trigger import Trigger
+
+
+class _Required:
+    """Stands for a default that does not exist."""
+
+    def __repr__(self) -> str:
+        return "required"
+
+
+REQUIRED: Final = _Required()
+
+
+@dataclass(frozen=True)
+class Above:
+    """A bound in the type of a parameter: ``Annotated[int, Above(0)]`` takes whole numbers > 0.
+
+    >>> Parameter("every", Annotated[int, Above(0)]).coerce(0)
+    Traceback (most recent call last):
+        ...
+    ValueError: expected an integer > 0, got 0
+    """
+
+    bound: float
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A declared parameter: its name, its type, and its default (or `REQUIRED`)."""
+
+    name: str
+    annotation: Any
+    default: Any = REQUIRED
+
+    @property
+    def type_name(self) -> str:
+        return type_name(self.annotation)
+
+    def coerce(self, value: Any) -> Any:
+        """`value` as this parameter's type.
+
+        Raises:
+            ValueError: it is of another type; the message says which was expected.
+
+        >>> Parameter("max_norm", float).coerce(1)
+        1.0
+        >>> Parameter("max_norm", float).coerce("fast")
+        Traceback (most recent call last):
+            ...
+        ValueError: expected a number, got "fast"
+        """
+        return coerce(value, self.annotation)
+
+
+def is_trigger(annotation: Any) -> bool:
+    """True for `Trigger` and for `Trigger | None`."""
+    return Trigger in (annotation, *get_args(annotation))
+
+
+def type_name(annotation: Any) -> str:
+    """A type as the user reads it.
+
+    >>> type_name(int), type_name(float), type_name(list[str]), type_name(Trigger | None)
+    ('an integer', 'a number', 'a list of strings', 'a trigger such as "100 steps"')
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        bounds = [f" > {one.bound:g}" for one in arguments[1:] if isinstance(one, Above)]
+        return type_name(arguments[0]) + "".join(bounds)
+    if origin is Literal:
+        return "one of " + ", ".join(show_value(one) for one in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(type_name(one) for one in arguments if one is not type(None))
+    if origin is list and arguments:
+        return "a list of " + _PLURALS.get(arguments[0], "values")
+    if origin is tuple and arguments[1:] == (...,):
+        return "a list of " + _PLURALS.get(arguments[0], "values")
+    if origin is tuple:
+        return f"a list of {len(arguments)}: " + ", ".join(type_name(one) for one in arguments)
+    plain = origin or annotation
+    return _NAMES.get(plain) or f"a value of type {getattr(plain, '__name__', plain)}"
+
+
+_NAMES: dict[Any, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    tuple: "a list",
+    dict: "a table",
+    Trigger: 'a trigger such as "100 steps"',
+}
+_PLURALS: dict[Any, str] = {int: "integers", float: "numbers", str: "strings", bool: "booleans"}
+
+
+def coerce(value: Any, annotation: Any) -> Any:
+    """`value`, checked and converted to the type `annotation`; ValueError if it does not fit."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return value
+    if origin is Annotated:
+        typed = coerce(value, arguments[0])
+        if any(isinstance(one, Above) and not typed > one.bound for one in arguments[1:]):
+            raise _mismatch(value, annotation)
+        return typed
+    if annotation is Trigger:
+        if isinstance(value, Trigger):
+            return value
+        if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(v, str) for v in value)):
+            return Trigger(value)
+        raise _mismatch(value, annotation)
+    if origin in (Union, types.UnionType):
+        return _coerce_union(value, annotation, arguments)
+    if origin is Literal:
+        if any(value == one and type(value) is type(one) for one in arguments):
+            return value
+        raise _mismatch(value, annotation)
+    if origin is list and isinstance(value, list | tuple):
+        return [coerce(one, arguments[0]) for one in value]
+    if (origin or annotation) is tuple and isinstance(value, list | tuple):
+        return _coerce_tuple(value, annotation, arguments)
+    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise _mismatch(value, annotation) from None
+    plain = origin or annotation
+    if plain is object:
+        return value
+    if not isinstance(plain, type) or (isinstance(value, plain) and isinstance(value, bool) == (plain is bool)):
+        return value
+    raise _mismatch(value, annotation)
+
+
+def _coerce_tuple(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not arguments:
+        return tuple(value)
+    types_of = (arguments[0],) * len(value) if arguments[1:] == (...,) else arguments
+    if len(value) != len(types_of):
+        raise _mismatch(value, annotation)
+    return tuple(coerce(one, wanted) for one, wanted in zip(value, types_of, strict=True))
+
+
+def _coerce_union(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> Any:
+    if value is None and type(None) in arguments:
+        return None
+    reasons = []
+    for one in arguments:
+        if one is type(None):
+            continue
+        try:
+            return coerce(value, one)
+        except ValueError as error:
+            reasons.append(error)
+    raise reasons[0] if len(reasons) == 1 else _mismatch(value, annotation)
+
+
+def plain_value(value: Any) -> Any:
+    """A parameter as the text of a graph holds it, copied: what a graph is does not depend on where it was made.
+
+    Raises:
+        ValueError: a text cannot hold it.
+
+    >>> plain_value((Trigger("1/2 epochs"), 3, True))
+    ['0.5 epochs', 3, True]
+    """
+    match value:
+        case bool() | datetime.date() | datetime.time():
+            return value
+        case numbers.Integral():
+            return int(value)
+        case numbers.Real():
+            return float(value)
+        case str():
+            return str.__str__(value)
+        case Trigger():
+            texts = [str(term) for term in value.terms] or ["never"]
+            return texts[0] if len(texts) == 1 else texts
+        case list() | tuple():
+            return [plain_value(one) for one in value]
+        case Mapping() if all(isinstance(key, str) for key in value):
+            return {str.__str__(key): plain_value(one) for key, one in value.items()}
+    raise ValueError(f"{show_value(value)} cannot be written in a graph")
+
+
+# What to do instead: for a value that is not None, for None.
+NOT_PLAIN = (
+    "what is no number, text, list or table goes into a resource of the Trainer, or into the kind itself",
+    'leave the parameter out for its default; a trigger that never fires is "never"',
+)
+
+
+def _mismatch(value: Any, annotation: Any) -> ValueError:
+    return ValueError(f"expected {type_name(annotation)}, got {show_value(value)}")
+
+
+def show_value(value: Any) -> str:
+    """A value as it stands in the text of a graph, shortened."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        if isinstance(value, list | tuple):
+            text = "[" + ", ".join(show_value(one) for one in value) + "]"
+        else:
+            text = f'"{value}"' if isinstance(value, str) else repr(value)
+    except ValueError:  # Python writes out no integer of more than 4300 digits
+        text = "an integer of thousands of digits"
+    return text if len(text) <= 80 else text[:77] + "..."

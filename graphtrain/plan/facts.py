@@ -1,0 +1,146 @@
+"""What the guards asked on the way have answered, and which visits may change that.
+
+A guard is a pure function of what it reads: asked again before that has changed, it answers the same. So an edge that
+asks for another answer is never taken, and a node that is entered because it is due is due.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, walk
+from graphtrain.kind.trigger import Trigger
+from graphtrain.plan.names import Scope
+
+if TYPE_CHECKING:
+    from graphtrain.plan.flow import Arrow, Point
+
+
+class Facts:
+    """The answers known at each point of one graph, each one bit of a number.
+
+    Arguments:
+        points: of the graph, without those in bodies; `start` is where it is entered.
+    """
+
+    def __init__(self, scope: Scope, points: list[Point], start: Point) -> None:
+        self._scope = scope
+        self._bits: dict[tuple[Expression, bool], int] = {}
+        self._inside = set(points)
+        # Of each arrow: what is known once it is taken, and what may not be known before it for it to be taken.
+        answers: dict[Arrow, int] = {}
+        self._against: dict[Arrow, int] = {}
+        for point in points:
+            self._ask(point, answers)
+        changed: dict[str, int] = {}
+        for (expression, _), bit in self._bits.items():
+            for name in changers(scope, expression):
+                changed[name] = changed.get(name, 0) | bit
+        everything = (1 << len(self._bits)) - 1
+        left = {point.node.name: point for point in points if point.acts and point.node is not None}
+        known: dict[Point, int] = {start: 0}
+        self.after: dict[Arrow, int] = {}
+        waiting = deque([start])
+        while waiting:
+            point = waiting.popleft()
+            assert point.node is not None
+            lost = everything if point.is_unknown else changed.get(point.node.name, 0) if point.acts else 0
+            kept = known[point] & ~lost
+            following: list[tuple[Point, int]] = []
+            if point.opens is not None:  # what happens in a body changes nothing out here before it is left
+                following = [(left[point.node.name], kept)]
+            for arrow in point.arrows if point.opens is None else ():
+                self.after[arrow] = kept | answers[arrow]
+                if arrow.target in self._inside:
+                    following.append((arrow.target, self.after[arrow]))
+            for target, facts in following:
+                before = known.get(target)
+                known[target] = facts if before is None else before & facts
+                if known[target] != before:
+                    waiting.append(target)
+
+    def _bit(self, expression: Expression, holds: bool) -> int:
+        return self._bits.setdefault((expression, holds), 1 << len(self._bits))
+
+    def _ask(self, point: Point, answers: dict[Arrow, int]) -> None:
+        """Note what the arrows of a point ask; what failed before one is where what failed before the next begins."""
+        count = failed = held = 0
+        for arrow in point.arrows:
+            for one in arrow.failed[count:]:
+                failed |= self._bit(one, False)
+                held |= self._bit(one, True)
+            count = len(arrow.failed)
+            answers[arrow], self._against[arrow] = failed, held
+            if arrow.guard is not None:
+                for one in (arrow.guard, *conjuncts(arrow.guard)):
+                    answers[arrow] |= self._bit(one, True)
+                self._against[arrow] |= self._bit(arrow.guard, False)
+
+    def is_open(self, arrow: Arrow) -> bool:
+        """False for an arrow that asks for an answer other than the one that is known."""
+        return not self.after.get(arrow, 0) & self._against[arrow]
+
+    def is_due(self, arrow: Arrow, name: str) -> bool:
+        """True if a node is due where an arrow has led."""
+        return bool(self.after.get(arrow, 0) & self._bits.get((FieldOf(name, "due"), True), 0))
+
+
+def conjuncts(expression: Expression) -> Iterator[Expression]:
+    """The parts of which all must hold."""
+    if isinstance(expression, Both):
+        for one in expression.operands:
+            yield from conjuncts(one)
+    else:
+        yield expression
+
+
+def changers(scope: Scope, guard: Expression) -> set[str]:
+    """The nodes of a graph of which a visit may change what a guard reads."""
+    found: set[str] = set()
+    for one in walk(guard):
+        if isinstance(one, FieldOf):
+            found |= _of_field(scope, one.node, one.field)
+        elif isinstance(one, Name):
+            found |= {name for name in scope.graph.nodes if one.name in written_by(scope, name)}
+    return found
+
+
+def _of_field(scope: Scope, name: str, field: str) -> set[str]:
+    kind = scope.kinds[name]
+    if kind is None:
+        return {name}
+    if field in kind.parameters:
+        return set()
+    if kind.fields[field].counts is not None:  # the engine counts it, where the effects are
+        return {one for one in scope.graph.nodes if scope.graph.nodes[one].body is not None or _has_effects(scope, one)}
+    if field != "due":
+        return {name}
+    return clock_owners(scope, name) | ({name} if kind.trigger == "every" else set())
+
+
+def _has_effects(scope: Scope, name: str) -> bool:
+    kind = scope.kinds[name]
+    return kind is None or bool({"backward", "zero_grad"} & set(kind.effects))
+
+
+def clock_owners(scope: Scope, name: str) -> set[str]:
+    """The nodes that count the units of a node's trigger."""
+    kind, node = scope.kinds[name], scope.graph.nodes[name]
+    if kind is None or kind.trigger is None:
+        return set()
+    parameter = kind.parameters[kind.trigger]
+    value = node.parameters.get(kind.trigger, parameter.default)
+    trigger = parameter.coerce(value) if value is not None else None
+    if not isinstance(trigger, Trigger):
+        return set()
+    units = scope.graph.units
+    return {units[term.base.unit].partition(".")[0] for term in trigger.terms if term.base.unit in units}
+
+
+def written_by(scope: Scope, name: str) -> set[str]:
+    """The slots that a node writes, by their names in its graph."""
+    node, kind = scope.graph.nodes[name], scope.kinds[name]
+    written: Iterable[str] = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
+    return {node.writes.get(one, one) for one in written}

@@ -1,0 +1,164 @@
+"""One graph under check: its kinds, its slots, the types of its fields, and where its parts stand."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, get_args, get_origin
+
+from graphtrain.graph import Graph
+from graphtrain.graph.elements import Node, Place
+from graphtrain.graph.problem import Problem
+from graphtrain.graph.registry import kind_of_node
+from graphtrain.kind import Kind
+from graphtrain.kind.parameter import is_trigger
+
+ValueType = Literal["number", "boolean", "string", "unknown", "trigger", "other"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A graph, and where it is.
+
+    Arguments:
+        path: of the node it is the body of, with a slash; empty for the outermost.
+        outer, outer_node: the graph around it, and that node.
+    """
+
+    graph: Graph
+    path: str = ""
+    outer: Scope | None = None
+    outer_node: Node | None = None
+
+    def with_inner(self) -> Iterator[Scope]:
+        """This scope, and those of all graphs inside."""
+        yield self
+        for node in self.graph.nodes.values():
+            if node.body is not None:
+                yield from self.body_of(node).with_inner()
+
+    def body_of(self, node: Node) -> Scope:
+        """The scope of the graph inside a node."""
+        assert node.body is not None
+        return Scope(node.body, f"{self.path}{node.name}/", self, node)
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, Kind | None]:
+        """The kind of each node; None where nobody declares it."""
+        return {name: kind_of_node(node) for name, node in self.graph.nodes.items()}
+
+    @functools.cached_property
+    def written(self) -> set[str]:
+        """The slots that some node writes."""
+        slots: set[str] = set()
+        for name, node in self.graph.nodes.items():
+            kind = self.kinds[name]
+            names = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
+            slots.update(node.writes.get(one, one) for one in names)
+        return slots
+
+    @functools.cached_property
+    def slots(self) -> set[str]:
+        """The slots that some node writes or reads, those around this graph included."""
+        around = self.outer.slots if self.outer is not None else set()
+        return self.written | reads_of(self.graph) | around
+
+    @functools.cached_property
+    def has_unknown(self) -> bool:
+        """True if nobody has declared the kind of some node here, or of one in a body."""
+        return any(kind is None for kind in self.kinds.values()) or any(
+            self.body_of(node).has_unknown for node in self.graph.nodes.values() if node.body is not None
+        )
+
+    def may_hold(self, name: str) -> bool:
+        """True if a slot is written here or in a graph around, or could be by a node whose kind is not known."""
+        if name in self.written or None in self.kinds.values():
+            return True
+        return self.outer is not None and self.outer.may_hold(name)
+
+    def slot_path(self, name: str) -> str:
+        """Which slot a name means here: one of this graph (``"validate/batch"``), or one around it."""
+        if name in self.written or self.outer is None or self.outer_node is None:
+            return self.path + name
+        renamed = self.outer_node.reads.get(name, name)
+        return self.outer.slot_path(renamed) if isinstance(renamed, str) else name
+
+    def field_type(self, node: str, field: str) -> ValueType | None:
+        """The type of ``node.field``; None if there is no such field, "unknown" if the kind is not known."""
+        kind = self.kinds[node]
+        if kind is None:
+            return "unknown"
+        if field in kind.parameters:
+            return value_type(kind.parameters[field].annotation)
+        return value_type(kind.fields[field].type) if field in kind.fields else None
+
+    def counts(self, node: str, field: str) -> bool:
+        """True if a clock can count the field: a number that the node changes, and never None."""
+        kind = self.kinds[node]
+        return kind is None or (field in kind.fields and kind.fields[field].type in (int, float, Fraction))
+
+    def fields(self, node: str) -> list[str]:
+        """The fields of a node that an expression can read."""
+        kind = self.kinds[node]
+        names = [*kind.fields, *kind.parameters] if kind is not None else []
+        return [name for name in names if self.field_type(node, name) not in ("trigger", "other")]
+
+    def problem(
+        self,
+        code: str,
+        place: Place | None,
+        thing: str,
+        message: str,
+        hint: str = "",
+        *,
+        severity: Literal["error", "warning"] = "error",
+        path: tuple[str, ...] = (),
+    ) -> Problem:
+        """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known."""
+        where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
+        return Problem(code, severity, where, message, hint, path)
+
+
+def reads_of(graph: Graph) -> set[str]:
+    """The slots that nodes of a graph read, those of graphs inside included unless they are written there."""
+    slots: set[str] = set()
+    for node in graph.nodes.values():
+        if node.body is not None:
+            inner = reads_of(node.body) - Scope(node.body).written
+            targets: list[Any] = [node.reads.get(slot, slot) for slot in inner]
+        else:
+            kind = kind_of_node(node)
+            targets = [node.reads.get(slot, slot) for slot in kind.slots] if kind is not None else []
+        for target in targets:
+            slots.update([target] if isinstance(target, str) else target)
+    return {slot for slot in slots if "." not in slot}
+
+
+def value_type(annotation: Any) -> ValueType:
+    """What an expression can do with a value of this type."""
+    if is_trigger(annotation):
+        return "trigger"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is typing.Annotated:
+        return value_type(arguments[0])
+    if origin is typing.Literal:
+        found = {_PLAIN.get(type(one), "other") for one in arguments}
+    elif origin in (typing.Union, types.UnionType):
+        found = {value_type(one) for one in arguments if one is not type(None)}
+    else:
+        found = {_PLAIN.get(annotation, "other") if origin is None else "other"}
+    return found.pop() if len(found) == 1 else "other"
+
+
+_PLAIN: dict[Any, ValueType] = {
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    Fraction: "number",
+    str: "string",
+    Any: "unknown",
+}

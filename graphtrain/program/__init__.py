@@ -1,0 +1,1 @@
+"""A plan bound to resources and compiled to plain calls, and the loop that runs them."""

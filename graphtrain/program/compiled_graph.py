@@ -1,0 +1,192 @@
+"""A graph bound to resources and compiled: all of a trainer that another graph replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, final
+
+from graphtrain.errors import GraphError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.graph.renaming import Renaming
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.names import suggestion
+from graphtrain.program.bind import Bound, ConstantPlace, FieldPlace, Place, Program, SlotPlace, TuplePlace
+from graphtrain.program.clock import Whereabouts
+from graphtrain.program.liveness import live_slots, reader_after
+from graphtrain.program.loop import Request
+from graphtrain.program.run_state import State
+from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.program.table import Compiler
+
+
+@final
+class Assembly:
+    """What the loop runs for one graph, and what of it is alive where.
+
+    Arguments:
+        resources: what the user supplies, by name.
+        prepared: the same made ready, with what the engine provides.
+        pending: takes the request ``"ended"`` when an edge leads to the end.
+
+    Raises:
+        GraphError: a resource that the graph reads is missing.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        resources: Mapping[str, Any],
+        prepared: Mapping[str, Any],
+        pending: list[Request],
+        recorder: Recorder,
+        watch: Stopwatch,
+        former: Assembly | None = None,
+        renaming: Renaming | None = None,
+    ) -> None:
+        self.graph = graph
+        self.program = Program(graph, prepared)
+        if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
+            raise GraphError(problems, f"graph `{graph.name}`")
+        # Nodes that are as they were keep their object: an iterator it holds goes on, nothing is fetched again.
+        self._kept: set[Bound] = set()
+        if former is not None:
+            assert renaming is not None, "they come together"
+            self._kept = _take_over(self.program, former.program, renaming)
+        self.compiler = Compiler(self.program, lambda: pending.append("ended"), watch)
+        if problems := self.program.missing_problems(resources):  # what a user's step function asks for is known now
+            raise GraphError(problems, f"graph `{graph.name}`")
+        self.table = self.compiler.table
+        self.whereabouts = Whereabouts(self.program)
+        self.state = State(self.program, resources, recorder)
+        self._before, self._after = live_slots(self.program, self.table.asked)
+        self._transient = self.program.transient_slots()
+
+    @property
+    def start(self) -> int:
+        """The position of the node that the graph starts with."""
+        return self.program.main.nodes[self.graph.start].index
+
+    def path(self, position: int) -> str:
+        """The path of the node at a position."""
+        return self.program.nodes[position].path
+
+    def alive(self, position: int, ended: bool = False) -> set[int]:
+        """The slots that will be read, before the node at a position runs; if it took an edge to the end, after it."""
+        return (self._after if ended else self._before)[position]
+
+    def alive_names(self, position: int, ended: bool = False) -> set[str]:
+        """Their names, as paths."""
+        return {self.program.slot_names[index] for index in self.alive(position, ended)}
+
+    def written_names(self) -> set[str]:
+        """The slots that hold a value: what was written last, whether somebody will read it or not."""
+        return {
+            name for name, value in zip(self.program.slot_names, self.program.slots, strict=False) if value is not None
+        }
+
+    def is_save_point(self, position: int, ended: bool = False) -> bool:
+        """True if nothing alive there is declared transient."""
+        return not self._transient & self.alive(position, ended)
+
+    def save_points(self) -> list[str]:
+        """The paths of all of them."""
+        return [bound.path for bound in self.program.nodes if self.is_save_point(bound.index)]
+
+    def activity(self, position: int) -> str | None:
+        """What time is counted under at a position, other than training."""
+        return self.program.nodes[position].scope.activity
+
+    # ---- beginning, and going on
+
+    def begin(self) -> None:
+        """Set everything up from the start."""
+        self.compiler.enter(self.program.main, reset=True)
+
+    def locate(self, path: str, saved: Collection[str], ended: bool = False, hint: str = "") -> int:
+        """The position of a node at which a run stands whose slots `saved` are at hand.
+
+        Arguments:
+            hint: what to do where there is no such node. Default: the nearest name is named.
+
+        Raises:
+            UsageError: the graph has no such node, or needs a slot there that is not at hand.
+        """
+        bound = self.program.by_path.get(path)
+        if bound is None:
+            raise UsageError(
+                f"the run stands before the node `{path}`, which this graph does not have",
+                hint or suggestion(path, self.program.by_path),
+            )
+        if self.alive_names(bound.index, ended) - set(saved):
+            before, after = live_slots(self.program, self.table.asked, optional=False)
+            needed = {self.program.slot_names[index] for index in (after if ended else before)[bound.index]}
+            for name in sorted(needed - set(saved)):
+                reader = reader_after(self.program, self.table.asked, self.program.slot_index(name), bound.index, ended)
+                raise UsageError(
+                    f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: "
+                    f"`{reader}` reads it before anything writes it",
+                    f"go on to where it is not needed before `{reader}` is taken in, or read it with a default "
+                    f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved goes on with the graph as it was",
+                )
+        return bound.index
+
+    def go_on(self, position: int) -> None:
+        """Set the nodes around a position up, from the progress that they have."""
+        for scope in self.program.nodes[position].scope.around():
+            self.compiler.enter(scope, reset=False, ready=self._kept)
+
+    def go_on_after(self, former: Assembly, position: int, renaming: Renaming) -> None:
+        """Go on where a run of another graph stands: its slots are taken over. May draw random numbers."""
+        for index, old in enumerate(former.program.slot_names):
+            name = renaming.slot(old)
+            if name in self.program.slot_names:
+                self.program.slots[self.program.slot_index(name)] = former.program.slots[index]
+        self.go_on(position)
+
+
+def _take_over(program: Program, former: Program, renaming: Renaming) -> set[Bound]:
+    """Give the nodes of a program the progress that those of another had; the nodes that are just as they were."""
+    kept = set()
+    for bound in program.nodes:
+        old = former.by_path.get(renaming.former(bound.path) or "")
+        if old is None or old.bypassed or bound.bypassed:
+            continue
+        if _same(bound, old, program.slot_names, [renaming.slot(name) for name in former.slot_names]):
+            bound.hold(old.instance)
+            kept.add(bound)
+        else:
+            _copy_progress(bound, old)
+    return kept
+
+
+def _same(bound: Bound, old: Bound, slots: list[str], old_slots: list[str]) -> bool:
+    """True if a node would be set up as it was."""
+    if bound.kind is not old.kind or bound.parameters != old.parameters:
+        return False
+    return _supplies(bound.setup_reads, slots) == _supplies(old.setup_reads, old_slots)
+
+
+def _supplies(places: Iterable[Place], slots: list[str]) -> list[object]:
+    """What can be compared of what a node is set up with: a resource may refuse to be compared as a value."""
+    found: list[object] = []
+    for place in places:
+        match place:
+            case SlotPlace(index):
+                found.append(slots[index])
+            case FieldPlace(bound, name):
+                found.append((bound.path, name))
+            case TuplePlace(parts):
+                found += _supplies(parts, slots)
+            case ConstantPlace(value):
+                found.append(value if isinstance(value, int | float | str) else id(value))
+    return found
+
+
+def _copy_progress(bound: Bound, old: Bound) -> None:
+    for name, declared in bound.kind.fields.items():
+        if declared.stored and name in old.kind.fields and old.kind.fields[name].stored:
+            setattr(bound.instance, name, getattr(old.instance, name))
+    # By name: a cell of a notebook that is run again declares its kind anew.
+    if bound.kind.name == old.kind.name and bound.kind.keeps_state and old.kind.keeps_state:
+        bound.instance.load_state_dict(old.instance.state_dict())
+        bound.check_fields()

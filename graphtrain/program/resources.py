@@ -1,0 +1,128 @@
+"""What the user brings: plain PyTorch objects and functions, made ready for the nodes that read them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import Read
+from graphtrain.kind.parameter import REQUIRED
+
+# What the engine itself supplies under the names of slots.
+PROVIDED = ("checkpoints", "device", "recorder", "running_seconds", "saving", "say", "seed")
+
+STEP_FUNCTIONS = ("training_step", "validation_step")
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """A user's step function: how it is called with model and batch, and what else it asks for by name."""
+
+    function: Any
+    call: Callable[..., Any]
+    asks: tuple[Read, ...]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A step function that asks for more than model and batch, with a call for each thing it asks for."""
+
+    call: Callable[..., Any]
+    getters: tuple[tuple[str, Callable[[], Any]], ...]
+
+    def __call__(self, model: Any, batch: Any) -> Any:
+        return self.call(model, batch, **{name: get() for name, get in self.getters})
+
+
+def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The resources with modules on the device, and step functions (the model's own, where none is given) wrapped.
+
+    Raises:
+        UsageError: a step function cannot be called with a model and a batch.
+    """
+    prepared = dict(resources)
+    for value in prepared.values():
+        if isinstance(value, torch.nn.Module):
+            value.to(device)
+    model = prepared.get("model")
+    for name in STEP_FUNCTIONS:
+        given = prepared.get(name)
+        if given is not None:
+            prepared[name] = _step_call(given, name, takes_model=True)
+        elif callable(own := getattr(model, name, None)):
+            prepared[name] = _step_call(own, f"model.{name}", takes_model=False)
+    return prepared
+
+
+def prepare_further(
+    prepared: Mapping[str, Any], resources: Mapping[str, Any], further: Mapping[str, Any], device: torch.device
+) -> dict[str, Any]:
+    """What is prepared, with further resources, or others in the place of some.
+
+    A model comes with its own step functions. What is not new stays the same object.
+
+    Arguments:
+        resources: what the user supplies, the further ones included.
+
+    Raises:
+        UsageError: a step function cannot be called with a model and a batch.
+    """
+    now = prepare(resources, device)
+    renewed = set(further)
+    if "model" in further:
+        renewed |= {name for name in STEP_FUNCTIONS if resources.get(name) is None}
+    kept = {name: one for name, one in prepared.items() if name not in renewed}
+    return kept | {name: now[name] for name in renewed if name in now}
+
+
+def refuse_provided(resources: Collection[str]) -> None:
+    """Raise where a resource has a name that the engine supplies."""
+    if taken := sorted(set(PROVIDED) & set(resources)):
+        raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
+
+
+def resolve_device(name: str | torch.device) -> torch.device:
+    """The device a name means; "auto" is CUDA where there is one, else the CPU.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        if device.type != "meta":  # which holds no values
+            torch.empty(0, device=device)
+            return device
+    except (RuntimeError, AssertionError):
+        pass
+    here = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    raise UsageError(f'device: there is no device "{name}" here', f"there are: auto, {', '.join(here)}")
+
+
+def _step_call(function: Any, name: str, *, takes_model: bool) -> StepCall:
+    if not callable(function):
+        raise UsageError(f"`{name}` must be a function; got a {type(function).__name__}")
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a function of C has no signature to go by
+        return StepCall(function, function if takes_model else lambda model, batch: function(batch), ())
+    leading = 2 if takes_model else 1
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < leading and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        expected = "(model, batch)" if takes_model else "(self, batch)"
+        raise UsageError(f"`{name}` must take {expected}; it takes {inspect.signature(function)}")
+    further = [
+        one
+        for one in parameters
+        if one not in positional[:leading] and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    ]
+    asks = tuple(Read(one.name, REQUIRED if one.default is one.empty else one.default) for one in further)
+    if takes_model:
+        return StepCall(function, function, asks)
+    return StepCall(function, lambda model, batch, **rest: function(batch, **rest), asks)

@@ -1,0 +1,1 @@
+"""Past runs: their history, replayed and verified."""

@@ -1,0 +1,1 @@
+"""Saving a run and resuming it: state, graph, hyper-parameters, environment, provenance."""

@@ -1,0 +1,1 @@
+"""The trainer and the life of a run."""

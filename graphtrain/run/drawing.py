@@ -1,0 +1,64 @@
+"""Pictures of the graph of a run, for a notebook and for loggers; one that cannot be drawn is left out, silently.
+
+What draws lies outside the engine and is found as kinds are. It can fail in any way: nothing installed that draws, a
+program that hangs, a graph that nobody thought of. A run is worth more than its picture, so every error counts as
+"no picture".
+"""
+
+from __future__ import annotations
+
+import html
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from graphtrain.graph import Graph
+from graphtrain.graph.registry import find_picture
+
+
+def html_of(graph: Graph, counts: Mapping[str, int] | None, position: str | None, lines: Iterable[str]) -> str:
+    """A run as HTML: the picture of its graph and lines of text below; the lines alone where it cannot be drawn.
+
+    Arguments:
+        graph: the procedure.
+        counts: path of a node -> how often it ran. None: not shown.
+        position: path of the node that runs next, which is marked. None: not marked.
+        lines: plain text, one line each; escaped here.
+
+    >>> html_of(Graph.load("evaluate"), None, None, ["loss < 1"]).endswith("<pre>loss &lt; 1</pre></div>")
+    True
+    """
+    text = html.escape("\n".join(lines))
+    drawn = _svg(graph, counts, position) or ""
+    fitting = drawn.replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)  # a notebook may be narrow
+    return f"<div>{fitting}<pre>{text}</pre></div>"
+
+
+def picture_of(graph: Graph, format: str) -> bytes | None:
+    """The picture of a graph as the content of a file, or None where it cannot be drawn.
+
+    Arguments:
+        graph: the procedure.
+        format: the suffix of such a file: ``"svg"``, ``"png"``.
+
+    >>> picture_of(Graph.load("evaluate"), "png")[1:4], picture_of(Graph.load("evaluate"), "cave painting")
+    (b'PNG', None)
+    """
+    try:
+        draw = find_picture("file")
+        if draw is None:
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"graph.{format}"
+            draw(graph, path)
+            return path.read_bytes()
+    except Exception:
+        return None
+
+
+def _svg(graph: Graph, counts: Mapping[str, int] | None, position: str | None) -> str | None:
+    try:
+        draw = find_picture("svg")
+        return draw(graph, counts, position) if draw is not None else None
+    except Exception:
+        return None

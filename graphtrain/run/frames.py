@@ -1,0 +1,25 @@
+"""Tracebacks as their reader wants them: from the user's own code on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+_PACKAGE = Path(__file__).parent.parent
+# By the name of the module, not by its file: a user's own folder may well be called `click`.
+_MACHINERY = frozenset({"typer", "click", "rich", "importlib", "contextlib", "runpy"})
+
+
+def users_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame after graphtrain's own and its libraries'; None if there is none."""
+    while frames is not None:
+        if not _is_ours(frames):
+            return frames
+        frames = frames.tb_next
+    return None
+
+
+def _is_ours(frames: TracebackType) -> bool:
+    frame = frames.tb_frame
+    module = str(frame.f_globals.get("__name__", ""))
+    return Path(frame.f_code.co_filename).is_relative_to(_PACKAGE) or module.partition(".")[0] in _MACHINERY

@@ -1,0 +1,116 @@
+"""How a run goes: its snapshot, with rates, the time left and the memory in use."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import final
+
+import torch
+
+from graphtrain.display.snapshot import Snapshot
+from graphtrain.kind.trigger import Term
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.program.clock import Whereabouts
+from graphtrain.program.stopwatch import Stopwatch
+
+# Rates are taken over this much training; shorter ones tremble, longer ones hide a change.
+_RATE_SECONDS = 10.0
+_SAMPLE_SECONDS = 0.5
+# Of less, nothing can be told.
+_LEAST_SECONDS = 0.02
+
+
+@final
+class Observer:
+    """Makes snapshots of a run.
+
+    Attributes:
+        until: amounts at which the run is to pause, beside those that end it.
+    """
+
+    def __init__(self, recorder: Recorder, watch: Stopwatch, device: torch.device) -> None:
+        self._recorder = recorder
+        self._watch = watch
+        self._device = device
+        self.until: tuple[Term, ...] = ()
+        self._samples: deque[tuple[float, dict[str, int]]] = deque()
+        self._started = time.monotonic()
+        self._done_at_start: dict[Term, float] = {}
+
+    def begin(self, whereabouts: Whereabouts, until: tuple[Term, ...]) -> None:
+        """The run begins, or goes on, in this process."""
+        self.until = until
+        self._samples.clear()
+        self._rates(self._watch.seconds(), whereabouts.counts())
+        self._started = time.monotonic()
+        self._done_at_start = {
+            term: done for term in (*whereabouts.ends, *until) if (done := whereabouts.done(term)) is not None
+        }
+
+    def snapshot(self, state: str, graph: str, position: str, whereabouts: Whereabouts) -> Snapshot:
+        """The run as it is now."""
+        seconds = self._watch.seconds()
+        elapsed = time.monotonic() - self._started
+        ends = (*whereabouts.ends, *self.until)
+        done = [share for term in ends if (share := whereabouts.done(term)) is not None]
+        steps, epochs, batch = (whereabouts.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
+        return Snapshot(
+            state=state,
+            graph=graph,
+            position=position,
+            step=int(steps) if steps is not None else None,
+            epoch=float(epochs) if epochs is not None else None,
+            end=tuple(str(term) for term in ends),
+            done=max(done, default=None),
+            batch=int(batch) if batch is not None else None,
+            epoch_batches=whereabouts.epoch_length(),
+            window=whereabouts.window(),
+            metrics=dict(self._recorder.latest),
+            rates=self._rates(seconds, whereabouts.counts()),
+            elapsed_seconds=elapsed,
+            seconds_left=self._seconds_left(whereabouts, elapsed),
+            memory_bytes=memory_bytes(self._device),
+            device=str(self._device),
+            seconds=seconds,
+        )
+
+    def _rates(self, seconds: dict[str, float], counts: dict[str, int]) -> dict[str, float]:
+        """Counts a second of training with its data: an evaluation or a save does not slow it down."""
+        spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
+        samples = self._samples
+        if not samples or spent - samples[-1][0] >= _SAMPLE_SECONDS:
+            samples.append((spent, counts))
+            while len(samples) > 2 and spent - samples[1][0] >= _RATE_SECONDS:
+                samples.popleft()
+        since, before = samples[0]
+        span = spent - since
+        if span < _LEAST_SECONDS:
+            return {}
+        return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
+
+    def _seconds_left(self, whereabouts: Whereabouts, elapsed: float) -> float | None:
+        """By the end that comes first, if the run goes on as it went in this process."""
+        if elapsed < _SAMPLE_SECONDS:
+            return None
+        left = []
+        for term, before in self._done_at_start.items():
+            done = whereabouts.done(term)
+            if done is not None and done > before:
+                left.append((1 - done) * elapsed / (done - before))
+        return min(left, default=None)
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """Memory in use: what torch has allocated on a CUDA device, what is resident of this process on a host.
+
+    None where the system does not say.
+    """
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None  # not Linux

@@ -1,0 +1,404 @@
+"""Plain forms: nests of Python values and tensors, as msgpack and named tensors, and back to equal values.
+
+msgpack alone knows None, booleans, 64-bit integers, floats, strings, bytes, lists and string-keyed maps. What else is
+met in real state dicts has a tagged form below. Reading one back makes values of these types only: data, never code.
+
+Values come back equal to the last bit, and tensors with the strides they had. Not kept is that two places hold the very
+same list or tensor: they come back as two equal ones.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgpack
+import numpy
+import torch
+
+from graphtrain.errors import CheckpointError
+from graphtrain.storage.strides import Placement, in_order, placed, placement_of, without_repeats
+
+# Codes of the tagged forms. They are part of the format: never renumbered.
+(
+    _TUPLE,
+    _SET,
+    _FROZENSET,
+    _COUNTER,
+    _ORDERED,
+    _DEQUE,
+    _PAIRS,
+    _BIG,
+    _COMPLEX,
+    _ARRAY,
+    _SCALAR,
+    _TENSOR,
+    _RAW,
+    _SPARSE,
+    _SIZE,
+    _DTYPE,
+    _TEXT,
+    _BYTEARRAY,
+    _DEFAULT,
+    _STATE,
+    _PLACED,
+    _DEVICE,
+) = range(1, 23)
+
+_MAX_DEPTH = 100
+
+
+class UnsaveableError(CheckpointError):
+    """A value that has no plain form; `path` says where it is."""
+
+    def __init__(self, path: str, reason: str, hint: str = "") -> None:
+        self.path = path
+        super().__init__(f"{path} cannot be saved: {reason}", hint)
+
+
+@dataclass
+class Tensors:
+    """The tensors of one file, by name."""
+
+    file: str
+    named: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, tensor: torch.Tensor) -> str:
+        """Keep a tensor under `name`, or a name like it if that is taken."""
+        readable = name.encode("utf-8", "backslashreplace").decode()
+        unique, number = readable, 1
+        while unique in self.named or unique == _RESERVED:
+            number += 1
+            unique = f"{readable}#{number}"
+        self.named[unique] = tensor
+        return unique
+
+
+# A key of every safetensors file that is no tensor.
+_RESERVED = "__metadata__"
+# What a safetensors file can hold.
+_STORABLE = {
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.complex64,
+    torch.float8_e4m3fn, torch.float8_e5m2,
+}  # fmt: skip
+_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+
+def pack(value: Any, path: str, tensors: Tensors) -> bytes:
+    """The msgpack form of a value; its tensors are added to `tensors` and referred to by name.
+
+    Raises:
+        UnsaveableError: something inside has no plain form; its path is named.
+
+    >>> tensors = Tensors("example")
+    >>> unpack(pack({"a": (1, {2.5}, 2**70)}, "example", tensors), {})
+    {'a': (1, {2.5}, 1180591620717411303424)}
+    """
+    packed: bytes = msgpack.packb(_Encoder(tensors).encode(value, path, ""), use_bin_type=True)
+    return packed
+
+
+def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
+    """The value that `pack` wrote, with its tensors from `files` copied into storage of their own.
+
+    Raises:
+        ValueError: the bytes are no plain form.
+    """
+
+    def decode(code: int, payload: bytes) -> Any:
+        reader = _DECODERS.get(code)
+        if reader is None:
+            raise ValueError(f"unknown plain form {code}")
+        return reader(read(payload), files)
+
+    def read(payload: bytes) -> Any:
+        return msgpack.unpackb(payload, ext_hook=decode, strict_map_key=True, raw=False)
+
+    try:
+        return read(data)
+    except (msgpack.UnpackException, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"not a plain form: {error!r}") from error
+
+
+class _Encoder:
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+
+    def encode(self, value: Any, path: str, name: str, depth: int = 0) -> Any:
+        """`path` is for messages, `name` for the tensor file."""
+        if depth > _MAX_DEPTH:
+            raise UnsaveableError(path, f"it is nested more than {_MAX_DEPTH} deep")
+
+        def inside(part: Any, key: Any) -> Any:
+            return self.encode(part, f"{path}[{key!r}]", f"{name}/{key}" if name else str(key), depth + 1)
+
+        kind = type(value)
+        if value is None or kind in (bool, float, bytes):
+            return value
+        if kind is str:
+            return value if _is_unicode(value) else _tag(_TEXT, value.encode("utf-8", "surrogatepass"))
+        if kind is int:
+            if -(2**63) <= value < 2**64:
+                return value
+            return _tag(_BIG, value.to_bytes((value.bit_length() + 8) // 8, "big", signed=True))
+        if kind is list:
+            return [inside(part, index) for index, part in enumerate(value)]
+        if kind is dict and all(type(key) is str and _is_unicode(key) for key in value):
+            return {key: inside(part, key) for key, part in value.items()}
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path, name)
+        if kind in (set, frozenset):
+            return _tag(_SET if kind is set else _FROZENSET, self._unordered(value, path, name, depth))
+        if isinstance(value, dict) and kind in _MAPPINGS:
+            return self._mapping(value, path, name, depth, inside)
+        if kind in _SEQUENCES:
+            code, parts = _SEQUENCES[kind]
+            return _tag(code, parts([inside(part, index) for index, part in enumerate(value)], value))
+        if isinstance(value, numpy.ndarray | numpy.generic):
+            return self._numpy(value, path, name, depth)
+        if kind in _SINGLE:
+            code, single = _SINGLE[kind]
+            return _tag(code, single(value))
+        raise UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} has no plain form", _advice(value))
+
+    def _mapping(
+        self, value: dict[Any, Any], path: str, name: str, depth: int, inside: Callable[[Any, Any], Any]
+    ) -> Any:
+        pairs = []
+        for key, part in value.items():
+            if isinstance(key, torch.Tensor):
+                raise UnsaveableError(path, _BY_IDENTITY.format("a tensor as a key"), "use its name as the key")
+            pairs.append([self.encode(key, f"{path}.keys()[{key!r}]", f"{name}/key", depth + 1), inside(part, key)])
+        kind = type(value)
+        if isinstance(value, collections.defaultdict):
+            factory = value.default_factory
+            if factory is not None and factory not in _FACTORIES.values():
+                known = ", ".join(_FACTORIES)
+                reason = f"the default of a defaultdict is a type out of {known}; {factory!r} has no plain form"
+                raise UnsaveableError(path, reason, "save `dict(value)`, and fill a new defaultdict with it")
+            return _tag(_DEFAULT, [None if factory is None else factory.__name__, pairs])
+        versions = getattr(value, "_metadata", None) if kind is collections.OrderedDict else None
+        if versions is not None:  # of a module's state_dict: by them `load_state_dict` knows older forms
+            return _tag(_STATE, [pairs, self.encode(versions, f"{path}._metadata", f"{name}/_metadata", depth + 1)])
+        return _tag(_MAPPINGS[kind], pairs)
+
+    def _unordered(self, value: set[Any] | frozenset[Any], path: str, name: str, depth: int) -> list[Any]:
+        """The members in the order of their plain forms: that of a set depends on PYTHONHASHSEED."""
+        if any(isinstance(one, torch.Tensor) for one in value):
+            raise UnsaveableError(path, _BY_IDENTITY.format("a tensor in a set"), "save a list")
+        parts = [self.encode(one, f"{path}[{one!r}]", f"{name}/member", depth + 1) for one in value]
+        return sorted(parts, key=lambda part: msgpack.packb(part, use_bin_type=True))
+
+    def _tensor(self, tensor: torch.Tensor, path: str, name: str) -> Any:
+        if tensor.grad_fn is not None:
+            raise UnsaveableError(path, "it is a tensor that is part of an autograd graph", "save `tensor.detach()`")
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            kind = type(tensor)
+            reason = f"a {kind.__module__}.{kind.__qualname__} would come back as a plain tensor"
+            if torch.nn.parameter.is_lazy(tensor):
+                reason, hint = "it is a lazy parameter, which has no values yet", "pass a batch through the model first"
+            else:
+                hint = "save `tensor.as_subclass(torch.Tensor)`"
+            raise UnsaveableError(path, reason, hint)
+        if tensor.is_meta:
+            raise UnsaveableError(path, "a tensor on the device `meta` has no values")
+        if tensor.layout is torch.sparse_coo:
+            indices = self._tensor(tensor._indices(), f"{path}.indices", f"{name}/indices")
+            values = self._tensor(tensor._values().detach(), f"{path}.values", f"{name}/values")
+            whole = _tag(_SPARSE, [indices, values, list(tensor.shape), tensor.is_coalesced()])
+            return _tag(_PLACED, [whole, None, True]) if tensor.requires_grad else whole
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            what = "a quantised tensor" if tensor.is_quantized else f"a tensor of layout {tensor.layout}"
+            raise UnsaveableError(path, f"{what} has no plain form")
+        values = tensor.detach().resolve_conj().resolve_neg()
+        placement = placement_of(values)
+        plain = self._values(values if placement is None else without_repeats(values), name)
+        if placement is None and not tensor.requires_grad:
+            return plain
+        where = None if placement is None else [list(placement.shape), list(placement.stride), placement.offset]
+        return _tag(_PLACED, [plain, where, tensor.requires_grad])
+
+    def _values(self, tensor: torch.Tensor, name: str) -> Any:
+        """The form of a tensor by its values alone, in the order of its dimensions."""
+        device = str(tensor.device)
+        tensor = in_order(tensor)
+        if tensor.dtype not in _STORABLE:
+            host = tensor.cpu().contiguous()
+            raw = host.reshape(-1).view(torch.uint8).numpy().tobytes() if host.numel() else b""
+            return _tag(_RAW, [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), raw, device])
+        return _tag(_TENSOR, [self._tensors.file, self._tensors.add(name or "value", tensor), None, device])
+
+    def _numpy(self, value: Any, path: str, name: str, depth: int) -> Any:
+        if value.dtype.hasobject:
+            raise UnsaveableError(path, "a NumPy array of objects has no plain form")
+        if isinstance(value, numpy.ndarray) and type(value) not in (numpy.ndarray, numpy.memmap):
+            raise UnsaveableError(path, f"a {type(value).__qualname__} would come back as a plain array")
+        description = numpy.lib.format.dtype_to_descr(value.dtype)
+        if numpy.lib.format.descr_to_dtype(description) != value.dtype:
+            raise UnsaveableError(path, f"NumPy values of the type {value.dtype} have no plain form")
+        code = _ARRAY if isinstance(value, numpy.ndarray) else _SCALAR
+        array = numpy.asarray(value)
+        order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        plain = self.encode(description, f"{path}.dtype", name, depth + 1)
+        return _tag(code, [plain, list(array.shape), array.tobytes(order), order])
+
+
+_BY_IDENTITY = "{} is found again by being that very object, which no resume can keep"
+
+
+def _is_unicode(text: str) -> bool:
+    """False for text with half a character in it, as file names that are not UTF-8 have."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _advice(value: Any) -> str:
+    """What to save in the place of a value that has no plain form."""
+    if isinstance(value, enum.Enum):
+        return "save `member.name`, or `member.value`"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return "save `dataclasses.asdict(value)`"
+    if isinstance(value, tuple):
+        return "save `tuple(value)`" + (", or `value._asdict()`" if hasattr(value, "_asdict") else "")
+    if isinstance(value, Mapping):
+        return "save `dict(value)`"
+    if isinstance(value, torch.Generator):
+        return "save `generator.get_state()`"
+    if isinstance(value, numpy.random.Generator):
+        return "save `generator.bit_generator.state`"
+    if isinstance(value, random.Random):
+        return "save `generator.getstate()`"
+    for kind in (int, float, str, bytes, list, set):
+        if isinstance(value, kind):
+            return f"save `{kind.__name__}(value)`"
+    if callable(getattr(value, "state_dict", None)):
+        return "save `value.state_dict()`"
+    return "save numbers, text, lists, dicts, tensors or arrays that it can be made from again"
+
+
+def _tag(code: int, value: Any) -> msgpack.ExtType:
+    return msgpack.ExtType(code, msgpack.packb(value, use_bin_type=True))
+
+
+_MAPPINGS: dict[type, int] = {
+    dict: _PAIRS,
+    collections.Counter: _COUNTER,
+    collections.OrderedDict: _ORDERED,
+    collections.defaultdict: _DEFAULT,
+}
+_SEQUENCES: dict[type, tuple[int, Callable[[list[Any], Any], Any]]] = {
+    tuple: (_TUPLE, lambda parts, value: parts),
+    torch.Size: (_SIZE, lambda parts, value: parts),
+    collections.deque: (_DEQUE, lambda parts, value: [value.maxlen, parts]),
+}
+_SINGLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
+    complex: (_COMPLEX, lambda value: [value.real, value.imag]),
+    bytearray: (_BYTEARRAY, bytes),
+    torch.dtype: (_DTYPE, lambda value: str(value).removeprefix("torch.")),
+    torch.device: (_DEVICE, str),
+}
+_FACTORIES = {one.__name__: one for one in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
+
+
+def _read_tensor(value: Any, files: Mapping[str, Mapping[str, torch.Tensor]]) -> torch.Tensor:
+    file, key, stride, device = value
+    stored = files[file][key]
+    if stride is None:
+        fresh = stored.clone()
+    else:
+        fresh = torch.empty_strided(stored.shape, stride, dtype=stored.dtype)
+        fresh.copy_(stored)
+    return _on_device(fresh, device)
+
+
+def _read_placed(value: Any) -> torch.Tensor:
+    tensor, where, requires_grad = value
+    if where is not None:
+        shape, stride, offset = where
+        tensor = placed(tensor, Placement(tuple(shape), tuple(stride), offset))
+    return tensor.requires_grad_(requires_grad)  # type: ignore[no-any-return]
+
+
+def _read_raw(value: Any) -> torch.Tensor:
+    name, shape, raw, device = value
+    dtype = _DTYPES[name]
+    if len(raw) != math.prod(shape) * torch.empty(0, dtype=dtype).element_size():
+        raise ValueError("a tensor of another size than its bytes")
+    if not raw:
+        return torch.empty(shape, dtype=dtype)
+    return _on_device(torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype).reshape(shape), device)
+
+
+def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """On the device it came from where there is such a one; else it stays in host memory."""
+    wanted = torch.device(device)
+    if wanted.type == "cuda" and torch.cuda.is_available() and (wanted.index or 0) < torch.cuda.device_count():
+        return tensor.to(wanted)
+    return tensor
+
+
+def _read_array(value: Any) -> numpy.ndarray[Any, Any]:
+    description, shape, raw, *order = value
+    dtype = numpy.lib.format.descr_to_dtype(description)
+    if dtype.hasobject:
+        raise ValueError("an array of objects")
+    if len(raw) != math.prod(shape) * dtype.itemsize:
+        raise ValueError("an array of another size than its bytes")
+    memory = numpy.array(bytearray(raw))  # all bytes; a copy of an array leaves out those between its fields
+    return numpy.ndarray(shape, dtype, memory.data, order=order[0] if order else "C")
+
+
+def _read_default(value: Any) -> collections.defaultdict[Any, Any]:
+    factory, pairs = value
+    return collections.defaultdict(None if factory is None else _FACTORIES[factory], pairs)
+
+
+def _read_state(value: Any) -> collections.OrderedDict[Any, Any]:
+    pairs, versions = value
+    state = collections.OrderedDict(pairs)
+    state._metadata = versions  # type: ignore[attr-defined]
+    return state
+
+
+def _read_sparse(value: Any) -> torch.Tensor:
+    indices, values, shape, coalesced = value
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced, check_invariants=True)
+
+
+_Files = Mapping[str, Mapping[str, torch.Tensor]]
+_DECODERS: dict[int, Callable[[Any, _Files], Any]] = {
+    _TUPLE: lambda value, files: tuple(value),
+    _SET: lambda value, files: set(value),
+    _FROZENSET: lambda value, files: frozenset(value),
+    _COUNTER: lambda value, files: collections.Counter(dict(value)),
+    _ORDERED: lambda value, files: collections.OrderedDict(value),
+    _DEQUE: lambda value, files: collections.deque(value[1], maxlen=value[0]),
+    _PAIRS: lambda value, files: dict(value),
+    _BIG: lambda value, files: int.from_bytes(value, "big", signed=True),
+    _COMPLEX: lambda value, files: complex(*value),
+    _ARRAY: lambda value, files: _read_array(value),
+    _SCALAR: lambda value, files: _read_array(value)[()],
+    _TENSOR: _read_tensor,
+    _RAW: lambda value, files: _read_raw(value),
+    _SPARSE: lambda value, files: _read_sparse(value),
+    _SIZE: lambda value, files: torch.Size(value),
+    _DTYPE: lambda value, files: _DTYPES[value],
+    _TEXT: lambda value, files: value.decode("utf-8", "surrogatepass"),
+    _BYTEARRAY: lambda value, files: bytearray(value),
+    _DEFAULT: lambda value, files: _read_default(value),
+    _STATE: lambda value, files: _read_state(value),
+    _PLACED: lambda value, files: _read_placed(value),
+    _DEVICE: lambda value, files: torch.device(value),
+}

@@ -1,0 +1,102 @@
+"""The tree of a checkpoint, split over its files: one safetensors file per resource, one msgpack file for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import torch
+
+from graphtrain.storage.digest import combined
+from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.storage.tensor_files import checksums
+
+PROGRESS_FILE = "progress.msgpack"
+
+Tree = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A tree that is taken apart.
+
+    Attributes:
+        sections: section -> name -> msgpack bytes, in which tensors are referred to by file and name.
+        tensors: file -> tensors; those of the run, not copies.
+    """
+
+    sections: Mapping[str, Mapping[str, bytes]]
+    tensors: Mapping[str, Tensors]
+
+    @property
+    def packed(self) -> bytes:
+        """Everything but the tensors, as the content of one file."""
+        packed: bytes = msgpack.packb(self.sections)
+        return packed
+
+    @property
+    def files(self) -> list[Tensors]:
+        """The files of tensors that hold any."""
+        return [one for one in self.tensors.values() if one.named]
+
+    def digest(self) -> str:
+        """A hash of everything in it (SHA-256, hexadecimal)."""
+        return combined(self.packed, checksums(self.files))
+
+    def with_section(self, name: str, parts: Mapping[str, Any]) -> Split:
+        """The same with another section in the place of one, which is not `resources`."""
+        other = split({name: parts})
+        tensors = {file: one for file, one in self.tensors.items() if file != name}
+        return Split({**self.sections, **other.sections}, {**tensors, **other.tensors})
+
+
+def split(tree: Tree) -> Split:
+    """Take a tree of sections apart.
+
+    The parts of the section `resources` have a file each, under their own names; every other section has one.
+
+    Raises:
+        UnsaveableError: something has no plain form; its path is named.
+    """
+    sections: dict[str, Mapping[str, bytes]] = {}
+    files: dict[str, Tensors] = {}
+    for section, parts in tree.items():
+        packed: dict[str, bytes] = {}
+        for name, value in sorted(parts.items()):  # not in the order in which a graph or a `setup` happens to have them
+            file = name if section == "resources" and name not in tree else section
+            tensors = files.setdefault(file, Tensors(file))
+            packed[name] = _pack_part(value, section, name, tensors)
+        sections[section] = packed
+    return Split(sections, files)
+
+
+def _pack_part(value: Any, section: str, name: str, tensors: Tensors) -> bytes:
+    if section == "resources":
+        return pack(value, name, tensors)
+    return pack({name: value}, section, tensors)
+
+
+def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:
+    """The tree that `split` took apart.
+
+    Raises:
+        ValueError: the bytes are no such tree.
+    """
+    try:
+        packed = msgpack.unpackb(data)
+        return {
+            section: {
+                name: unpack(part, files) if section == "resources" else unpack(part, files)[name]
+                for name, part in parts.items()
+            }
+            for section, parts in packed.items()
+        }
+    except (msgpack.UnpackException, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a checkpoint's tree: {error!r}") from error
+
+
+def tree_digest(tree: Tree) -> str:
+    """SHA-256 (hexadecimal) of everything in a tree: equal digests mean bitwise equal state."""
+    return split(tree).digest()

@@ -1,1 +1,0 @@
-"""The text form of graphs: TOML in and out, overlays, and canonical JSON."""

@@ -1,0 +1,484 @@
+"""Sound rewirings: what people do with a training procedure, as graphs of which nothing is to be said.
+
+The kinds are stand-ins: they declare what a real one would, and count their visits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from graphtrain import Graph, Node, Trigger, progress
+from tests.checks.corpus import EVALUATE, FIT, bound, plain, tiny, undeclared
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A graph of which nothing is to be said.
+
+    Attributes:
+        title: the technique.
+        graph: makes it.
+        resources: the names of those it needs beyond the usual ones; an optimizer each, unless given.
+        visited: nodes that a run of some hundred transitions passes.
+    """
+
+    title: str
+    graph: Callable[[], Graph]
+    visited: str
+    resources: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+def optimizer_of_its_own() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+
+
+def optimizers(*names: str) -> dict[str, Callable[[], Any]]:
+    return dict.fromkeys(names, optimizer_of_its_own)
+
+
+# --- stand-ins ------------------------------------------------------------------------------------------------------
+
+
+def _nothing() -> None: ...
+
+
+def _on_model(model: Any) -> None: ...
+
+
+def _on_batch(model: Any, batch: Any) -> float:
+    return 1.0
+
+
+class Often:
+    """Something that is done now and then."""
+
+    every: Trigger = Trigger("2 steps")
+
+    def __call__(self) -> None: ...
+
+
+class SomePasses:
+    """A backward pass, now and then."""
+
+    every: Trigger = Trigger("2 d_steps")
+
+    def __call__(self, model: Any, batch: Any) -> None: ...
+
+
+class Chunks:
+    """Go through a sequence in three chunks."""
+
+    length: int = 3
+
+    chunk: int = progress(0)
+    last: bool = progress(False)
+
+    def __call__(self, batch: Any) -> Any:
+        self.chunk = self.chunk % self.length + 1
+        self.last = self.chunk == self.length
+        return batch
+
+
+class Folds:
+    """Give each fold's data in turn."""
+
+    folds: int = 2
+
+    fold: int = progress(0)
+
+    def __call__(self, data: Any) -> tuple[Any, Any]:
+        self.fold += 1
+        return data[self.fold :], data[: self.fold]
+
+
+class Minibatches:
+    """Go through a buffer some times."""
+
+    epochs: int = 2
+
+    drawn: int = progress(0)
+    finished: bool = progress(False)
+
+    def __call__(self, rollout: Any) -> Any:
+        self.drawn = self.drawn % (self.epochs * 2) + 1
+        self.finished = self.drawn == self.epochs * 2
+        return rollout
+
+
+class Judge:
+    """Count the rounds that were no better."""
+
+    bad_rounds: int = progress(0)
+
+    def __call__(self, metrics: Any) -> int:
+        self.bad_rounds += 1
+        return self.bad_rounds
+
+
+class Labelled:
+    """Ask for labels."""
+
+    labels: int = progress(0)
+
+    def __call__(self, model: Any) -> None:
+        self.labels += 10
+
+
+class Inner:
+    """A backward pass of an inner loop."""
+
+    passes: int = progress(0)
+
+    def __call__(self, model: Any, batch: Any) -> None:
+        self.passes += 1
+
+
+def _augmented(batch: Any) -> Any:
+    return batch
+
+
+def _teach(model: Any, teacher: Any, batch: Any) -> float:
+    return 1.0
+
+
+def _rollout(model: Any) -> Any:
+    return torch.zeros(2)
+
+
+def _finite(loss: Any) -> int:
+    return 1
+
+
+def _read_stream(stream: Any) -> None: ...
+
+
+def _plateau(metrics: Any) -> None: ...
+
+
+def _with_optimizer(optimizer: Any) -> None: ...
+
+
+def _made(name: str, function: Any, **declared: Any) -> Any:
+    return undeclared(name, function, **declared).implementation
+
+
+def _kind(name: str) -> Any:
+    function, declared = _KINDS[name]
+    return _made(name, type(name.title(), (function,), dict(vars(function))) if isinstance(function, type) else
+                 _copied(function), **declared)  # fmt: skip
+
+
+def _copied(function: Any) -> Any:
+    import types
+
+    copied = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    copied.__annotations__, copied.__module__ = dict(function.__annotations__), function.__module__
+    return copied
+
+
+_KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ema": (_on_model, {}),
+    "often": (Often, {}),
+    "perturb": (_nothing, {"effects": ("use", "zero_grad")}),
+    "own_backward": (_on_batch, {"effects": "backward", "writes": "loss"}),
+    "lbfgs": (_on_batch, {"effects": ("zero_grad", "backward", "step"), "writes": "loss"}),
+    "some_passes": (SomePasses, {"effects": "backward"}),
+    "chunks": (Chunks, {"writes": "chunk"}),
+    "chunk_batch": (lambda model, chunk: None, {"effects": "backward"}),
+    "folds": (Folds, {"writes": ("train_data", "val_data")}),
+    "rollout": (_rollout, {"writes": "rollout"}),
+    "minibatches": (Minibatches, {"writes": "minibatch"}),
+    "ppo_batch": (lambda model, minibatch: None, {"effects": "backward"}),
+    "clip_value": (_nothing, {"effects": "clip"}),
+    "unscale": (_nothing, {"effects": "unscale"}),
+    "scaled_step": (_nothing, {"effects": "step"}),
+    "judge": (Judge, {"writes": "bad_rounds"}),
+    "query": (Labelled, {}),
+    "inner": (Inner, {"effects": "backward"}),
+    "augment": (_augmented, {"writes": "batch"}),
+    "distill": (_teach, {"effects": "backward", "writes": "loss"}),
+    "is_finite": (_finite, {"writes": "finite"}),
+    "open_stream": (_nothing, {"writes": "stream", "transient": "stream"}),
+    "read_stream": (_read_stream, {}),
+    "plateau": (_plateau, {}),
+    "look_at_gradients": (_with_optimizer, {}),
+}
+
+
+def add(graph: Graph, name: str, kind: str | None = None, **where: Any) -> Graph:
+    return graph.insert(name, _kind(kind or name), **where)
+
+
+def node_of(kind: str, **more: Any) -> Node:
+    made = undeclared_kind(kind)
+    return Node(kind, kind, kind=made, **more)
+
+
+def undeclared_kind(name: str) -> Any:
+    from graphtrain.kind import kind_of
+
+    return kind_of(_kind(name))
+
+
+def of(kind: str, optimizer: str | tuple[str, ...] | None = None, shipped: bool = False, **more: Any) -> Node:
+    """A node of a kind, for an optimizer."""
+    reads = {**more.pop("reads", {}), **({"optimizer": optimizer} if optimizer is not None else {})}
+    return Node(kind, kind, more, reads, kind=None if shipped else undeclared_kind(kind))
+
+
+def shipped(kind: str, optimizer: str | tuple[str, ...] | None = None, **more: Any) -> Node:
+    return of(kind, optimizer, shipped=True, **more)
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------------
+
+SHORT = FIT.set("finish", after="2 epochs")
+DONE = {"done": "next_batch.last"}
+
+
+def dropping() -> Graph:
+    return (
+        SHORT.guard("window_complete", "accumulate.count >= accumulate.every")
+        .guard("accumulation_reached", "window_complete")
+        .guard("window_dropped", "accumulate.count > 0 and window_cut")
+        .insert("discard")
+        .connect("accumulate", "discard", when="window_dropped", first=False)
+        .connect("discard", "decide")
+        .set("accumulate", every=4)
+    )
+
+
+def periodic(hub: Graph, name: str, use: Any = None, **parameters: Any) -> Graph:
+    """A further activity at the hub: one edge out, one edge back."""
+    return (
+        hub.insert(name, use, **parameters)
+        .guard(f"{name}_due", f"{name}.due")
+        .connect("decide", name, when=f"{name}_due")
+        .connect(name, "decide")
+    )
+
+
+def two_validations() -> Graph:
+    second = {"graph": EVALUATE.set("begin_evaluation", split="other"), "reads": {"val_data": "other_data"}}
+    return periodic(SHORT.set("validate", every="2 steps"), "validate_other", every="3 steps", **second)
+
+
+def sam() -> Graph:
+    graph = add(SHORT, "perturb", after="clip")
+    return graph.insert("second_batch", "train_batch", after="perturb").insert(
+        "second_clip", "clip", after="second_batch"
+    )
+
+
+def gan(trigger: bool) -> Graph:
+    g_batch = of("some_passes", "g", every="2 d_steps") if trigger else of("own_backward", "g")
+    nodes = {
+        "next_batch": "next_batch",
+        "d_batch": of("own_backward", "d"),
+        "d_step": shipped("step", "d"),
+        "d_zero": shipped("zero_grad", "d"),
+        "g_batch": g_batch,
+        "g_step": shipped("step", "g"),
+        "g_zero": shipped("zero_grad", "g"),
+        "finish": shipped("finish", after="3 epochs"),
+    }
+    edges = {
+        "next_batch": ["d_batch"],
+        "d_batch": ["d_step"],
+        "d_step": ["d_zero"],
+        "d_zero": ["g_batch if g_due", "finish"] if trigger else ["g_batch"],
+        "g_batch": ["g_step"],
+        "g_step": ["g_zero"],
+        "g_zero": ["finish"],
+        "finish": ["end if finished", "next_batch"],
+    }
+    guards = {"finished": "finish.due", **({"g_due": "g_batch.due"} if trigger else {})}
+    return tiny(nodes, edges, guards, units={"d_steps": "d_step.steps", "epochs": "next_batch.epochs"})
+
+
+def truncated() -> Graph:
+    graph = add(plain(), "chunks", before="train_batch").replace("train_batch", _kind("chunk_batch"))
+    return graph.guard("more", "not chunks.last").connect("zero_grad", "chunks", when="more")
+
+
+def folds() -> Graph:
+    nodes = {"next_fold": of("folds"), "train": SHORT}
+    return tiny(nodes, {"next_fold": ["train"], "train": ["end if done", "next_fold"]}, {
+        "done": "next_fold.fold >= next_fold.folds"})  # fmt: skip
+
+
+def ppo() -> Graph:
+    nodes = {
+        "rollout": of("rollout"),
+        "minibatches": of("minibatches"),
+        "ppo_batch": of("ppo_batch"),
+        "clip": shipped("clip", max_norm=0.5),
+        "step": "step",
+        "zero_grad": "zero_grad",
+        "finish": shipped("finish", after="12 steps"),
+    }
+    edges = {
+        "rollout": ["minibatches"],
+        "minibatches": ["ppo_batch"],
+        "ppo_batch": ["clip"],
+        "clip": ["step"],
+        "step": ["zero_grad"],
+        "zero_grad": ["finish if buffer_used", "minibatches"],
+        "finish": ["end if finished", "rollout"],
+    }
+    guards = {"buffer_used": "minibatches.finished", "finished": "finish.due"}
+    return tiny(nodes, edges, guards, units={"steps": "step.steps"})
+
+
+def half_precision() -> Graph:
+    graph = add(SHORT.set("clip", max_norm=1.0), "unscale", before="clip")
+    return graph.replace("step", _kind("scaled_step")).clock("steps", "step.runs")
+
+
+def several_by_hand() -> Graph:
+    nodes = {"next_batch": "next_batch", "lbfgs": of("lbfgs", ("a", "b"))}
+    return tiny(nodes, {"next_batch": ["lbfgs"], "lbfgs": ["end if done", "next_batch"]}, DONE)
+
+
+def maml() -> Graph:
+    inner = tiny(
+        {
+            "inner": of("inner", "fast"),
+            "inner_step": shipped("step", "fast"),
+            "inner_zero": shipped("zero_grad", "fast"),
+        },
+        {"inner": ["inner_step"], "inner_step": ["inner_zero"], "inner_zero": ["end if adapted", "inner"]},
+        {"adapted": "inner.passes >= 3"},
+    )
+    graph = bound("slow train_batch step zero_grad")(plain())
+    return graph.insert("adapt", "choice", before="train_batch").set("adapt", graph=inner)
+
+
+def stopping_early(by: str) -> Graph:
+    graph = add(SHORT, "judge", after="validate")
+    if by == "slot":
+        return graph.guard("spent", "bad_rounds >= 2 and accumulate.count == 0").connect("judge", "end", when="spent")
+    return graph.guard("finished", "(finish.due or next_batch.empty or judge.bad_rounds > 1) and accumulate.count == 0")
+
+
+def alternating() -> Graph:
+    nodes: dict[str, Any] = {"next_batch": "next_batch"}
+    edges = {"next_batch": ["a_batch if even", "b_batch"], "go_on": ["end if done", "next_batch"]}
+    for name in "ab":
+        nodes |= {f"{name}_batch": of("own_backward", name), f"{name}_step": shipped("step", name)}
+        nodes |= {f"{name}_zero": shipped("zero_grad", name)}
+        edges |= {f"{name}_batch": [f"{name}_step"], f"{name}_step": [f"{name}_zero"], f"{name}_zero": ["go_on"]}
+    nodes["go_on"] = "choice"
+    return tiny(nodes, edges, {"even": "next_batch.batches % 2 == 0", "done": "next_batch.epoch == 1"})
+
+
+def without_bad_losses() -> Graph:
+    graph = add(SHORT, "is_finite", between=("train_batch", "accumulate")).insert("discard").guard("bad", "finite != 1")
+    return graph.connect("is_finite", "discard", when="bad").connect("discard", "decide")
+
+
+def warm_up() -> Graph:
+    return tiny(
+        {"warm_up": FIT.set("finish", after="2 steps"), "train": SHORT}, {"warm_up": ["train"], "train": ["end"]}
+    )
+
+
+def update_nested() -> Graph:
+    update = tiny({"clip": "clip", "step": "step", "zero_grad": "zero_grad"},
+                  {"clip": ["step"], "step": ["zero_grad"], "zero_grad": ["end"]})  # fmt: skip
+    graph = SHORT.redirect("accumulate", "clip", "zero_grad").remove("clip").remove("step")
+    graph = graph.clock("steps", "zero_grad.runs")
+    return replace(graph, nodes={**graph.nodes, "zero_grad": Node("zero_grad", "nested", body=update)})
+
+
+def active_learning() -> Graph:
+    return tiny({"train": SHORT, "query": of("query")}, {"train": ["query"], "query": ["end if enough", "train"]}, {
+        "enough": "query.labels >= 20"})  # fmt: skip
+
+
+def sanity_pass() -> Graph:
+    graph = SHORT.nest("sanity", EVALUATE.set("next_batch", limit=1)).connect("sanity", "decide")
+    return replace(graph, start="sanity")
+
+
+def curriculum() -> Graph:
+    graph = add(plain(), "often", after="zero_grad").clock("steps", "step.steps")
+    return graph
+
+
+SOUND = [
+    Sound("a window", lambda: SHORT.set("accumulate", every=4), "accumulate step"),
+    Sound("carried windows", lambda: SHORT.guard("window_cut", "finish.due").set("accumulate", every=4), "step"),
+    Sound("a short window thrown away", dropping, "discard"),
+    Sound("a window complete by its count alone",
+          lambda: SHORT.guard("window_complete", "accumulate.every <= accumulate.count")
+          .guard("accumulation_reached", "window_complete or (0 < accumulate.count < 99 and window_cut)"), "step"),
+    Sound("a window by the number of the batch", lambda: SHORT.guard(
+        "window_complete", "accumulate.count >= accumulate.every or next_batch.batches % 2 == 0"), "step"),
+    Sound("EMA after the step", lambda: add(SHORT, "ema", after="step"), "ema"),
+    Sound("EMA now and then", lambda: add(SHORT, "ema", "often", after="step"), "ema"),
+    Sound("SWA after each epoch", lambda: add(SHORT, "swa", "ema", after="end_epoch"), "swa"),
+    Sound("two loggers", lambda: periodic(SHORT, "log_often", "log", every="1 steps"), "log_often"),
+    Sound("two validations with data of their own", two_validations, "validate validate_other",
+          {"other_data": lambda: [torch.ones(2, 2)] * 2}),
+    Sound("a validation four times an epoch", lambda: SHORT.set("validate", every="0.25 epochs"), "validate"),
+    Sound("a validation on other data", lambda: SHORT.set("validate", reads={"val_data": "train_data"}), "validate"),
+    Sound("a sanity pass", sanity_pass, "sanity"),
+    Sound("no validation", lambda: SHORT.remove("validate"), "step"),
+    Sound("no checkpoints", lambda: SHORT.remove("checkpoint"), "step"),
+    Sound("a checkpoint after each validation",
+          lambda: replace(SHORT.redirect("validate", "decide", "checkpoint").disconnect("decide", "checkpoint").set(
+              "checkpoint", every="1 batches"), allow=("G209",)), "checkpoint"),
+    Sound("an end by steps or epochs", lambda: FIT.set("finish", after=["2 epochs", "4 steps"]), "finish"),
+    Sound("SAM", sam, "perturb second_batch"),
+    Sound("LBFGS in one node", lambda: plain().replace("train_batch", _kind("lbfgs")).remove("step").replace(
+        "zero_grad", "choice"),
+          "train_batch"),
+    Sound("a GAN with two critic steps", lambda: gan(trigger=True), "d_step g_step", optimizers("g", "d")),
+    Sound("a GAN in turn", lambda: gan(trigger=False), "d_step g_step", optimizers("g", "d")),
+    Sound("truncated BPTT", truncated, "chunks step"),
+    Sound("k-fold around fit", folds, "train", {"data": lambda: [torch.ones(2, 2)] * 4}),
+    Sound("PPO", ppo, "rollout ppo_batch step"),
+    Sound("distillation", lambda: SHORT.replace("train_batch", _kind("distill")), "train_batch",
+          {"teacher": lambda: torch.nn.Linear(2, 2)}),
+    Sound("clipping by value", lambda: SHORT.replace("clip", _kind("clip_value")), "clip"),
+    Sound("clipping by value and norm", lambda: add(SHORT.set("clip", max_norm=1.0), "clip_value", after="clip"),
+          "clip_value clip"),
+    Sound("half precision with a scaler", half_precision, "unscale step"),
+    Sound("two optimizers by hand in one node", several_by_hand, "lbfgs", optimizers("a", "b")),
+    Sound("two optimizers that go together",
+          lambda: _listed(SHORT), "step zero_grad", optimizers("a", "b")),
+    Sound("MAML", maml, "adapt/inner step", optimizers("fast", "slow")),
+    Sound("early stopping by a slot", lambda: stopping_early("slot"), "judge"),
+    Sound("early stopping by progress", lambda: stopping_early("field"), "judge"),
+    Sound("a warm-up nested", warm_up, "warm_up/step train/step"),
+    Sound("a warm-up of the learning rate", lambda: add(SHORT, "warm_up", "look_at_gradients", before="step"),
+          "warm_up"),
+    Sound("alternating optimizers", alternating, "a_step b_step", optimizers("a", "b")),
+    Sound("a pause at each step", lambda: SHORT.insert("pause", "choice", after="zero_grad"), "pause"),
+    Sound("a pause now and then", lambda: periodic(SHORT, "pause", _kind("often")), "pause"),
+    Sound("bad losses thrown away", without_bad_losses, "is_finite"),
+    Sound("augmentation", lambda: add(SHORT, "augment", between=("next_batch", "train_batch")), "augment"),
+    Sound("two losses in one step", lambda: add(SHORT, "second", "own_backward", after="train_batch"), "second"),
+    Sound("a look at the gradients", lambda: add(SHORT, "look_at_gradients", after="clip"), "look_at_gradients"),
+    Sound("a scheduler that reads metrics", lambda: add(SHORT, "plateau", after="validate"), "plateau"),
+    Sound("the update as a nested graph", update_nested, "zero_grad/step"),
+    Sound("active learning", active_learning, "train/step query"),
+    Sound("a stream opened and read at once", lambda: add(add(SHORT, "open_stream", after="train_batch"), "read_stream",
+                                                          after="open_stream"), "read_stream"),
+    Sound("the smallest training", plain, "step"),
+    Sound("the smallest training, and something now and then", curriculum, "step"),
+    Sound("other names", lambda: SHORT.rename("step", "update").rename("decide", "hub"), "update hub"),
+    Sound("clearing before the pass", lambda: plain(zero_grad=["train_batch"], next_batch=["zero_grad"], step=[
+            "end if done", "next_batch"]), "zero_grad"),
+]  # fmt: skip
+
+
+def _listed(graph: Graph) -> Graph:
+    for name in ("train_batch", "accumulate", "clip", "step", "zero_grad"):
+        graph = graph.set(name, reads={"optimizer": ["a", "b"]})
+    return graph

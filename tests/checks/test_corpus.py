@@ -1,0 +1,99 @@
+"""Each broken graph of the corpus raises exactly its codes, at their nodes; each sound one is silent."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+
+from graphtrain import Graph, Problem, Trainer
+from graphtrain.checks.codes import CODES
+from tests.checks.corpus import BROKEN, Broken
+from tests.checks.sound_graphs import SOUND, Sound
+
+
+def found_in(graph: Graph) -> tuple[str, ...]:
+    """Code and place of every problem."""
+    return tuple(f"{one.code} {thing_of(one)}" for one in graph.check())
+
+
+def thing_of(problem: Problem) -> str:
+    """Where a problem is in the graph, without file and line."""
+    return re.sub(r"^\w+(\.toml)?(:\d+)? (?=[\w/]+(\.|$))", "", problem.where)
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.title)
+def test_a_broken_graph_raises_exactly_its_codes(broken: Broken) -> None:
+    assert Counter(found_in(broken.graph())) == Counter(broken.expected)
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.title)
+def test_every_message_says_what_is_wrong_and_what_to_do(broken: Broken) -> None:
+    for problem in broken.graph().check():
+        assert problem.code in CODES
+        assert problem.message and "{" not in problem.message
+        if problem.code >= "G303":
+            assert problem.hint
+        for first, second in pairwise(problem.path):
+            assert _leads(broken.graph(), first, second), (problem, first, second)
+
+
+def _leads(graph: Graph, first: str, second: str) -> bool:
+    """True if a path may go from one node to the next: by an edge, into a body, or out of one."""
+    if second.startswith(f"{first}/"):
+        return True
+    outer, slash, rest = first.partition("/")
+    if slash:
+        body = graph.nodes[outer].body
+        assert body is not None
+        if second.startswith(f"{outer}/"):
+            return _leads(body, rest, second.partition("/")[2])
+        return any(edge.target == "end" for edge in body.edges[rest.partition("/")[0]]) and (
+            second == outer or _leads(graph, outer, second)
+        )
+    return any(edge.target == second for edge in graph.edges[first])
+
+
+@pytest.mark.parametrize("sound", SOUND, ids=lambda one: one.title)
+def test_a_sound_rewiring_is_silent(sound: Sound) -> None:
+    assert sound.graph().check() == []
+    assert Graph.from_json(sound.graph().to_json()) == sound.graph()
+
+
+@pytest.mark.parametrize("sound", SOUND, ids=lambda one: one.title)
+def test_a_sound_rewiring_runs_to_its_end(sound: Sound) -> None:
+    """Sound is not only what the checks say: the graph is bound, and goes through its nodes."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    usual = {
+        "model": model,
+        "optimizer": optimizer,
+        "train_data": [torch.ones(2, 2)] * 5,
+        "val_data": [torch.ones(2, 2)] * 2,
+        "training_step": lambda model, batch: model(batch).square().mean(),
+    }
+    given = {name: make() for name, make in sound.resources.items()}
+    trainer = Trainer(sound.graph(), device="cpu", say=lambda line: None, **{**usual, **given})
+    visited = Counter([trainer.position])
+    for _ in range(3_000):
+        visited[trainer.advance()] += 1
+        if trainer.position == "end":
+            break
+    assert trainer.position == "end"
+    assert set(sound.visited.split()) <= set(visited), visited
+
+
+def test_the_corpus_is_broad() -> None:
+    assert len(BROKEN) >= 80 and len(SOUND) >= 40
+    assert len({one.title for one in SOUND}) == len(SOUND)
+    assert len({one.title for one in BROKEN}) == len(BROKEN)
+    places: dict[str, set[str]] = {}
+    for broken in BROKEN:
+        for one in broken.expected:
+            code, _, thing = one.partition(" ")
+            places.setdefault(code, set()).add(thing)
+    assert set(places) == set(CODES) - {"G301", "G302"}, "those two are asked when a trainer is made"
+    assert {code for code in places if code >= "G3" and len(places[code]) == 1} <= {"G306", "G412"}, places

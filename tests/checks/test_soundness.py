@@ -1,0 +1,470 @@
+"""A graph that checks clean behaves: random graphs, run by the engine, watched by a simulator that knows no checker.
+
+What is watched: no reader, and no guard, meets a slot that nobody wrote; no optimizer steps without fresh gradients, or
+loses some; and a run that does not end consumes data, or changes something that a guard reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import graphtrain.checks
+import graphtrain.checks.data_flow
+import graphtrain.checks.gradients
+import graphtrain.checks.loops
+import graphtrain.plan.facts
+import graphtrain.plan.flow
+from graphtrain import Edge, Graph, Node, Trainer, Trigger, progress
+from graphtrain.checks import check_graph
+from graphtrain.checks.codes import CODES
+from graphtrain.errors import GraphError, GuardError
+from graphtrain.guards.syntax import FieldOf, Name, parse, walk
+from graphtrain.kind import Kind
+from graphtrain.nodes.accumulate import Accumulate
+from graphtrain.plan.names import Scope
+from tests.checks.corpus import undeclared
+
+MOST = 160  # transitions of a run; the loops of these graphs are a few nodes long
+EXAMPLES = 900
+
+# --- kinds that do nothing but say so ---------------------------------------------------------------------------------
+
+missed: list[str] = []  # slots that were read and that nobody had written
+
+
+class Tick:
+    """Count visits."""
+
+    ticks: int = progress(0)
+
+    def __call__(self) -> None:
+        self.ticks += 1
+
+
+class TickAtTimes(Tick):
+    """Count visits, when due."""
+
+    every: Trigger = Trigger("2 batches")
+
+    def __call__(self) -> None:
+        self.ticks += 1
+
+
+class Fetch:
+    """Consume data."""
+
+    batches: int = progress(0)
+
+    def __call__(self) -> None:
+        self.batches += 1
+
+
+class Write:
+    """Write a number that is another each time."""
+
+    written: int = progress(0)
+
+    def __call__(self) -> int:
+        self.written += 1
+        return self.written
+
+
+def _read(value: Any) -> None:
+    if value is None:
+        missed.append("value")
+
+
+def _nothing() -> None: ...
+
+
+def _again() -> None: ...
+
+
+def _clip() -> None: ...
+
+
+def _step() -> None: ...
+
+
+def _clear() -> None: ...
+
+
+def _use() -> None: ...
+
+
+KINDS: dict[str, Kind] = {
+    "tick": undeclared("s_tick", Tick),
+    "at_times": undeclared("s_at_times", TickAtTimes),
+    "fetch": undeclared("s_fetch", Fetch),
+    "write": undeclared("s_write", Write, writes="value"),
+    "read": undeclared("s_read", _read),
+    "backward": undeclared("s_backward", _nothing, effects="backward"),
+    "clip": undeclared("s_clip", _clip, effects="clip"),
+    "step": undeclared("s_step", _step, effects="step"),
+    "zero_grad": undeclared("s_zero_grad", _clear, effects="zero_grad"),
+    "use": undeclared("s_use", _use, effects="use"),
+    "accumulate": undeclared("s_accumulate", type("Accumulate", (Accumulate,), dict(vars(Accumulate)))),
+}
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+# What people put in a row; a letter is a slot or an optimizer.
+ROWS = (
+    ("fetch",),
+    ("tick",),
+    ("at_times",),
+    ("write a", "read a"),
+    ("write b", "tick", "read b"),
+    ("backward p", "step p", "zero_grad p"),
+    ("backward q", "clip q", "step q", "zero_grad q"),
+    ("zero_grad p", "backward p", "clip p", "step p"),
+    ("backward q", "accumulate q", "step q", "zero_grad q", "tick"),
+    ("backward p", "use p", "zero_grad p"),
+)
+# And what they put there by mistake.
+MISTAKES = (
+    ("backward p", "step p", "clip p", "zero_grad p"),
+    ("backward q", "clip q", "backward q", "step q", "zero_grad q"),
+    ("backward p", "zero_grad p", "backward p", "step p", "zero_grad p"),
+    ("zero_grad q", "step q"),
+    ("backward p", "step p", "step p", "zero_grad p"),
+    ("tick", "write c", "tick"),
+)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, prefix: str = "") -> Graph:
+    """Rows of nodes one after the other and round again, with a few slips and short cuts."""
+    rows = draw(st.lists(st.sampled_from(ROWS), min_size=1, max_size=2 if prefix else 4, unique=True))
+    if draw(st.integers(0, 4)) == 0:
+        rows.insert(draw(st.integers(0, len(rows))), draw(st.sampled_from(MISTAKES)))
+    row = [word for one in rows for word in one]
+    if not prefix and draw(st.integers(0, 3)) == 0:
+        row.insert(draw(st.integers(0, len(row))), "nested")
+    for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
+        place, slip = draw(st.integers(0, len(row) - 1)), draw(st.sampled_from(("swap", "drop", "twice")))
+        if slip == "swap":
+            row[place - 1], row[place] = row[place], row[place - 1]
+        elif slip == "twice":
+            row.insert(place, row[place])
+        elif len(row) > 1:
+            del row[place]
+    row.append(draw(st.sampled_from(("tick", "tick", "fetch", "at_times"))))
+    nodes: dict[str, Node] = {}
+    for number, word in enumerate(row):
+        kind, _, letter = word.partition(" ")
+        name = f"{prefix}{kind}_{number}"
+        if kind == "nested":
+            nodes[name] = Node(name, "nested", body=draw(graphs("in_")))
+            continue
+        reads: dict[str, str] = {}
+        if kind in ("backward", "clip", "step", "zero_grad", "use", "accumulate"):
+            reads = {"optimizer": letter}
+        elif kind == "read":
+            reads = {"value": letter}
+        writes = {"value": letter} if kind == "write" else {}
+        nodes[name] = Node(name, KINDS[kind].name, {}, reads, writes, kind=KINDS[kind])
+    units = {"batches": f"{_of_kind(nodes, 'fetch')[0]}.batches"} if _of_kind(nodes, "fetch") else {}
+    if not units:  # no clock to count by: the node is always due
+        nodes = {
+            name: replace(one, use="s_tick", kind=KINDS["tick"]) if one.use == "s_at_times" else one
+            for name, one in nodes.items()
+        }
+    guards: dict[str, str] = {}
+    edges: dict[str, tuple[Edge, ...]] = {}
+    names = list(nodes)
+    for number, name in enumerate(names):
+        following = names[number + 1] if number + 1 < len(names) else names[0]
+        leaving = [Edge(following)]
+        if nodes[name].use == "s_accumulate" and draw(st.integers(0, 3)):
+            guards[f"open_{name}"] = f"{name}.count < 2" if draw(st.booleans()) else f"not {name}.count > 0"
+            target = names[-1] if draw(st.integers(0, 2)) else draw(st.sampled_from(names))
+            leaving.insert(0, Edge(target, f"open_{name}"))
+        elif number + 1 < len(names) and draw(st.sampled_from((False,) * 5 + (True,))):
+            guard = draw(st.sampled_from([f"leave_{name}", *guards]))
+            if guard not in guards:
+                guards[guard] = draw(expressions(nodes))
+            leaving.insert(0, Edge(draw(st.sampled_from([*names, "end"])), guard))
+            if draw(st.integers(0, 3)) == 0:  # wait here until it may go on
+                leaving[1] = Edge(name)
+        edges[name] = tuple(leaving)
+    guards["done"] = draw(expressions(nodes, ending=draw(st.integers(0, 3)) > 0))
+    edges[names[-1]] = (Edge("end", "done"), Edge(names[0]))
+    return Graph("random", names[0], nodes, edges, guards, units)
+
+
+def _of_kind(nodes: dict[str, Node], kind: str) -> list[str]:
+    return [name for name, node in nodes.items() if node.use == f"s_{kind}"]
+
+
+@st.composite
+def expressions(draw: st.DrawFn, nodes: dict[str, Node], *, ending: bool = False) -> str:
+    """A guard on counters, triggers, counts of passes or slots."""
+    counted = {"tick": "ticks", "fetch": "batches", "at_times": "ticks"}
+    ways = [f"{name}.{field} >= 3" for kind, field in counted.items() for name in _of_kind(nodes, kind)]
+    if not ending:
+        ways += [f"{name}.{field} % 2 == 1" for kind, field in counted.items() for name in _of_kind(nodes, kind)]
+        ways += [f"{name}.due" for name in _of_kind(nodes, "at_times")]
+        ways += [f"{name}.count {test}" for name in _of_kind(nodes, "accumulate") for test in ("> 0", "== 0", "> 1")]
+        ways += [f"{node.writes['value']} > 2" for node in nodes.values() if node.use == "s_write"]
+        ways += [f"{name}.every > 1" for name in _of_kind(nodes, "accumulate")]
+    first = draw(st.sampled_from(sorted(set(ways))))
+    return first if draw(st.booleans()) else f"{first} and {draw(st.sampled_from(sorted(set(ways))))}"
+
+
+# --- watching -------------------------------------------------------------------------------------------------------
+
+
+class Gradients:
+    """The backward passes that each optimizer's gradients hold, by number; and what was done with each."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.held: dict[str, list[int]] = {}
+        self.clipped: set[int] = set()
+        self.used: set[int] = set()
+        self.faults: list[str] = []
+
+    def act(self, effect: str, optimizer: str) -> None:
+        held = self.held.setdefault(optimizer, [])
+        unused = [one for one in held if one not in self.used]
+        match effect:
+            case "backward":
+                if len(unused) < len(held):
+                    self.faults.append("added to used")
+                if self.clipped & set(unused):
+                    self.faults.append("added to clipped")
+                self.passes += 1
+                held.append(self.passes)
+            case "clip":
+                if held and not unused:
+                    self.faults.append("clipped after the step")
+                self.clipped.update(held)
+            case "step":
+                if not unused:
+                    self.faults.append("stepped twice" if held else "stepped without")
+                self.used.update(held)
+            case "use":
+                self.used.update(held)
+            case "zero_grad":
+                if unused:
+                    self.faults.append("cleared unused")
+                held.clear()
+
+    def end(self) -> None:
+        if any(one not in self.used for held in self.held.values() for one in held):
+            self.faults.append("ended with unused")
+
+
+@dataclass
+class Run:
+    """What a run did: its faults, how long it was, and whether it ended."""
+
+    faults: set[str]
+    length: int
+    ended: bool
+
+
+def watched(graph: Graph) -> Run:
+    """Run a graph, whatever its problems of paths are, and watch it."""
+    trainer = Trainer(replace(graph, allow=tuple(CODES)), device="cpu", say=lambda line: None)
+    nodes = _flat(graph)
+    asked = _asked(graph)
+    gradients = Gradients()
+    faults: set[str] = set()
+    missed.clear()
+    seen: set[tuple[Any, ...]] = set()
+    length = 0
+    while trainer.position != "end" and length < MOST:
+        position = trainer.position
+        here = (position, *(repr(trainer.read(one)) for one in asked))
+        if here in seen:
+            faults.add("goes round for ever")
+            break
+        seen.add(here)
+        runs = trainer.read(f"{position}.runs")
+        node = nodes[position]
+        try:
+            trainer.advance()
+        except GuardError:  # a guard compared nothing with a number
+            faults.add("unwritten")
+            break
+        length += 1
+        if node.body is None and trainer.read(f"{position}.runs") > runs:
+            assert node.kind is not None
+            for effect in node.kind.effects:
+                gradients.act(effect, str(node.reads["optimizer"]))
+            if node.use == "s_fetch":
+                seen.clear()
+    if trainer.position == "end":
+        gradients.end()
+    return Run(faults | set(gradients.faults) | {"unwritten" for _ in missed}, length, trainer.position == "end")
+
+
+def _flat(graph: Graph, prefix: str = "") -> dict[str, Node]:
+    found: dict[str, Node] = {}
+    for name, node in graph.nodes.items():
+        found[prefix + name] = node
+        if node.body is not None:
+            found |= _flat(node.body, f"{prefix}{name}/")
+    return found
+
+
+def _asked(graph: Graph) -> list[str]:
+    """Every field and slot that a guard reads; of what is due, how far its clock is and when it last fired."""
+    found: set[str] = set()
+    for scope in Scope(graph).with_inner():
+        for text in scope.graph.guards.values():
+            for one in walk(parse(text)):
+                if isinstance(one, Name):
+                    found.add(scope.slot_path(one.name))
+                elif isinstance(one, FieldOf):
+                    found.add(f"{scope.path}{one.node}.{one.field}")
+                    if one.field == "due":
+                        found |= {
+                            f"{scope.path}{one.node}.runs",
+                            *(scope.path + unit for unit in scope.graph.units.values()),
+                        }
+    return sorted(found)
+
+
+# --- the property ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def examples() -> list[tuple[Graph, Run]]:
+    """Random graphs whose names are right, each with what its run did."""
+    found: list[tuple[Graph, Run]] = []
+
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(graphs())
+    def collect(graph: Graph) -> None:
+        problems = check_graph(graph)
+        if any(one.code < "G3" for one in problems):
+            return
+        try:
+            run = watched(graph)
+        except GraphError as error:  # a slot that nobody writes at all is a resource, and nobody supplies it
+            assert {one.code for one in error.problems} == {"G301"}
+            return
+        assert problems or not run.faults, (run, graph.to_toml())
+        found.append((graph, run))
+
+    collect()
+    return [*found, *((graph, watched(graph)) for graph in (asked_again(), waiting()))]
+
+
+def by_hand(kinds: dict[str, str], **more: Any) -> Graph:
+    """A graph of the kinds above."""
+    nodes = {name: Node(name, KINDS[kind].name, kind=KINDS[kind]) for name, kind in kinds.items()}
+    return Graph("by_hand", next(iter(kinds)), nodes, **more)
+
+
+def asked_again() -> Graph:
+    """A guard that is asked twice, and answers otherwise the second time: a reader is met before the writer."""
+    return by_hand(
+        {"first": "tick", "second": "tick", "early": "read", "writer": "write", "late": "read"},
+        edges={
+            "first": (Edge("second", "new"), Edge("end")),
+            "second": (Edge("writer", "new"), Edge("early")),
+            "early": (Edge("writer"),),
+            "writer": (Edge("late"),),
+            "late": (Edge("end"),),
+        },
+        guards={"new": "second.ticks == 0"},
+    )
+
+
+def waiting() -> Graph:
+    """A node that waits for its own visits, and is not due."""
+    return by_hand(
+        {"fetch": "fetch", "wait": "at_times"},
+        edges={"fetch": (Edge("wait"),), "wait": (Edge("end", "waited"), Edge("wait"))},
+        guards={"waited": "wait.ticks >= 3"},
+        units={"batches": "fetch.batches"},
+    )
+
+
+def test_a_graph_that_checks_clean_does_no_harm(examples: list[tuple[Graph, Run]]) -> None:
+    seen: Counter[str] = Counter()
+    for graph, run in examples:
+        problems = check_graph(graph)
+        assert problems or not run.faults
+        seen["clean"] += not problems
+        seen["clean and ended"] += not problems and run.ended
+        seen["clean and long"] += not problems and run.length > 20
+        seen["clean with a body"] += not problems and any(node.body is not None for node in graph.nodes.values())
+        seen["clean and training"] += not problems and any(node.use == "s_step" for node in graph.nodes.values())
+        for fault in run.faults:
+            seen[fault] += 1
+    assert seen["clean"] > 0.2 * len(examples) > 40, seen
+    assert min(seen[word] for word in ("clean and ended", "clean and long", "clean with a body")) > 15, seen
+    assert seen["clean and training"] > 40, seen
+    faults = ("unwritten", "goes round for ever", "added to used", "added to clipped", "clipped after the step",
+              "stepped twice", "stepped without", "cleared unused", "ended with unused")  # fmt: skip
+    assert all(seen[fault] for fault in faults), seen
+
+
+def test_most_that_is_refused_would_have_done_harm(examples: list[tuple[Graph, Run]]) -> None:
+    """Warnings aside; the rest could do harm on a path that this run did not take."""
+    refused = [run for graph, run in examples if any(one.severity == "error" for one in check_graph(graph))]
+    assert sum(bool(run.faults) for run in refused) > 0.5 * len(refused)
+
+
+# What a mutation of the checks does, and the faults that then come through.
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _no_rule(effect: str, *states: str) -> Patch:
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        rules = graphtrain.checks.gradients._RULES
+        for state in states:
+            key: Any = (effect, state)
+            monkeypatch.setitem(rules, key, (rules[key][0], None))
+
+    return patch
+
+
+def _attribute(thing: Any, name: str, value: Any) -> Patch:
+    return lambda monkeypatch: monkeypatch.setattr(thing, name, value)
+
+
+def _never(*arguments: Any, **more: Any) -> list[Any]:
+    return []
+
+
+MUTATIONS: dict[str, tuple[Patch, str]] = {
+    "a step without gradients": (_no_rule("step", "clean"), "stepped without"),
+    "a second step": (_no_rule("step", "used"), "stepped twice"),
+    "adding to used": (_no_rule("backward", "used"), "added to used"),
+    "adding to clipped": (_no_rule("backward", "clipped"), "added to clipped"),
+    "clearing unused": (_no_rule("zero_grad", "fresh", "clipped"), "cleared unused"),
+    "clipping late": (_no_rule("clip", "used"), "clipped after the step"),
+    "no automaton": (_attribute(graphtrain.checks.gradients._Automaton, "problems", _never), "ended with unused"),
+    "no data flow": (_attribute(graphtrain.checks.data_flow, "_unwritten", _never), "unwritten"),
+    "guards read no slots": (
+        _attribute(graphtrain.checks.data_flow.Slots, "guards_read", lambda *_: 0), "unwritten"),
+    "no loops": (_attribute(graphtrain.checks, "check_loops", _never), "goes round for ever"),
+    "counting is progress": (
+        _attribute(graphtrain.checks.loops._Loops, "_without_counting", _never), "goes round for ever"),
+    "no node is skipped": (
+        _attribute(graphtrain.plan.flow, "can_be_skipped", lambda *_: False), "goes round for ever"),
+    "nothing is forgotten": (_attribute(graphtrain.plan.facts, "changers", lambda *_: set()), "unwritten"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_check_that_lacks_a_rule_is_found_out(
+    name: str, examples: list[tuple[Graph, Run]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, fault = MUTATIONS[name]
+    patch(monkeypatch)
+    through = [run for graph, run in examples if run.faults and not check_graph(graph)]
+    assert any(fault in run.faults for run in through)

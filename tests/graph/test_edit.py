@@ -1,0 +1,375 @@
+"""The verbs: what each changes, what it leaves alone, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphtrain import Edge, EditError, Graph, GraphtrainError, Trigger, node
+from graphtrain.graph.edit import rename_in_expression
+
+FIT = Graph.load("fit")
+EVALUATE = Graph.load("evaluate")
+
+
+def leaving(graph: Graph, source: str) -> list[str]:
+    return [str(edge) for edge in graph.edges[source]]
+
+
+def changed_edges(graph: Graph, base: Graph = FIT) -> set[str]:
+    return {source for source in {**graph.edges, **base.edges} if graph.edges.get(source) != base.edges.get(source)}
+
+
+def test_insert_after_takes_the_edges_over() -> None:
+    graph = FIT.insert("pause", "choice", after="accumulate")
+    assert leaving(graph, "accumulate") == ["pause"]
+    assert leaving(graph, "pause") == ["clip if accumulation_reached", "decide"]
+    assert changed_edges(graph) == {"accumulate", "pause"}
+    assert graph.nodes["pause"].use == "choice"
+
+
+def test_insert_before_takes_all_predecessors() -> None:
+    graph = FIT.insert("pause", "choice", before="next_batch")
+    assert leaving(graph, "begin_epoch") == ["pause"]
+    assert leaving(graph, "decide")[-1] == "pause"
+    assert leaving(graph, "pause") == ["next_batch"]
+    assert changed_edges(graph) == {"begin_epoch", "decide", "pause"}
+
+
+def test_insert_before_the_start_moves_the_start() -> None:
+    assert FIT.insert("hello", "choice", before="decide").start == "hello"
+    assert FIT.insert("hello", "choice", before="step").start == "decide"
+
+
+def test_insert_before_the_end() -> None:
+    graph = FIT.insert("goodbye", "choice", before="end")
+    assert leaving(graph, "finish") == ["goodbye if finished", "decide"]
+    assert leaving(graph, "goodbye") == ["end"]
+    assert changed_edges(graph) == {"finish", "goodbye"}
+
+
+def test_insert_between_keeps_guard_and_priority() -> None:
+    graph = FIT.insert("pause", "choice", between=("accumulate", "clip"))
+    assert leaving(graph, "accumulate") == ["pause if accumulation_reached", "decide"]
+    assert leaving(graph, "pause") == ["clip"]
+    assert changed_edges(graph) == {"accumulate", "pause"}
+
+
+def test_insert_without_a_place_connects_nothing() -> None:
+    graph = FIT.insert("clip2", "clip", max_norm=3, reads={"optimizer": "d_optimizer"})
+    assert graph.edges == FIT.edges
+    assert graph.nodes["clip2"].parameters == {"max_norm": 3}
+    assert graph.nodes["clip2"].reads == {"optimizer": "d_optimizer"}
+    assert FIT.insert("discard").nodes["discard"].use == "discard"
+
+
+def test_replace_keeps_edges_and_drops_parameters() -> None:
+    graph = FIT.replace("train_batch", "distill", temperature=3)
+    assert graph.edges == FIT.edges
+    assert graph.nodes["train_batch"].use == "distill"
+    assert graph.nodes["train_batch"].parameters == {"temperature": 3}
+    assert graph.nodes["train_batch"].reads == {}
+    assert {name for name in FIT.nodes if graph.nodes[name] != FIT.nodes[name]} == {"train_batch"}
+
+
+def test_remove_bypasses() -> None:
+    graph = FIT.remove("clip")
+    assert "clip" not in graph.nodes
+    assert "clip" not in graph.edges
+    assert leaving(graph, "accumulate") == ["step if accumulation_reached", "decide"]
+    assert changed_edges(graph) == {"accumulate", "clip"}
+    assert graph.guards == FIT.guards
+
+
+def test_remove_drops_edges_that_would_be_loops_and_only_their_guards() -> None:
+    graph = FIT.remove("validate")
+    assert not any("validate" in edge for edge in leaving(graph, "decide"))
+    assert set(FIT.guards) - set(graph.guards) == {"val_check_batch"}
+    assert graph.check() == []
+
+
+def test_remove_keeps_guards_that_others_need() -> None:
+    graph = FIT.guard("val_check_batch", "validate.due and fresh").guard("fresh", "step.steps > 0")
+    graph = graph.guard("log_due", "log.due and fresh")
+    removed = graph.remove("validate")
+    assert "val_check_batch" not in removed.guards
+    assert "fresh" in removed.guards, "log_due names it"
+
+
+def test_remove_keeps_guards_named_by_a_guard_no_edge_uses_and_those_only_spelled_alike() -> None:
+    graph = FIT.guard("spare", "not val_check_batch").guard("due", "step.steps > 0")
+    removed = graph.remove("validate")
+    assert "val_check_batch" in removed.guards, "without it `spare` could not be read"
+    assert "due" in removed.guards, "`validate.due` is a field"
+
+
+def test_remove_to_chooses_and_keeps_a_loop_that_was_there() -> None:
+    graph = FIT.remove("accumulate", to="clip")
+    assert leaving(graph, "train_batch") == ["clip"]
+    assert leaving(graph, "next_batch") == ["clip if data_exhausted", "train_batch"]
+    looped = FIT.connect("step", "step", when="log_due").remove("zero_grad")
+    assert leaving(looped, "step") == ["step if log_due", "decide"]
+
+
+def test_remove_the_start() -> None:
+    assert EVALUATE.remove("begin_evaluation").start == "next_batch"
+
+
+def test_connect_has_a_place_in_the_order() -> None:
+    assert leaving(FIT.connect("decide", "step", when="log_due"), "decide")[0] == "step if log_due"
+    assert leaving(FIT.connect("decide", "step", when="log_due", first=False), "decide")[-2:] == [
+        "step if log_due",
+        "next_batch",
+    ]
+    graph = FIT.disconnect("step", "zero_grad").connect("step", "end")
+    assert leaving(graph, "step") == ["end"]
+    assert changed_edges(graph) == {"step"}
+
+
+def test_disconnect_takes_every_edge_to_the_target() -> None:
+    graph = FIT.connect("decide", "log", when="finished").disconnect("decide", "log")
+    assert leaving(graph, "decide") == [edge for edge in leaving(FIT, "decide") if not edge.startswith("log")]
+    assert changed_edges(graph) == {"decide"}
+
+
+def test_redirect_keeps_guard_and_priority() -> None:
+    graph = FIT.redirect("decide", "log", "step")
+    assert leaving(graph, "decide") == [edge.replace("log if", "step if") for edge in leaving(FIT, "decide")]
+    assert changed_edges(graph) == {"decide"}
+    assert leaving(FIT.redirect("step", "zero_grad", "end"), "step") == ["end"]
+
+
+def test_set_merges() -> None:
+    graph = FIT.set("checkpoint", keep=5).set("train_batch", reads={"model": "student"}, writes={"loss": "d_loss"})
+    assert graph.nodes["checkpoint"].parameters == {"every": ["1 epochs", "10 minutes"], "keep": 5}
+    assert graph.nodes["train_batch"].reads == {"window": "accumulate.every", "model": "student"}
+    assert graph.nodes["train_batch"].writes == {"loss": "d_loss"}
+    assert graph.edges == FIT.edges
+
+
+def test_set_reaches_inside() -> None:
+    graph = FIT.set("validate/next_batch", limit=5)
+    body = graph.nodes["validate"].body
+    assert body is not None
+    assert body.nodes["next_batch"].parameters == {"limit": 5}
+    assert body.edges == EVALUATE.edges
+    assert graph.nodes["next_batch"] == FIT.nodes["next_batch"]
+
+
+def test_set_takes_a_parameter_of_any_name() -> None:
+    graph = FIT.insert("x", "choice").set("x", name="a", self=1, after="b")
+    assert graph.nodes["x"].parameters == {"name": "a", "self": 1, "after": "b"}
+
+
+def test_set_graph_replaces_the_body() -> None:
+    graph = FIT.set("validate", graph=EVALUATE.set("next_batch", limit=2))
+    body = graph.nodes["validate"].body
+    assert body is not None
+    assert body.nodes["next_batch"].parameters == {"limit": 2}
+    assert graph.nodes["validate"].parameters == {"every": "1 epochs"}
+
+
+def test_guard_and_clock() -> None:
+    graph = (
+        FIT.guard("log_due", "log.due and step.steps > 0").guard("new", "log.due").clock("tokens", "next_batch.samples")
+    )
+    assert graph.guards == {**FIT.guards, "log_due": "log.due and step.steps > 0", "new": "log.due"}
+    assert graph.units == {**FIT.units, "tokens": "next_batch.samples"}
+    assert graph.edges == FIT.edges
+
+
+def test_nest_is_insert_with_a_graph(tmp_path: Path) -> None:
+    path = tmp_path / "inner.toml"
+    EVALUATE.save(path)
+    for graph in ("evaluate", path, str(path), EVALUATE):
+        assert FIT.nest("test", graph, every="2 epochs") == FIT.insert("test", graph=graph, every="2 epochs")
+        assert FIT.nest("test", graph).nodes["test"].body == EVALUATE
+
+
+def test_rename_reaches_everything() -> None:
+    graph = FIT.rename("accumulate", "window").rename("decide", "choose").rename("next_batch", "fetch")
+    text = graph.to_toml()
+    assert "accumulate." not in text
+    assert "next_batch." not in text
+    assert "decide" not in text
+    assert graph.start == "choose"
+    assert graph.nodes["train_batch"].reads == {"window": "window.every"}
+    assert graph.units["samples"] == "fetch.samples"
+    assert graph.guards["window_cut"] == "fetch.last or finish.due"
+    assert graph.nodes["window"].use == "accumulate"
+    assert graph.nodes["window"].name == "window"
+    assert "fetch" not in graph.nodes["validate"].body.nodes, "a graph inside has names of its own"  # type: ignore[union-attr]
+    assert graph.check() == []
+    assert graph.rename("window", "accumulate").rename("choose", "decide").rename("fetch", "next_batch") == FIT
+
+
+def test_rename_reads_that_are_lists() -> None:
+    graph = FIT.set("train_batch", reads={"window": ["accumulate.every", "other"]}).rename("accumulate", "a")
+    assert graph.nodes["train_batch"].reads["window"] == ("a.every", "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "renamed"),
+    [
+        ("step.steps > 3", "s.steps > 3"),
+        ("  step.steps > 3", "  s.steps > 3"),
+        ("'é step.x' == a and step.steps > step.runs", "'é step.x' == a and s.steps > s.runs"),
+        ("(other.x\n  and step.x\n  or a.step)", "(other.x\n  and s.x\n  or a.step)"),
+        ("\n step . x\n and step.y", "\n s . x\n and s.y"),
+        ("step and steps.x and a.step", "step and steps.x and a.step"),
+        ("step.x >", "step.x >"),
+    ],
+)
+def test_rename_in_an_expression(text: str, renamed: str) -> None:
+    assert rename_in_expression(text, "step", "s") == renamed
+
+
+REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
+    (lambda g: g.insert("clip"), "insert: there is a node `clip` already", "use `replace`"),
+    (lambda g: g.insert("end", "choice"), "insert: `end` cannot be the name of a node", "reserved"),
+    (lambda g: g.insert("x", after="stp"), "insert: after: there is no node `stp`", "did you mean `step`?"),
+    (lambda g: g.insert("x", before="stp"), "insert: before: there is no node `stp`", "did you mean `step`?"),
+    (lambda g: g.insert("x", between=("stp", "clip")), "insert: between: there is no node `stp`", "`step`"),
+    (lambda g: g.insert("x", between=("step", "clip")), "there is no edge from `step` to `clip`", '"zero_grad"'),
+    (lambda g: g.insert("x", between=("step",)), "takes a source and a target, got ['step']", ""),  # type: ignore[arg-type]
+    (lambda g: g.insert("x", after="step", before="clip"), "give one of `after`, `before` and `between`", ""),
+    (lambda g: g.insert("x", "clip", graph="evaluate"), "`x` has both `use` and `graph`", "or has a graph"),
+    (lambda g: g.insert("x", graph="evalute"), "there is no graph `evalute`", "did you mean `evaluate`?"),
+    (lambda g: g.insert("x", graph=3), "graph: expected a name, a path or a Graph, got 3", ""),
+    (lambda g: g.replace("stp", "step"), "replace: there is no node `stp`", "did you mean `step`?"),
+    (lambda g: g.remove("stp"), "remove: there is no node `stp`", "did you mean `step`?"),
+    (
+        lambda g: g.remove("finish"),
+        "`finish` has 2 targets",
+        'remove("finish", to="end") or remove("finish", to="decide")',
+    ),
+    (lambda g: g.insert("x", "choice").remove("x"), "remove: `x` has no edge to follow", "give `to`"),
+    (lambda g: g.remove("clip", to="clip"), "cannot go to `clip`, which is taken out", ""),
+    (lambda g: g.remove("clip", to="stp"), "remove: to: there is no node `stp`", "`step`"),
+    (lambda g: g.remove("decide", to="end"), "would start at its end", "another node"),
+    (lambda g: g.connect("stp", "clip"), "connect: there is no node `stp`", "`step`"),
+    (lambda g: g.connect("step", "clp"), "connect: there is no node `clp`", "`clip`"),
+    (lambda g: g.connect("step", "clip"), "`step` has an unguarded edge already, to `zero_grad`", "redirect("),
+    (lambda g: g.disconnect("step", "clip"), "disconnect: there is no edge from `step` to `clip`", "its edges"),
+    (lambda g: g.disconnect("stp", "clip"), "disconnect: there is no node `stp`", "`step`"),
+    (lambda g: g.redirect("step", "clip", "log"), "redirect: there is no edge from `step` to `clip`", '"zero_grad"'),
+    (lambda g: g.redirect("step", "zero_grad", "clp"), "redirect: there is no node `clp`", "`clip`"),
+    (lambda g: g.set("stp", x=1), "set: there is no node `stp`", "`step`"),
+    (lambda g: g.set("clip/x", x=1), "set: `clip` has no graph inside", "`clip.NAME`"),
+    (lambda g: g.set("validate/nxt_batch", x=1), "set: there is no node `nxt_batch`", "`next_batch`"),
+    (lambda g: g.set("clip", use="x"), "set: `use` is no parameter of `clip`", 'replace("clip", "KIND")'),
+    (lambda g: g.set("clip", reads=3), "clip.reads: expected a table", ""),
+    (lambda g: g.set("clip", reads={"a": 3}), "clip.reads.a: expected the name of a slot, got 3", ""),
+    (lambda g: g.set("clip", writes={"a": ["b"]}), "clip.writes.a: expected the name of a slot", ""),
+    (
+        lambda g: g.set("clip", max_norm=None),
+        "clip.max_norm: None cannot be written in a graph",
+        "leave the parameter out",
+    ),
+    (lambda g: g.set("clip", max_norm=object), "clip.max_norm: <class 'object'> cannot be written", "resource"),
+    (lambda g: g.set("clip", a=[1, {"b": None}]), "clip.a: None cannot be written in a graph", ""),
+    (lambda g: g.set("clip", a={1: 2}), "clip.a: {1: 2} cannot be written in a graph", ""),
+    (lambda g: g.rename("stp", "x"), "rename: there is no node `stp`", "`step`"),
+    (lambda g: g.rename("step", "clip"), "rename: there is a node `clip` already", ""),
+    (lambda g: g.rename("step", "end"), "rename: there is a node `end` already", ""),
+    (lambda g: g.guard("x", 3), "guard: `x` is an expression in quotes, got 3", ""),  # type: ignore[arg-type]
+    (lambda g: g.clock("x", 3), "clock: `x` counts a field", ""),  # type: ignore[arg-type]
+    (lambda g: g.remove(["step"]), 'remove: expected the name of a node, got ["step"]', ""),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("verb", "message", "hint"), REFUSED, ids=[message for _, message, _ in REFUSED])
+def test_what_a_verb_refuses(verb: Callable[[Graph], Graph], message: str, hint: str) -> None:
+    before = FIT.to_json()
+    with pytest.raises(GraphtrainError) as caught:
+        verb(FIT)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert FIT.to_json() == before
+
+
+def test_an_edit_error_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="no node"):
+        FIT.remove("nothing")
+    assert issubclass(EditError, ValueError)
+
+
+def test_every_verb_leaves_the_original_alone() -> None:
+    before = FIT.to_json()
+    graph = FIT.insert("x", "choice", after="step").remove("clip").rename("log", "write").guard("a", "log.due")
+    graph = graph.set("validate/next_batch", limit=3).clock("x", "step.steps").redirect("step", "x", "decide")
+    assert graph != FIT
+    assert FIT.to_json() == before == Graph.load("fit").to_json()
+
+
+@pytest.mark.parametrize("name", ["nodes", "edges", "guards", "units", "places"])
+def test_mappings_refuse_assignment(name: str) -> None:
+    mapping: Any = getattr(FIT, name)
+    with pytest.raises(TypeError):
+        mapping["x"] = mapping[next(iter(mapping))]
+    with pytest.raises(AttributeError):
+        setattr(FIT, name, {})
+
+
+def test_nodes_and_edges_refuse_assignment() -> None:
+    step: Any = FIT.nodes["accumulate"]
+    for name in ("parameters", "reads", "writes"):
+        with pytest.raises(TypeError):
+            getattr(step, name)["every"] = 2
+    with pytest.raises(AttributeError):
+        step.use = "x"
+    edge: Any = FIT.edges["step"][0]
+    with pytest.raises(AttributeError):
+        edge.target = "x"
+
+
+def test_a_graph_does_not_follow_the_values_it_was_made_from() -> None:
+    every, table = ["1 epochs"], {"a": [1]}
+    graph = FIT.set("log", every=every, table=table)
+    every.append("2 steps")
+    table["a"].append(2)
+    assert graph.nodes["log"].parameters == {"every": ["1 epochs"], "table": {"a": [1]}}
+
+
+def test_values_made_in_python_become_what_the_text_says() -> None:
+    graph = FIT.set("log", every=Trigger("1/2 epochs")).set("checkpoint", every=Trigger(["1 epochs", "2 hours"]))
+    graph = graph.set("finish", after=Trigger("never")).set("validate", every=("1 epochs", "10 steps"))
+    assert graph.nodes["log"].parameters["every"] == "0.5 epochs"
+    assert graph.nodes["checkpoint"].parameters["every"] == ["1 epochs", "2 hours"]
+    assert graph.nodes["finish"].parameters["after"] == "never"
+    assert graph.nodes["validate"].parameters["every"] == ["1 epochs", "10 steps"]
+    assert graph.check() == []
+    assert Graph.loads(graph.to_toml()) == graph
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    numpy = pytest.importorskip("numpy")
+    graph = FIT.set("clip", max_norm=numpy.float64(0.5)).set("accumulate", every=numpy.int64(3))
+    assert type(graph.nodes["clip"].parameters["max_norm"]) is float
+    assert type(graph.nodes["accumulate"].parameters["every"]) is int
+    assert Graph.loads(graph.to_toml()) == graph
+
+
+def test_a_function_or_class_is_a_kind_from_then_on() -> None:
+    def my_clip(optimizer: Any, *, ratio: float = 0.5) -> None:
+        """Scale by half."""
+
+    @node(name="other")
+    def something() -> None:
+        """Nothing."""
+
+    graph = FIT.replace("clip", my_clip, ratio=0.25).insert("x", something, after="step")
+    assert graph.nodes["clip"].use == "my_clip"
+    assert graph.nodes["x"].use == "other"
+    assert graph.check() == []
+    assert [problem.code for problem in graph.set("clip", ratio="x").check()] == ["G104"]
+
+
+def test_edges_given_in_python_check_like_those_of_a_text() -> None:
+    graph = functools.reduce(lambda made, name: made.remove(name), ["clip", "log", "schedule"], FIT)
+    assert graph.check() == []
+    assert Edge("a", "b") == Edge("a", "b")

@@ -1,0 +1,385 @@
+"""Declaring kinds: what a signature says, and what is no declaration."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from graphtrain import Graph, StepFunction, Trigger, derived_clock, node, progress
+from graphtrain.graph.registry import find_kind, known_kinds
+from graphtrain.kind import DECLARED, EFFECTS, kind_of
+from graphtrain.kind.parameter import REQUIRED, Parameter, coerce, plain_value, show_value, type_name
+
+
+def test_a_function_declares_by_its_signature() -> None:
+    @node(writes=("loss", "metrics"), effects="backward", optional="teacher", transient="metrics", observer=True)
+    def distill_batch(model: Any, batch: Any, teacher: Any = None, *, temperature: float = 2.0, layers: int) -> None:
+        """Learn from a teacher.
+
+        In full.
+        """
+
+    kind = kind_of(distill_batch)
+    assert kind.name == "distill_batch"
+    assert [(read.name, read.required) for read in kind.reads] == [("model", True), ("batch", True), ("teacher", False)]
+    assert kind.parameters == {
+        "temperature": Parameter("temperature", float, 2.0),
+        "layers": Parameter("layers", int, REQUIRED),
+    }
+    assert kind.writes == ("loss", "metrics")
+    assert (kind.effects, kind.optional, kind.transient, kind.observer) == (
+        ("backward",),
+        ("teacher",),
+        ("metrics",),
+        True,
+    )
+    assert kind.description.startswith("Learn from a teacher.\n\nIn full.")
+    assert set(kind.fields) == {"runs"}
+    assert kind.trigger is None
+    assert kind.setup_reads is None
+    assert not kind.keeps_state
+    assert kind.slots == ("model", "batch", "teacher", "optimizer")
+    assert find_kind("distill_batch") is kind
+    assert "distill_batch" in known_kinds()
+
+
+def test_a_class_declares_by_its_attributes() -> None:
+    @node(effects=("clip", "step"))
+    class ClipAndStep:
+        """Both."""
+
+        max_norm: float
+        mode: Literal["a", "b"] = "a"
+        every: Trigger | None = None
+        clipped: int = progress(0)
+        seen: list[int] = progress([], in_digest=False)
+        window: int = progress(0, counts="backward", restarts="clipped")
+        CONSTANT: ClassVar[int] = 3
+        _private: int = 4
+        unannotated = 5
+
+        @property
+        def ratio(self) -> float:
+            return 0.5
+
+        @property
+        def _hidden(self) -> float:
+            return 0.5
+
+        def setup(self, model: Any, optimizer: Any) -> None: ...
+        def __call__(self, batch: Any) -> None: ...
+        def state_dict(self) -> dict[str, Any]: ...
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    kind = kind_of(ClipAndStep)
+    assert kind.name == "clip_and_step"
+    assert set(kind.parameters) == {"max_norm", "mode", "every"}
+    assert set(kind.fields) == {"clipped", "seen", "window", "ratio", "runs", "due", "fired"}
+    assert kind.fields["ratio"].type is float
+    assert not kind.fields["ratio"].stored
+    assert not kind.fields["due"].stored
+    assert kind.fields["fired"].stored
+    assert not kind.fields["seen"].in_digest
+    assert (kind.fields["window"].counts, kind.fields["window"].restarts) == ("backward", "clipped")
+    assert [read.name for read in kind.reads] == ["batch"]
+    assert [read.name for read in kind.setup_reads or ()] == ["model", "optimizer"]
+    assert kind.trigger == "every"
+    assert kind.keeps_state
+    assert kind.slots == ("batch", "model", "optimizer")
+
+
+def test_progress_of_two_instances_is_apart_and_resets() -> None:
+    @node
+    class Count:
+        """Count."""
+
+        total: int = progress(0)
+        seen: list[int] = progress([1])
+
+        def __call__(self) -> None:
+            self.total += 1
+            self.seen.append(2)
+
+    kind = kind_of(Count)
+    first, second = kind.new_instance(), kind.new_instance()
+    first()
+    assert (first.total, first.seen, first.runs) == (1, [1, 2], 0)
+    assert (second.total, second.seen) == (0, [1])
+    kind.reset(first)
+    assert (first.total, first.seen) == (0, [1])
+    assert kind.new_instance().seen == [1]
+
+
+def test_declarations_are_inherited_but_not_the_mark() -> None:
+    @node
+    class Base:
+        """Base."""
+
+        size: int = 1
+        count: int = progress(0)
+
+        def __call__(self) -> None: ...
+
+    class Derived(Base):
+        """Derived."""
+
+        more: int = 2
+
+    kind = kind_of(Derived)
+    assert kind.name == "derived"
+    assert set(kind.parameters) == {"size", "more"}
+    assert set(kind.fields) == {"count", "runs"}
+    assert kind_of(Base).name == "base"
+
+
+def test_defining_a_kind_again_replaces_it() -> None:
+    def define(default: int) -> Callable[..., Any]:
+        @node
+        def noisy(*, scale: int = default) -> None:
+            """Noise."""
+
+        return noisy
+
+    define(1)
+    second = define(2)
+    kind = find_kind("noisy")
+    assert kind is kind_of(second)
+    assert kind is not None
+    assert kind.parameters["scale"].default == 2
+
+
+def test_a_kind_of_a_user_wins_over_a_shipped_one_of_its_name() -> None:
+    @node(name="clip")
+    def my_clip(optimizer: Any, *, ratio: float = 1.0) -> None:
+        """Another."""
+
+    assert find_kind("clip") is kind_of(my_clip)
+    (problem,) = Graph.load("fit").set("clip", max_norm=3).remove("validate").check()[:1]
+    assert problem.code == "G103"
+    del DECLARED["clip"]
+    assert Graph.load("fit").check() == []
+
+
+def test_nothing_is_declared_by_importing_the_shipped_kinds() -> None:
+    assert Graph.load("fit").check() == []
+    assert not {"clip", "step", "nested"} & set(DECLARED)
+    assert {"clip", "step"} <= set(known_kinds())
+    assert "nested" not in known_kinds()
+
+
+def test_annotations_that_cannot_be_resolved_are_anything() -> None:
+    @node
+    def odd(model: Absent, *, size: Absent = 3) -> None:  # type: ignore[name-defined]  # noqa: F821
+        """Odd."""
+
+    assert kind_of(odd).parameters["size"].annotation is Any
+
+
+def test_step_functions_are_marked() -> None:
+    @node
+    def run(model: Any, batch: Any, training_step: StepFunction, other: StepFunction | None = None) -> None:
+        """Run."""
+
+    assert [read.is_step_function for read in kind_of(run).reads] == [False, False, True, True]
+
+
+def test_a_derived_clock_is_a_field() -> None:
+    @node
+    class Data:
+        """Data."""
+
+        batches: int = progress(0)
+        length: int | None = progress(None)
+
+        @derived_clock.of(counter="batches", restarts="length", reach="reach")
+        def epochs(self) -> float:
+            return 0.5
+
+        def reach(self, value: float) -> int: ...
+        def __call__(self) -> None: ...
+
+    kind = kind_of(Data)
+    assert kind.fields["epochs"].type is float
+    assert kind.new_instance().epochs == 0.5
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_every_effect_is_accepted_and_only_those_on_gradients_name_an_optimizer(effect: Any) -> None:
+    def act() -> None: ...
+
+    kind = kind_of(node(effects=effect)(act))
+    assert kind.effects == (effect,)
+    assert kind.slots == (() if effect in ("eval", "train") else ("optimizer",))
+
+
+# --- What is no declaration ----------------------------------------------------------------------------------------
+
+
+def call(self: Any) -> None: ...
+
+
+def a_class(**members: Any) -> type:
+    annotations = {name: members.pop(f"{name}_type") for name in list(members) if f"{name}_type" in members}
+    return type("Thing", (), {"__call__": call, "__annotations__": annotations, **members})
+
+
+def fn(source: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {"Trigger": Trigger, "Literal": Literal}
+    exec(f"{source}: ...", names)  # noqa: S102 - signatures are what is tested
+    return names["f"]  # type: ignore[no-any-return]
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: node(fn("def f(*args)")), "f: `*args` hides which slots are read"),
+    (lambda: node(fn("def f(**slots)")), "f: `**slots` hides which slots are read"),
+    (lambda: node(fn("def f(*, use=1)")), "f: `use` means something else in every node"),
+    (lambda: node(fn("def f(*, runs=1)")), "f: `runs` means something else"),
+    (lambda: node(fn("def f(*, every: Trigger, after: Trigger)")), "at most one Trigger, named `every` or `after`"),
+    (lambda: node(fn("def f(*, when: Trigger)")), "at most one Trigger, named `every` or `after`; got when"),
+    (lambda: node(fn("def f(*, every: Trigger = 'often')")), "f.every: the default is of another type than declared"),
+    (lambda: node(fn("def f(*, n: int = 'x')")),
+     'f.n: the default is of another type than declared: expected an integer, got "x"'),
+    (lambda: node(fn("def f(*, n: Literal['a'] = 'b')")), 'expected one of "a", got "b"'),
+    (lambda: node(fn("async def f()")), "cannot be `async` or a generator"),
+    (lambda: node(effects="backwards")(fn("def f()")),
+     "f: unknown effect 'backwards'; known: backward, clip"),  # type: ignore[arg-type]
+    (lambda: node(transient="x")(fn("def f()")), "f: transient slot 'x' is not among what it writes"),
+    (lambda: node(writes="a b")(fn("def f()")), "the name of a slot must be an identifier; got 'a b'"),
+    (lambda: node(writes=("a", "a"))(fn("def f()")), "f: it writes one slot twice: a, a"),
+    (lambda: node(optional="1")(fn("def f()")), "the name of a slot must be an identifier; got '1'"),
+    (lambda: node(name="a b")(fn("def f()")), "the name of a kind must be an identifier; got 'a b'"),
+    (lambda: node(lambda: None), "give `node(name=...)` to a lambda"),
+    (lambda: kind_of(lambda: None), "give `node(name=...)` to a lambda"),
+    (lambda: node(3), "@node marks a function or a class; got 3"),  # type: ignore[call-overload]
+    (lambda: node(functools.partial(print)), "@node marks a function or a class; got functools.partial"),
+    (lambda: kind_of(a_class()()), "a kind is a function or a class; got <"),
+    (lambda: node(len), "len: <built-in function len> cannot be marked; write a function that calls it"),
+    (lambda: node(type("Thing", (), {})), "thing: a class kind needs a method __call__"),
+    (lambda: node(a_class(__call__=fn("def f(self, *, n=1)"))),
+     "a class takes parameters as annotated attributes, not `n`"),
+    (lambda: node(a_class(__call__=fn("def f(self, *slots)"))), "`*slots` hides which slots are read"),
+    (lambda: node(a_class(__call__=fn("async def f(self)"))), "cannot be `async` or a generator"),
+    (lambda: node(a_class(setup=fn("def f(self, *, model)"))),
+     "thing.setup: it reads slots by position, not by keyword as `model`"),
+    (lambda: node(a_class(setup=fn("def f(self, **slots)"))), "`**slots` hides which slots are read"),
+    (lambda: node(a_class(__init__=fn("def f(self, size)"))),
+     "a class kind is made without arguments (missing a required argument"),
+    (lambda: node(a_class(n=progress(0))), "thing.n: progress needs a type, as in `n: int = progress(0)`"),
+    (lambda: node(a_class(n=progress(0, counts="bakward"), n_type=int)),
+     "thing.n: unknown effect 'bakward' to count"),  # type: ignore[arg-type]
+    (lambda: node(a_class(n=progress(0, restarts="m"), n_type=int)),
+     "thing.n: `m`, which it restarts with, is no field"),
+    (lambda: node(a_class(due=progress(0), due_type=bool)), "thing: `due` means something else in every node"),
+    (lambda: node(a_class(fired=progress(0), fired_type=int)), "thing: `fired` means something else in every node"),
+    (lambda: node(a_class(n="x", n_type=int)), "thing.n: the default is of another type than declared"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declare", "message"), WRONG, ids=[message[:50] for _, message in WRONG])
+def test_what_is_no_declaration(declare: Callable[[], Any], message: str) -> None:
+    before = dict(DECLARED)
+    with pytest.raises(TypeError) as caught:
+        declare()
+    assert message in str(caught.value)
+    assert before == DECLARED, "nothing is declared by half"
+
+
+# --- Parameters ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "result"),
+    [
+        (1, float, 1.0),
+        (1, int, 1),
+        (True, bool, True),
+        ("a", Literal["a", 1], "a"),
+        (1, Literal["a", 1], 1),
+        (None, int | None, None),
+        (3, int | None, 3),
+        (3, float | str, 3.0),
+        ("x", float | str, "x"),
+        ([1, 2], list[float], [1.0, 2.0]),
+        ((1, 2), list[int], [1, 2]),
+        ([1, 2], tuple[float, int], (1.0, 2)),
+        ([1, 2, 3], tuple[int, ...], (1, 2, 3)),
+        ([], tuple[int, ...], ()),
+        ([1, "a"], list, [1, "a"]),
+        ({"a": 1}, dict[str, int], {"a": 1}),
+        (True, object, True),
+        (True, Any, True),
+        (["1 steps"], Trigger, Trigger("1 steps")),
+    ],
+)
+def test_what_a_parameter_takes(value: Any, annotation: Any, result: Any) -> None:
+    found = coerce(value, annotation)
+    assert found == result
+    assert type(found) is type(result)
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "message"),
+    [
+        (True, int, "expected an integer, got true"),
+        (True, float, "expected a number, got true"),
+        (1, bool, "expected true or false, got 1"),
+        (1.0, int, "expected an integer, got 1.0"),
+        ("1", int, 'expected an integer, got "1"'),
+        (1, str, "expected a string, got 1"),
+        (None, int, "expected an integer, got None"),
+        (True, Literal[1], "expected one of 1, got true"),
+        ("c", Literal["a", "b"], 'expected one of "a", "b", got "c"'),
+        ([1, "a"], list[int], 'expected an integer, got "a"'),
+        (3, list[int], "expected a list of integers, got 3"),
+        ("ab", list[str], 'expected a list of strings, got "ab"'),
+        ([1], tuple[int, int], "expected a list of 2: an integer, an integer, got [1]"),
+        ("x", int | bool, 'expected an integer or true or false, got "x"'),
+        (3, dict[str, int], "expected a table, got 3"),
+        ("x", complex, 'expected a value of type complex, got "x"'),
+        ("x" * 500, int, 'expected an integer, got "' + "x" * 76 + "..."),
+    ],
+)
+def test_what_it_refuses(value: Any, annotation: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=r"expected") as caught:
+        coerce(value, annotation)
+    assert str(caught.value) == message
+
+
+def test_a_number_too_long_to_print_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="expected a number, got an integer of thousands of digits"):
+        coerce(10**5000, float)
+
+
+def test_types_as_people_read_them() -> None:
+    assert type_name(list[float]) == type_name(tuple[float, ...]) == "a list of numbers"
+    assert type_name(int | None) == "an integer"
+    assert type_name(Literal["a", 2]) == 'one of "a", 2'
+
+
+def test_values_as_a_text_holds_them() -> None:
+    assert plain_value((1, [Trigger("never")], {"a": (2,)})) == [1, ["never"], {"a": [2]}]
+    for odd in (None, object(), {1: 2}, {1}, b"x", [None]):
+        with pytest.raises(ValueError, match="cannot be written in a graph"):
+            plain_value(odd)
+    assert show_value(True) == "true"
+
+
+def test_one_annotation_that_cannot_be_resolved_hides_no_other() -> None:
+    """As under `from __future__ import annotations`, with a name imported for type checkers only."""
+
+    @node(name="periodic")
+    class Periodic:
+        """Stand-in."""
+
+        every: Trigger = Trigger("1 epochs")
+        size: int = 3
+        _cache: Tensor  # type: ignore[name-defined]  # noqa: F821
+
+        def __call__(self) -> None: ...
+
+    kind = kind_of(Periodic)
+    assert kind.trigger == "every"
+    assert kind.parameters["size"].annotation is int

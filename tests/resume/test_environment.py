@@ -1,0 +1,327 @@
+"""What a resume says has changed: code, arguments, data, threads; and what is kept of where a run comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from graphtrain import Loader
+from graphtrain.data.fingerprint import data_changes, fingerprint
+from graphtrain.resume.environment import Circumstances
+from graphtrain.resume.provenance import Origin, code_changes, origin
+from graphtrain.run import trainer
+from tests.command.running import TINY, in_a_process
+from tests.run.test_rewire import tiny
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text("import helper\n" + TINY)
+    (tmp_path / "helper.py").write_text("SIZE = 2\n")
+    return tmp_path
+
+
+def resumed(folder: Path, *words: str) -> str:
+    """The line in which the second start says what it goes on with."""
+    result = in_a_process("run", "tiny.py", "--run-dir", "r", *words, cwd=folder)
+    assert result.code == 0, result.err
+    return next(line for line in result.err.splitlines() if line.startswith("resumed"))
+
+
+def begin(folder: Path, *words: str) -> None:
+    done = in_a_process(
+        "run", "tiny.py", "--run-dir", "r", "finish.after=6 steps", "--until", "2 steps", *words, cwd=folder
+    )
+    assert done.code == 0, done.err
+
+
+def test_nothing_changed(project: Path) -> None:
+    begin(project)
+    line = resumed(project, "finish.after=6 steps")
+    assert line == (
+        "resumed r: step 2, epoch 0.50, batch 2/4; repeating nothing; code, data, versions, threads unchanged: exact"
+    )
+
+
+def test_each_change_is_named(project: Path) -> None:
+    begin(project, "batches=4")
+    (project / "helper.py").write_text("SIZE = 3\n")
+    line = resumed(project, "finish.after=6 steps", "batches=5")
+    assert line.startswith("resumed r: step 2")
+    assert line.endswith("changed: helper.py, batches 4 -> 5, train_data (length 4 -> 5)")
+
+
+def test_what_is_repeated_is_said(project: Path) -> None:
+    begin(project, "checkpoint.every=never")
+    status = json.loads((project / "r" / "status.json").read_text())
+    status["trained"] = [status["trained"][0] + 7, status["trained"][1] + 41.2]
+    (project / "r" / "status.json").write_text(json.dumps(status))
+    assert "; repeating 7 batches, 41 s; " in resumed(project, "finish.after=6 steps")
+
+
+def test_every_start_is_kept(project: Path) -> None:
+    begin(project, "lr=0.25")
+    resumed(project, "finish.after=6 steps", "lr=0.25")
+    first, second = [json.loads(line) for line in (project / "r" / "starts.jsonl").read_text().splitlines()]
+    assert first["about"]["arguments"] == {"lr": "0.25"}
+    assert "run tiny.py" in first["about"]["command"]
+    assert (first["checkpoint"], second["checkpoint"]) == (None, "000001-step-2")
+    assert first["environment"]["torch"] == torch.__version__
+    assert set(first["origin"]["code"]) == {"tiny.py", "helper.py"}
+    kept = (project / "r" / first["origin"]["difference"]).read_text()
+    assert "+++ b/helper.py" in kept and "+SIZE = 2" in kept, "no git here: the whole code"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_revision_and_what_is_not_committed(project: Path) -> None:
+    git = in_git(project)
+    git("init", "-q")
+    git("add", "tiny.py")
+    git("commit", "-qm", "one")
+    clean = origin(project / "tiny.py")
+    assert clean.revision == git("rev-parse", "HEAD").strip()
+    assert clean.difference == "" and clean.difference_file == ""
+    (project / "tiny.py").write_text("import helper\n# changed\n" + TINY)
+    changed = origin(project / "tiny.py")
+    assert changed.revision == clean.revision
+    assert "+# changed" in changed.difference and "helper.py" not in changed.difference, "it is not loaded here"
+    begin(project)
+    start = json.loads((project / "r" / "starts.jsonl").read_text())
+    kept = (project / "r" / start["origin"]["difference"]).read_text()
+    assert "+# changed" in kept and "+++ b/helper.py" in kept, "loaded, and unknown to git"
+
+
+def test_without_a_run_directory_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "circumstances", lambda *of_a_run, **flags: pytest.fail("it was"))
+    tiny().run()
+
+
+# ---- data
+
+
+class Files(Dataset[int]):
+    """A data set that notices when it is looked at."""
+
+    opened = 0
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> int:
+        Files.opened += 1
+        return index
+
+
+def test_data_is_told_apart() -> None:
+    ones, twos = TensorDataset(torch.ones(8, 2)), TensorDataset(torch.full((8, 2), 2.0))
+    same = [fingerprint(Loader(ones, 2)), fingerprint(Loader(TensorDataset(torch.ones(8, 2)), 2, shuffle=True))]
+    assert same[0] == same[1] and same[0]["hash"]
+    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(twos, 2))}) == ["d (its samples)"]
+    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(ones, 4))}) == ["d (length 4 -> 2)"]
+    longer = TensorDataset(torch.ones(9, 2))
+    assert data_changes({"d": same[0]}, {"d": fingerprint(DataLoader(longer, 2, drop_last=True))}) == [
+        "d (samples 8 -> 9)"
+    ]
+    assert data_changes({}, {"d": same[0]}) == []
+
+
+def test_a_data_set_of_ones_own_is_asked_for_its_length_alone() -> None:
+    class Tensors(TensorDataset):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+            Files.opened += 1
+            return super().__getitem__(index)
+
+    class Items(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            Files.opened += 1
+            return super().__getitem__(index)
+
+    Files.opened = 0
+    for one in (Files(), Tensors(torch.ones(9)), Items(range(9)), Subset(Files(), range(9))):
+        for data in (Loader(one), DataLoader(one), DataLoader(one, num_workers=1)):
+            assert fingerprint(data) == {"length": 9, "samples": 9, "hash": ""}
+        assert fingerprint(one)["hash"] == ""
+    assert Files.opened == 0
+
+
+def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: Path) -> None:
+    class Noisy(Files):
+        def __init__(self) -> None:
+            self.generator = torch.Generator().manual_seed(7)
+
+        def __getitem__(self, index: int) -> torch.Tensor:  # type: ignore[override]
+            return torch.randn(1, generator=self.generator)
+
+    def digest(run_dir: Path | None) -> str:
+        trainer = tiny(train_data=DataLoader(Noisy(), batch_size=3), run_dir=run_dir)
+        trainer.run(until="3 batches")
+        return trainer.digest()
+
+    assert digest(None) == digest(tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: [torch.full((2,), value)] * 4,
+        lambda value: torch.full((4, 2), value),
+        lambda value: numpy.full((4, 2), value),
+        lambda value: Subset(TensorDataset(torch.full((9, 2), value)), [1, 2, 3, 4]),
+        lambda value: [{"x": numpy.float32(value), "y": ("a", None)}] * 4,
+    ],
+)
+def test_plain_data_is_told_apart(make: Any) -> None:
+    one, same, other = fingerprint(make(1.0)), fingerprint(make(1.0)), fingerprint(make(2.0))
+    assert one == same and one["hash"] and one["length"] == 4
+    assert data_changes({"d": one}, {"d": other}) == ["d (its samples)"]
+
+
+def test_an_array_of_objects_says_nothing() -> None:
+    first, second = (fingerprint([numpy.array([object()])]) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, ZeroDivisionError])
+def test_data_that_cannot_say_its_length_is_left_to_the_run(error: type[Exception]) -> None:
+    class Endless(Files):
+        def __len__(self) -> int:
+            raise error("it has none")
+
+    assert fingerprint(Endless()) == {"length": None, "samples": None, "hash": ""}
+
+
+# ---- code
+
+
+def test_another_script_is_a_change(project: Path) -> None:
+    begin(project)
+    (project / "second.py").write_text((project / "tiny.py").read_text() + "# another\n")
+    result = in_a_process("run", "second.py", "--run-dir", "r", "finish.after=6 steps", cwd=project)
+    assert result.code == 0, result.err
+    assert "; changed: tiny.py -> second.py\n" in result.err
+
+
+def test_names_of_files_are_those_below_the_script(project: Path) -> None:
+    (project / "inner").mkdir()
+    for name in ("tiny.py", "helper.py"):
+        (project / name).rename(project / "inner" / name)
+    script = project / "inner" / "tiny.py"
+    alone = origin(script)
+    assert (set(alone.code), alone.script) == ({"tiny.py"}, "tiny.py")
+    if shutil.which("git") is not None:
+        in_git(project)("init", "-q")
+        assert origin(script).code == alone.code, "in a repository the names are the same"
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "said"),
+    [
+        ({"script": "a.py", "code": {"a.py": "1"}}, {"script": "a.py", "code": {"a.py": "1"}}, []),
+        ({"script": "a.py", "code": {"a.py": "1"}}, {"script": "a.py", "code": {"a.py": "2"}}, ["a.py"]),
+        ({"script": "a.py", "code": {"a.py": "1"}}, {"script": "b.py", "code": {"b.py": "2"}}, ["a.py -> b.py"]),
+        ({"script": "a.py", "code": {"a.py": "1"}}, {"script": "", "code": {"c.py": "1"}}, None),
+        ({"script": "", "code": {"c.py": "1"}}, {"script": "", "code": {"c.py": "1"}}, None),
+        ({"script": "", "code": {"c.py": "1"}}, {"script": "", "code": {"c.py": "2"}}, ["c.py"]),
+        ({}, {"script": "a.py", "code": {"a.py": "1"}}, None),
+    ],
+)
+def test_code_is_unchanged_only_where_it_was_compared(saved: Any, now: Any, said: list[str] | None) -> None:
+    assert code_changes(saved, now) == said
+    here = Circumstances(Origin(now["code"], script=now["script"]), {}, {"threads": 1}, {})
+    line = here.compared({"origin": saved, "data": {}, "environment": {"threads": 1}, "about": {}})
+    expected = {"[]": "code, versions, threads unchanged: exact", "None": "versions, threads unchanged: exact"}
+    assert line == expected.get(str(said), f"changed: {', '.join(said or [])}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any bytes for a name")
+def test_names_and_arguments_may_have_any_bytes(project: Path) -> None:
+    folder = project / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    for name in ("tiny.py", "helper.py"):
+        (project / name).rename(folder / name)
+    (folder / os.fsdecode(b"n\xff.py")).write_text("x = 1\n")
+    with (folder / "helper.py").open("a") as file:
+        file.write("import importlib; importlib.import_module('n\\udcff')\n")
+    words = ["run", f"{folder.name}/tiny.py", os.fsdecode(b"name=x\xe9"), "--run-dir", os.fsdecode(b"r\xe9")]
+    for until in ("2 steps", "3 steps"):
+        result = in_a_process(*words, "--until", until, cwd=project)
+        assert result.code == 0, result.err
+    assert "code, arguments, data, versions, threads unchanged: exact" in result.err
+    start = json.loads((project / words[-1] / "starts.jsonl").read_text().splitlines()[0])
+    assert set(start["origin"]["code"]) == {"tiny.py", "helper.py", "n\\udcff.py"}
+    assert "caf\\udce9" in start["about"]["command"]
+
+
+def in_git(folder: Path) -> Callable[..., str]:
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        return subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+    return git
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_difference_is_plain_whatever_is_configured(project: Path) -> None:
+    git = in_git(project)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    (project / "tiny.py").write_text("# changed\n" + TINY)
+    expected = git("diff", "HEAD")
+    assert "+++ b/tiny.py" in expected
+    git("config", "color.ui", "always")
+    git("config", "diff.noprefix", "true")
+    git("config", "diff.external", "echo")
+    assert origin(project / "tiny.py").difference == expected
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_difference_is_bounded_and_begins_with_what_is_loaded(project: Path) -> None:
+    git = in_git(project)
+    git("init", "-q")
+    (project / "a_large_file.txt").write_text("")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    (project / "tiny.py").write_text("# changed\n" + TINY)
+    (project / "a_large_file.txt").write_text("a line of it\n" * 2_000_000)
+    tracemalloc.start()
+    difference = origin(project / "tiny.py").difference
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 << 20, "the file alone has 26 MB"
+    assert difference.index("+# changed") < difference.index("a_large_file") and len(difference) < (1 << 20) + 100
+    assert difference.endswith("\n# cut here: the difference is longer than 1048576 bytes\n")
+
+
+def test_what_was_saved_commands_no_terminal() -> None:
+    here = Circumstances(Origin(), {"d": {"length": 1}}, {"threads": 1}, {})
+    nasty = "\x1b]0;x\x07" + "x" * 100_000
+    line = here.compared(
+        {
+            "origin": {},
+            "data": {"d": {"length": nasty}},
+            "environment": {"threads": nasty},
+            "about": {"arguments": {f"{number}{nasty}": nasty for number in range(100)}},
+        },
+        others=[nasty],
+    )
+    assert line.startswith(r"changed: \x1b]0;x\x07xx") and line.endswith(", 53 more")
+    assert line.isprintable() and len(line) < 50 * 400
+
+
+def test_another_seed_is_said(project: Path) -> None:
+    begin(project)
+    assert resumed(project, "finish.after=6 steps", "--seed", "3").endswith("seed 0 -> 3")

@@ -1,0 +1,624 @@
+"""What setup sets differently on a resume: said, decided by a person, and then exactly as if it had always been so."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from graphtrain import Graph, Trainer, UsageError
+from graphtrain.resume.hyper_parameters import SetUp
+
+Make = Callable[[torch.optim.Optimizer], Any]
+
+
+def trainer(
+    run_dir: Path,
+    make: Make | None = None,
+    *,
+    steps: int = 12,
+    optimizer: Callable[..., Any] = torch.optim.SGD,
+    graph: Graph | None = None,
+    said: list[str] | None = None,
+    **settings: Any,
+) -> Trainer:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    made = optimizer(model.parameters(), **{"lr": 0.1, **settings})
+    graph = graph if graph is not None else Graph.load("fit").set("finish", after=f"{steps} steps")
+    return Trainer(
+        graph,
+        run_dir,
+        display=None,
+        say=said.append if said is not None else lambda line: None,
+        model=model,
+        optimizer=made,
+        scheduler=make(made) if make is not None else None,
+        train_data=[torch.full((2, 3), float(n)) for n in range(6)],
+        training_step=lambda model, batch: model(batch).square().mean(),
+    )
+
+
+SCHEDULES: dict[str, Make] = {
+    "lambda": lambda one: lr_scheduler.LambdaLR(one, lambda step: 1 / (1 + step)),
+    "step": lambda one: lr_scheduler.StepLR(one, 3, gamma=0.5),
+    "multi-step": lambda one: lr_scheduler.MultiStepLR(one, [2, 5, 9]),
+    "exponential": lambda one: lr_scheduler.ExponentialLR(one, 0.9),
+    "linear": lambda one: lr_scheduler.LinearLR(one, 0.1, total_iters=8),
+    "polynomial": lambda one: lr_scheduler.PolynomialLR(one, 20),
+    "cosine": lambda one: lr_scheduler.CosineAnnealingLR(one, 20, eta_min=0.001),
+    "warm restarts": lambda one: lr_scheduler.CosineAnnealingWarmRestarts(one, 4, T_mult=2),
+    "cyclic": lambda one: lr_scheduler.CyclicLR(one, 0.01, 0.2, step_size_up=3, cycle_momentum=False),
+    "chained": lambda one: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ExponentialLR(one, 0.9), lr_scheduler.LinearLR(one, 0.5, total_iters=4)]
+    ),
+    "sequential": lambda one: lr_scheduler.SequentialLR(
+        one, [lr_scheduler.LinearLR(one, 0.1, total_iters=4), lr_scheduler.ExponentialLR(one, 0.9)], [4]
+    ),
+}
+
+
+def rates_by_hand(make: Make, steps: int, **settings: Any) -> list[float]:
+    """The learning rate before each step, had the settings always been so."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], **{"lr": 0.1, **settings})
+    scheduler, rates = make(optimizer), []
+    for _ in range(steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def rates(run: Trainer, steps: int) -> list[float]:
+    """The learning rate before each further step."""
+    found = []
+    for _ in range(steps):
+        while run.position != "step":
+            run.advance()
+        found.append(float(run.resources["optimizer"].param_groups[0]["lr"]))
+        run.advance()
+    return found
+
+
+def test_a_difference_is_refused_and_nothing_is_changed_on_the_disk(tmp_path: Path) -> None:
+    trainer(tmp_path).run(until="6 steps")
+    before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file() and one.name != ".lock"}
+    with pytest.raises(UsageError, match="differs from what the run was set up with") as caught:
+        trainer(tmp_path, lr=0.01, momentum=0.9).run()
+    assert "optimizer.lr: 0.1 -> 0.01" in str(caught.value) and "optimizer.momentum: 0 -> 0.9" in str(caught.value)
+    assert "--from-setup optimizer.lr,optimizer.momentum" in caught.value.hint
+    assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file() and one.name != ".lock"} == before
+
+
+def test_from_setup_takes_the_new_ones_and_the_decision_is_remembered(tmp_path: Path) -> None:
+    trainer(tmp_path).run(until="6 steps")
+    new = trainer(tmp_path, lr=0.01, weight_decay=0.5)
+    new.run(from_setup="optimizer.lr, optimizer.weight_decay", until="7 steps")
+    group = new.resources["optimizer"].param_groups[0]
+    assert (group["lr"], group["weight_decay"]) == (0.01, 0.5)
+    again = trainer(tmp_path, lr=0.01, weight_decay=0.5)
+    again.run()
+    assert again.resources["optimizer"].param_groups[0]["lr"] == 0.01
+    with pytest.raises(UsageError, match=r"optimizer.lr: 0.01 -> 0.1"):
+        trainer(tmp_path).run()
+
+
+def test_a_decision_is_on_disk_before_anything_is_trained(tmp_path: Path) -> None:
+    trainer(tmp_path).run(until="6 steps")
+    trainer(tmp_path, lr=0.01).advance(0, from_setup="optimizer.lr")
+    assert trainer(tmp_path, lr=0.01).run().resumable is False
+
+
+def test_from_saved_keeps_the_old_ones(tmp_path: Path) -> None:
+    trainer(tmp_path / "a").run()
+    trainer(tmp_path / "b").run(until="6 steps")
+    kept = trainer(tmp_path / "b", lr=0.01)
+    kept.run(from_saved=True, until="8 steps")
+    assert kept.resources["optimizer"].param_groups[0]["lr"] == 0.1
+    again = trainer(tmp_path / "b", lr=0.01)
+    again.run()
+    whole = trainer(tmp_path / "a")
+    whole.run()
+    assert torch.equal(again.resources["model"].weight, whole.resources["model"].weight)
+
+
+def test_one_of_each(tmp_path: Path) -> None:
+    trainer(tmp_path).run(until="6 steps")
+    new = trainer(tmp_path, lr=0.01, momentum=0.9)
+    with pytest.raises(UsageError, match=r"optimizer.momentum: 0 -> 0.9"):
+        new.run(from_setup="optimizer.lr")
+    new = trainer(tmp_path, lr=0.01, momentum=0.9)
+    new.run(from_setup=["optimizer.lr"], from_saved=True)
+    group = new.resources["optimizer"].param_groups[0]
+    assert (group["lr"], group["momentum"]) == (0.01, 0)
+
+
+@pytest.mark.parametrize("names", ["optimiser.lr", "optimizer.rate", "model.width", "nothing"])
+def test_a_name_that_means_nothing_is_refused(names: str, tmp_path: Path) -> None:
+    trainer(tmp_path).run(until="6 steps")
+    with pytest.raises(UsageError, match=f"from_setup: there is no `{names}`"):
+        trainer(tmp_path, lr=0.2).run(from_setup=names)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_goes_on_as_if_the_rate_had_always_been_the_new_one(name: str, tmp_path: Path) -> None:
+    make = SCHEDULES[name]
+    trainer(tmp_path, make).run(until="7 steps")
+    new = trainer(tmp_path, make, lr=0.3)
+    new.advance(0, from_setup="optimizer.lr") if name != "cyclic" else new.advance(0)
+    assert rates(new, 5) == rates_by_hand(make, 12, lr=0.3)[7:]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_that_is_as_it_was_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    make = SCHEDULES[name]
+    trainer(tmp_path, make).run(until="7 steps")
+    same = trainer(tmp_path, make)
+    same.advance(0)
+    assert rates(same, 5) == rates_by_hand(make, 12)[7:]
+
+
+def test_a_changed_schedule_is_gone_through_again_with_the_saved_rate_or_the_new_one(tmp_path: Path) -> None:
+    old, new = SCHEDULES["step"], lambda one: lr_scheduler.StepLR(one, 2, gamma=0.7)
+    for folder, names, rate in (("a", "scheduler,optimizer.lr", 0.3), ("b", "scheduler", 0.1)):
+        trainer(tmp_path / folder, old).run(until="7 steps")
+        resumed = trainer(tmp_path / folder, new, lr=0.3)
+        resumed.advance(0, from_setup=names, from_saved=True)
+        assert rates(resumed, 5) == pytest.approx(rates_by_hand(new, 12, lr=rate)[7:], rel=1e-12)
+
+
+def test_one_field_of_a_schedule(tmp_path: Path) -> None:
+    trainer(tmp_path, SCHEDULES["step"]).run(until="7 steps")
+    resumed = trainer(tmp_path, lambda one: lr_scheduler.StepLR(one, 2, gamma=0.7))
+    resumed.advance(0, from_setup="scheduler.gamma", from_saved=True)
+    assert rates(resumed, 5) == rates_by_hand(lambda one: lr_scheduler.StepLR(one, 3, gamma=0.7), 12)[7:]
+
+
+def test_another_scheduler_a_new_one_and_none(tmp_path: Path) -> None:
+    for folder, before, now, expected in (
+        ("other", SCHEDULES["step"], SCHEDULES["cosine"], rates_by_hand(SCHEDULES["cosine"], 5)),
+        ("new", None, SCHEDULES["cosine"], rates_by_hand(SCHEDULES["cosine"], 5)),
+    ):
+        trainer(tmp_path / folder, before).run(until="6 steps")
+        with pytest.raises(UsageError, match=r"scheduler.class: StepLR -> CosineAnnealingLR|scheduler: new, begins"):
+            trainer(tmp_path / folder, now).run()
+        resumed = trainer(tmp_path / folder, now)
+        resumed.advance(0, from_setup="scheduler")
+        assert rates(resumed, 5) == expected, "its schedule begins when it begins"
+    trainer(tmp_path / "none", SCHEDULES["step"]).run(until="6 steps")
+    with pytest.raises(UsageError, match="scheduler: is there no more"):
+        trainer(tmp_path / "none").run()
+    resumed = trainer(tmp_path / "none")
+    resumed.run(from_setup="scheduler")
+    assert resumed.progress["step"]["steps"] == 12
+
+
+def test_another_optimizer_begins_anew_and_cannot_be_kept(tmp_path: Path) -> None:
+    trainer(tmp_path, momentum=0.9).run(until="6 steps")
+    with pytest.raises(UsageError, match="the saved state of `optimizer` cannot be used"):
+        trainer(tmp_path, optimizer=torch.optim.AdamW).run(from_saved=True)
+    new = trainer(tmp_path, optimizer=torch.optim.AdamW)
+    new.run(from_setup="optimizer", until="7 steps")
+    assert [int(one["step"]) for one in new.resources["optimizer"].state.values()] == [1, 1]
+
+
+def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
+    """Its steps need a metric, so it cannot be gone through again: settings change, state and rate stay."""
+
+    def make(patience: int) -> Make:
+        return lambda one: lr_scheduler.ReduceLROnPlateau(one, patience=patience, factor=0.5)
+
+    without = Graph.load("fit").set("finish", after="12 steps").set("schedule", every="never")
+    first = trainer(tmp_path, make(2), graph=without)
+    first.run(until="5 steps")
+    for value in (1.0, 2.0, 2.0):
+        first.resources["scheduler"].step(value)
+    first.save()
+    new = trainer(tmp_path, make(5), graph=without, lr=0.4)
+    new.advance(0, from_setup="scheduler.patience,optimizer.lr")
+    scheduler = new.resources["scheduler"]
+    assert (scheduler.patience, scheduler.best, scheduler.num_bad_epochs) == (5, 1.0, 2)
+    assert new.resources["optimizer"].param_groups[0]["lr"] == 0.4
+
+
+def over_the_same_objects(first: Trainer, run_dir: Path, **changes: Any) -> Trainer:
+    names = ("model", "optimizer", "scheduler", "train_data", "training_step")
+    objects = {name: first.resources[name] for name in names if name in first.resources}
+    return Trainer(first.graph, run_dir, display=None, say=lambda line: None, **(objects | changes))
+
+
+MOVED: dict[str, Make] = {
+    **SCHEDULES,
+    "one cycle": lambda one: lr_scheduler.OneCycleLR(one, 0.3, total_steps=30),
+    "cyclic with momentum": lambda one: lr_scheduler.CyclicLR(one, 0.01, 0.2, step_size_up=3),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_used_objects_in_a_new_trainer_are_no_difference(name: str, tmp_path: Path) -> None:
+    first = trainer(tmp_path, MOVED[name], momentum=0.9)
+    first.run(until="7 steps")
+    again = over_the_same_objects(first, tmp_path)
+    again.advance(0)
+    assert rates(again, 5) == rates_by_hand(MOVED[name], 12, momentum=0.9)[7:]
+
+
+def test_what_was_moved_by_hand_or_by_a_plateau_is_no_difference_for_a_new_trainer(tmp_path: Path) -> None:
+    first = trainer(tmp_path, lambda one: lr_scheduler.ReduceLROnPlateau(one, patience=0))
+    first.advance(1)
+    first.resources["optimizer"].param_groups[0]["lr"] = 0.05
+    first.save()
+    again = over_the_same_objects(first, tmp_path)
+    again.advance(0)
+    assert again.resources["optimizer"].param_groups[0]["lr"] == 0.05
+
+
+def test_what_was_set_up_first_can_be_taken_again(tmp_path: Path) -> None:
+    first = trainer(tmp_path, SCHEDULES["step"])
+    first.run(until="7 steps")
+    first.resources["scheduler"].gamma = 0.3
+    again = over_the_same_objects(first, tmp_path)
+    again.advance(0, from_setup="scheduler.gamma")
+    assert rates(again, 5) == rates_by_hand(SCHEDULES["step"], 12)[7:]
+
+
+def test_a_scheduler_stepped_before_it_was_seen_cannot_be_gone_through_again(tmp_path: Path) -> None:
+    def stepped(one: torch.optim.Optimizer) -> Any:
+        made = lr_scheduler.StepLR(one, 3)
+        one.step()
+        made.step()
+        return made
+
+    trainer(tmp_path, SCHEDULES["step"]).run(until="7 steps")
+    with pytest.raises(UsageError, match="`scheduler` was stepped before any Trainer"):
+        trainer(tmp_path, stepped).run(from_setup="scheduler")
+
+
+def test_a_group_added_after_the_first_trainer(tmp_path: Path) -> None:
+    first = trainer(tmp_path / "a")
+    first.resources["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.7})
+    again = SetUp({"optimizer": first.resources["optimizer"]})
+    assert again.values["optimizer"]["lr"] == [0.1, 0.7]
+
+
+@pytest.mark.parametrize("name", ["step", "linear", "sequential", "chained", "cosine"])
+def test_a_fresh_scheduler_over_a_trained_optimizer_begins_with_the_first_rate(name: str, tmp_path: Path) -> None:
+    first = trainer(tmp_path, SCHEDULES["exponential"])
+    first.run(until="7 steps")
+    fresh = SCHEDULES[name](first.resources["optimizer"])
+    second = over_the_same_objects(first, tmp_path, scheduler=fresh)
+    second.advance(0, from_setup="scheduler")
+    assert rates(second, 5) == pytest.approx(rates_by_hand(SCHEDULES[name], 5), rel=1e-12)
+
+
+def test_two_schedules_of_an_optimizer_are_gone_through_together(tmp_path: Path) -> None:
+    def both(one: torch.optim.Optimizer, gamma: float) -> list[Any]:
+        return [lr_scheduler.ExponentialLR(one, gamma), lr_scheduler.CosineAnnealingLR(one, 20)]
+
+    def made(gamma: float) -> SetUp:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        first, second = both(optimizer, gamma)
+        return SetUp({"optimizer": optimizer, "first": first, "second": second})
+
+    def step(run: SetUp) -> float:
+        optimizer, *schedules = run._resources.values()
+        optimizer.step()
+        for one in schedules:
+            one.step()
+        return float(optimizer.param_groups[0]["lr"])
+
+    old, new, always = made(0.9), made(0.5), made(0.5)
+    for _ in range(7):
+        step(old), step(always)
+    for name, one in old._resources.items():
+        new._resources[name].load_state_dict(one.state_dict())
+    new.apply({"first.gamma"}, old.values)
+    assert step(new) == step(always)
+
+
+def test_without_a_scheduler_a_named_rate_is_taken_even_where_it_is_as_it_was(tmp_path: Path) -> None:
+    trainer(tmp_path, SCHEDULES["exponential"]).run(until="5 steps")
+    new = trainer(tmp_path)
+    new.advance(0, from_setup="optimizer.lr,scheduler")
+    assert new.resources["optimizer"].param_groups[0]["lr"] == 0.1
+
+
+def one_cycle(max_rate: float, steps: int = 50) -> Make:
+    return lambda one: lr_scheduler.OneCycleLR(one, max_rate, total_steps=steps, div_factor=max_rate / 0.01)
+
+
+def test_the_fields_of_a_group_that_a_schedule_made_are_decided_one_by_one(tmp_path: Path) -> None:
+    def hand(max_rate: float, steps: int, least: float) -> list[float]:
+        def make(one: torch.optim.Optimizer) -> Any:
+            made = one_cycle(max_rate, steps)(one)
+            one.param_groups[0]["min_lr"] = least
+            return made
+
+        return rates_by_hand(make, 12, momentum=0.9)[7:]
+
+    for folder, names, expected in (
+        ("kept", "scheduler", hand(1.0, 60, 1e-6)),
+        ("taken", "scheduler,optimizer.max_lr", hand(2.0, 60, 1e-6)),
+        ("rate alone", "optimizer.max_lr", hand(2.0, 50, 1e-6)),
+    ):
+        trainer(tmp_path / folder, one_cycle(1.0), momentum=0.9).run(until="7 steps")
+        new = trainer(tmp_path / folder, one_cycle(2.0, 60), momentum=0.9)
+        new.advance(0, from_setup=names, from_saved=True)
+        assert rates(new, 5) == pytest.approx(expected, rel=1e-12), folder
+
+
+def test_from_saved_is_remembered_by_schedules_and_by_the_command_before(tmp_path: Path) -> None:
+    def exponential(gamma: float) -> Make:
+        return lambda one: lr_scheduler.ExponentialLR(one, gamma)
+
+    trainer(tmp_path, exponential(0.9)).run(until="3 steps")
+    trainer(tmp_path, exponential(0.9), lr=0.2).run(from_saved=True, until="4 steps")
+    trainer(tmp_path, exponential(0.9), lr=0.2).run(until="5 steps")
+    trainer(tmp_path, exponential(0.9)).run(until="6 steps")
+    trainer(tmp_path, exponential(0.9), lr=0.2).run(from_saved=True, until="7 steps")
+    new = trainer(tmp_path, exponential(0.8), lr=0.2)
+    new.advance(0, from_setup="scheduler")
+    assert rates(new, 2) == pytest.approx(rates_by_hand(exponential(0.8), 9)[7:], rel=1e-12)
+    new.save()
+    taken = trainer(tmp_path, exponential(0.8), lr=0.2)
+    taken.advance(0, from_setup="optimizer.lr")
+    assert rates(taken, 1) == pytest.approx(rates_by_hand(exponential(0.8), 10, lr=0.2)[9:], rel=1e-12)
+
+
+def test_a_scheduler_that_left_fields_in_the_group_is_replaced(tmp_path: Path) -> None:
+    trainer(tmp_path, one_cycle(1.0), momentum=0.9).run(until="5 steps")
+    new = trainer(tmp_path, SCHEDULES["step"], momentum=0.9)
+    new.advance(0, from_setup="optimizer,scheduler")
+    assert "max_lr" not in new.resources["optimizer"].param_groups[0]
+    assert rates(new, 5) == rates_by_hand(SCHEDULES["step"], 5)
+
+
+def warm_up(step: int, *, steps: int) -> float:
+    return min(1.0, step / steps)
+
+
+def test_functions_of_a_schedule_are_compared_by_their_values(tmp_path: Path) -> None:
+    def make(steps: int) -> Make:
+        return lambda one: lr_scheduler.LambdaLR(one, functools.partial(warm_up, steps=steps))
+
+    trainer(tmp_path, make(5)).run(until="3 steps")
+    trainer(tmp_path, make(5)).run(until="4 steps")
+    with pytest.raises(UsageError, match=r"scheduler.lr_lambdas: \[\[0.0, 0.2, 1.0"):
+        trainer(tmp_path, make(50)).run()
+    with pytest.raises(UsageError, match=r"the saved state of `scheduler.lr_lambdas` cannot be used"):
+        trainer(tmp_path, make(50)).run(from_saved=True)
+    new = trainer(tmp_path, make(50))
+    new.advance(0, from_setup="scheduler.lr_lambdas")
+    assert rates(new, 4) == rates_by_hand(make(50), 8)[4:]
+
+
+def test_functions_within_a_schedule_cannot_be_kept_either(tmp_path: Path) -> None:
+    def make(steps: int) -> Make:
+        def made(one: torch.optim.Optimizer) -> Any:
+            warm = lr_scheduler.LambdaLR(one, functools.partial(warm_up, steps=steps))
+            return lr_scheduler.SequentialLR(one, [warm, lr_scheduler.ExponentialLR(one, 0.9)], [6])
+
+        return made
+
+    trainer(tmp_path, make(5)).run(until="3 steps")
+    with pytest.raises(UsageError, match=r"the saved state of `scheduler._schedulers` cannot be used"):
+        trainer(tmp_path, make(50)).run(from_saved=True)
+
+
+def test_a_function_that_fails_is_compared_where_it_does_not() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    made = SetUp({"scheduler": lr_scheduler.LambdaLR(optimizer, lambda step: [1.0, 0.5][step])})
+    assert made.values["scheduler"]["lr_lambdas"] == [[1.0, 0.5, None, None, None, None]]
+
+
+def test_groups_are_compared_one_by_one(tmp_path: Path) -> None:
+    def grouped(parameters: Any, lr: float, second: float = 0.5) -> torch.optim.Optimizer:
+        first, last = parameters
+        return torch.optim.SGD([{"params": [first], "lr": lr}, {"params": [last], "lr": second}])
+
+    trainer(tmp_path, optimizer=grouped).run(until="6 steps")
+    with pytest.raises(UsageError, match=r"optimizer.lr: \[0.1, 0.5\] -> \[0.1, 0.7\]"):
+        trainer(tmp_path, optimizer=grouped, second=0.7).run()
+    new = trainer(tmp_path, optimizer=grouped, second=0.7)
+    new.run(from_setup="optimizer")
+    assert [one["lr"] for one in new.resources["optimizer"].param_groups] == [0.1, 0.7]
+
+
+def test_a_rate_that_is_a_tensor_keeps_its_identity(tmp_path: Path) -> None:
+    adam = torch.optim.Adam
+    trainer(tmp_path, optimizer=adam, lr=torch.tensor(0.1)).run(until="6 steps")
+    new = trainer(tmp_path, optimizer=adam, lr=torch.tensor(0.3))
+    new.run(from_setup="optimizer.lr", until="7 steps")
+    rate = new.resources["optimizer"].param_groups[0]["lr"]
+    assert isinstance(rate, torch.Tensor) and float(rate) == float(torch.tensor(0.3))
+
+
+def test_other_resources_with_state_are_compared_too(tmp_path: Path) -> None:
+    class Curriculum:
+        def __init__(self, hardest: int) -> None:
+            self.hardest, self.seen = hardest, [0]
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"hardest": self.hardest, "seen": self.seen}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.hardest, self.seen = state["hardest"], state["seen"]
+
+    def with_curriculum(hardest: int) -> Trainer:
+        made = trainer(tmp_path)
+        objects = {name: made.resources[name] for name in made.resources if name != "scheduler"}
+        return Trainer(
+            made.graph, tmp_path, display=None, say=lambda line: None, curriculum=Curriculum(hardest), **objects
+        )
+
+    first = with_curriculum(3)
+    first.resources["curriculum"].seen = [0]
+    first.run(until="6 steps")
+    first.resources["curriculum"].seen.append(7)
+    first.save()
+    second = with_curriculum(5)
+    with pytest.raises(UsageError, match=r"curriculum.hardest: 3 -> 5"):
+        second.run()
+    third = with_curriculum(5)
+    third.run(from_setup="curriculum.hardest")
+    assert (third.resources["curriculum"].hardest, third.resources["curriculum"].seen) == (5, [0, 7])
+
+
+class Thing:
+    """Any object with state."""
+
+    def __init__(self, **state: Any) -> None:
+        self.__dict__.update(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.clear()
+        self.__dict__.update(state)
+
+
+def resume_with(run_dir: Path, before: Any, now: Any, **how: Any) -> Any:
+    first = over_the_same_objects(trainer(run_dir / "objects"), run_dir, thing=before)
+    first.advance(4)
+    first.save()
+    again = over_the_same_objects(trainer(run_dir / "objects"), run_dir, thing=now)
+    again.advance(0, **how)
+    return again.resources["thing"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Thing(loss=math.nan, nested={"losses": [1.0, math.nan]}),
+        lambda: Thing(decay=0.9, shadow=[torch.randn(3)], mean=torch.randn(2), inner={"of": torch.randn(1)}),
+    ],
+    ids=["not a number", "tensors"],
+)
+def test_state_that_is_no_setting_is_no_difference(make: Callable[[], Thing], tmp_path: Path) -> None:
+    resume_with(tmp_path, make(), make())
+
+
+def test_what_is_no_setting_any_more_is_not_removed(tmp_path: Path) -> None:
+    mean = torch.ones(2)
+    after = resume_with(tmp_path, Thing(mean=1.0, rate=1), Thing(mean=mean, rate=2), from_setup="thing")
+    assert (after.mean, after.rate) == (1.0, 2)
+
+
+def test_sets_are_compared_whatever_their_order() -> None:
+    class Backwards(set[str]):
+        def __iter__(self) -> Any:
+            return iter(sorted(set(super().__iter__()), reverse=True))
+
+    names = {"encoder", "head", "neck"}
+    forwards = SetUp({"thing": Thing(frozen=sorted(names))}).values
+    assert SetUp({"thing": Thing(frozen=Backwards(names))}).differences(forwards) == []
+
+
+def test_fields_called_as_those_of_schedulers_are_compared_in_other_objects(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"thing.best: 1 -> 2"):
+        resume_with(tmp_path, Thing(best=1, scale=2.0), Thing(best=2, scale=2.0))
+
+
+def test_a_field_that_is_gone_is_removed_and_what_is_not_plain_stays(tmp_path: Path) -> None:
+    shadow = torch.ones(2)
+    before, now = Thing(old=1, own={"a": 1, "shadow": shadow}), Thing(own={"a": 2, "shadow": torch.zeros(2)})
+    after = resume_with(tmp_path, before, now, from_setup="thing")
+    assert not hasattr(after, "old") and after.own["a"] == 2 and torch.equal(after.own["shadow"], shadow)
+
+
+def test_scalars_of_numpy_are_numbers() -> None:
+    values = SetUp({"thing": Thing(a=np.float32(0.5), b=np.float64(0.5), c=np.int64(3))}).values["thing"]
+    assert [(type(values[one]), values[one]) for one in "abc"] == [(float, 0.5), (float, 0.5), (int, 3)]
+
+
+def test_a_field_that_another_version_of_torch_adds_is_no_difference() -> None:
+    def adam(**settings: Any) -> SetUp:
+        return SetUp({"optimizer": torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], **settings)})
+
+    older = {"optimizer": {key: one for key, one in adam().values["optimizer"].items() if key != "amsgrad"}}
+    assert adam().differences(older) == []
+    assert [str(one) for one in adam(amsgrad=True).differences(older)] == ["optimizer.amsgrad: absent -> true"]
+
+
+def test_foreign_state_is_not_copied_and_need_not_be_copyable() -> None:
+    class Large(list[int]):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise AssertionError("copied")
+
+    class Broken(Thing):
+        def state_dict(self) -> dict[str, Any]:
+            raise RuntimeError("not yet")
+
+    made = SetUp({"thing": Thing(a=1, many=Large(range(1000)), lock=threading.Lock()), "broken": Broken(a=1)})
+    assert made.values == {"thing": {"class": "Thing", "a": 1}, "broken": {"class": "Broken"}}
+
+
+@pytest.mark.parametrize("saved", [None, 3, "text", [1], {"optimizer": 3}, {"optimizer": [1]}])
+def test_what_a_manifest_does_not_tell_in_a_readable_way_is_not_compared(saved: Any) -> None:
+    made = SetUp({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)})
+    assert made.differences(saved, saved) == [] and made.chosen(["optimizer.lr"], saved, saved) == {"optimizer.lr"}
+    made.apply(set(), saved)
+    assert made.values == made.made
+
+
+def test_what_a_manifest_says_cannot_steer_a_terminal() -> None:
+    made = SetUp({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)})
+    (one,) = made.differences({"optimizer": {**made.values["optimizer"], "lr": "\x1b[2J"}})
+    assert str(one) == "optimizer.lr: ?[2J -> 0.5"
+
+
+def test_a_scheduler_that_is_not_of_torch_is_said_to_set_the_rate_itself(tmp_path: Path) -> None:
+    class Own(Thing):
+        def state_dict(self) -> dict[str, Any]:
+            return {"rate": self.rate}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.rate = state["rate"]
+
+        def step(self) -> None:
+            self.optimizer.param_groups[0]["lr"] = self.rate
+
+    def make(rate: float) -> Make:
+        return lambda one: Own(optimizer=one, rate=rate)
+
+    trainer(tmp_path, make(0.1)).run(until="3 steps")
+    said: list[str] = []
+    trainer(tmp_path, make(0.2), said=said).run(from_setup="scheduler")
+    assert any("`scheduler` sets the rate from its next step on" in one for one in said)
+
+
+def test_a_module_that_is_new_begins_without_a_past(tmp_path: Path) -> None:
+    """As the mean of weights does, which the new graph reads and the old one had not."""
+    first = trainer(tmp_path)
+    first.run(until="6 steps")
+    objects = {name: first.resources[name] for name in ("optimizer", "train_data", "training_step", "model")}
+
+    def with_mean() -> Trainer:
+        mean = torch.nn.Linear(3, 1)
+        return Trainer(first.graph, tmp_path, display=None, say=lambda line: None, mean=mean, **objects)
+
+    with pytest.raises(UsageError, match=r"mean: new, begins as it is set up now"):
+        with_mean().run()
+    second = with_mean()
+    second.run(from_setup="mean", until="8 steps")
+    assert second.progress["step"]["steps"] == 8
+    third = with_mean()
+    third.run()
+    assert torch.equal(third.read("mean").weight, second.read("mean").weight), "it has a past now"
+
+
+def test_what_was_decided_is_said(tmp_path: Path) -> None:
+    trainer(tmp_path).run(until="6 steps")
+    said: list[str] = []
+    trainer(tmp_path, said=said, lr=0.01, momentum=0.9).run(from_setup="optimizer.lr", from_saved=True)
+    line = next(one for one in said if one.startswith("resumed"))
+    assert line.endswith("; changed: optimizer.lr: 0.1 -> 0.01 (taken), optimizer.momentum: 0 -> 0.9 (kept as saved)")

@@ -1,0 +1,237 @@
+"""Every promise has a mutation that breaks it: with each of these, the comparison of the sweep must fail."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain.errors import GraphtrainError
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.program import run_state
+from graphtrain.program.run_state import State
+from graphtrain.program.triggers import Every
+from graphtrain.resume import restore
+from tests.resume.sweep import Cut, cuts_of, differences, go_on, run_whole
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+# Inside a window, inside validation, before what a step makes due, around the batch that thaws, at the ends of epochs.
+CUTS = (3, 13, 22, 35, 44, 57, 64, 80, 93, 110)
+# One cut that notices is enough; between them these notice every mutation there is, and are tried before the others.
+TELLING = (3, 13, 64)
+
+
+def drop_from_tree(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the tree between the disk and the run, as if it had been saved so."""
+    for name in ("restore_objects", "restore_progress", "restore_generators"):
+        original = getattr(State, name)
+
+        def changed(self: State, tree: dict[str, Any], *rest: Any, original: Any = original) -> None:
+            tree = {section: dict(parts) for section, parts in tree.items()}
+            change(tree)
+            original(self, tree, *rest)
+
+        monkeypatch.setattr(State, name, changed)
+
+
+def of_modules_without(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    def change(tree: dict[str, Any]) -> None:
+        tree["modules"] = {name: {**state, part: {}} for name, state in tree["modules"].items()}
+
+    drop_from_tree(monkeypatch, change)
+
+
+def progress_without(monkeypatch: pytest.MonkeyPatch, node: str, **fields: Any) -> None:
+    drop_from_tree(monkeypatch, lambda tree: tree["progress"].update({node: {**tree["progress"][node], **fields}}))
+
+
+def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(State, "restore_generators", lambda self, tree: None)
+
+
+def one_generator_not_saved(name: str) -> Mutation:
+    """Of Python's, NumPy's and torch's, one."""
+
+    def mutation(monkeypatch: pytest.MonkeyPatch) -> None:
+        original = State.restore_generators
+
+        def changed(self: State, tree: dict[str, Any]) -> None:
+            now = run_state.capture_random()[name]
+            original(self, {**tree, "random": {**tree["random"], name: now}})
+
+        monkeypatch.setattr(State, "restore_generators", changed)
+
+    mutation.__name__ = f"{name}_not_saved"
+    return mutation
+
+
+def random_restored_before_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, late = State.restore_objects, State.restore_generators
+
+    def early(self: State, tree: Any, *rest: Any) -> None:
+        original(self, tree, *rest)
+        late(self, tree)
+
+    monkeypatch.setattr(State, "restore_objects", early)
+    monkeypatch.setattr(State, "restore_generators", lambda self, tree: None)
+
+
+def gradients_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_from_tree(monkeypatch, lambda tree: tree.update(gradients={name: {} for name in tree["gradients"]}))
+
+
+def modes_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_modules_without(monkeypatch, "training")
+
+
+def frozen_flags_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_modules_without(monkeypatch, "requires_grad")
+
+
+def buffers_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_modules_without(monkeypatch, "buffers")
+
+
+def pending_validation_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Every.start
+
+    def start(self: Every) -> None:
+        original(self)
+        if self._record.fired:
+            self.fire()
+
+    monkeypatch.setattr(Every, "start", start)
+
+
+def last_firing_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(tree: dict[str, Any]) -> None:
+        validate = dict(tree["progress"]["validate"])
+        validate["fired"] = {unit: [0, 1, None] for unit in validate["fired"]}
+        tree["progress"]["validate"] = validate
+
+    drop_from_tree(monkeypatch, change)
+
+
+def position_in_the_window_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress_without(monkeypatch, "accumulate", count=0)
+
+
+def data_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(tree: dict[str, Any]) -> None:
+        fetched = dict(tree["progress"]["next_batch"])
+        fetched["epoch_batches"] = max(fetched["epoch_batches"] - 1, 0)
+        tree["progress"]["next_batch"] = fetched
+
+    drop_from_tree(monkeypatch, change)
+
+
+def slots_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(tree: dict[str, Any]) -> None:
+        batch = tree["slots"].get("batch")
+        if batch is not None:
+            tree["slots"]["batch"] = tuple(torch.zeros_like(part) for part in batch)
+
+    drop_from_tree(monkeypatch, change)
+
+
+def scheduler_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim.lr_scheduler.LRScheduler, "load_state_dict", lambda self, state: None)
+
+
+def sums_of_metrics_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "load_state_dict", lambda self, state: None)
+
+
+def optimizer_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_state, "load_optimizer", lambda optimizer, state: None)
+
+
+def parameter_of_no_module_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_state, "restore_optimizer", lambda optimizer, state, owned: None)
+
+
+MUTATIONS: list[tuple[Mutation, str]] = [
+    (random_not_saved, "Loader"),
+    (one_generator_not_saved("python"), "DataLoader"),
+    (one_generator_not_saved("numpy"), "DataLoader"),
+    (one_generator_not_saved("torch"), "Loader"),
+    (random_restored_before_the_iterator, "DataLoader"),
+    (gradients_not_saved, "Loader"),
+    (modes_not_saved, "Loader"),
+    (frozen_flags_not_saved, "Loader"),
+    (buffers_not_saved, "Loader"),
+    (pending_validation_dropped, "Loader"),
+    (last_firing_dropped, "Loader"),
+    (position_in_the_window_dropped, "Loader"),
+    (data_position_off_by_one, "Loader"),
+    (data_position_off_by_one, "DataLoader"),
+    (slots_not_saved, "Loader"),
+    (scheduler_not_saved, "Loader"),
+    (sums_of_metrics_not_saved, "Loader"),
+    (optimizer_not_saved, "Loader"),
+    (parameter_of_no_module_not_saved, "Loader"),
+]
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, list[Cut]]]:
+    """The run never cut and some cuts of it, for a kind of data; made once."""
+    made: dict[str, tuple[Any, list[Cut]]] = {}
+
+    def of(kind: str) -> tuple[Any, list[Cut]]:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("cuts")
+            whole = run_whole(folder / "whole", kind, 0)
+            made[kind] = whole, cuts_of(folder, kind, 0, CUTS.__contains__)
+        return made[kind]
+
+    return of
+
+
+def telling_first(found: list[Cut]) -> list[Cut]:
+    return sorted(found, key=lambda cut: cut.transitions not in TELLING)
+
+
+def compared(whole: Any, cut: Cut, kind: str, tmp_path: Path) -> list[str]:
+    """What the sweep says of a cut; an error counts as a difference."""
+    run_dir = tmp_path / cut.run_dir.name
+    shutil.copytree(cut.run_dir, run_dir)
+    try:
+        return differences(whole, cut, go_on(run_dir, kind, 0))
+    except GraphtrainError as error:
+        return [error.message]
+
+
+@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
+def test_without_a_mutation_every_cut_is_equal(kind: str, cuts: Any, tmp_path: Path) -> None:
+    whole, found = cuts(kind)
+    assert [compared(whole, cut, kind, tmp_path) for cut in found] == [[]] * len(CUTS)
+
+
+@pytest.mark.parametrize(("mutation", "kind"), MUTATIONS, ids=lambda one: getattr(one, "__name__", one))
+def test_a_mutation_is_noticed_by_the_sweep(
+    mutation: Mutation, kind: str, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, found = cuts(kind)
+    mutation(monkeypatch)
+    # Without the digest that is compared after loading: the comparison of what follows has to notice by itself.
+    monkeypatch.setattr(restore, "_expect_digest", lambda *of_a_checkpoint: None)
+    assert any(compared(whole, cut, kind, tmp_path) for cut in telling_first(found))
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [gradients_not_saved, random_not_saved, modes_not_saved, frozen_flags_not_saved, buffers_not_saved,
+     optimizer_not_saved, parameter_of_no_module_not_saved, position_in_the_window_dropped, slots_not_saved],
+)  # fmt: skip
+def test_lost_state_is_noticed_at_once_by_the_digest(
+    mutation: Mutation, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, found = cuts("Loader")
+    mutation(monkeypatch)
+    said = (line for cut in telling_first(found) for line in compared(whole, cut, "Loader", tmp_path))
+    assert any("the state loaded is not the state saved" in line for line in said)

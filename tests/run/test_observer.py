@@ -1,0 +1,209 @@
+"""Snapshots: what a display and the status say is what the run is doing."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
+from graphtrain.display.snapshot import Display, Snapshot
+from graphtrain.run import reporter
+from graphtrain.storage.run_directory import RunDirectory
+
+
+class Seen(Display):
+    """Remembers what it was shown."""
+
+    interval_seconds = 0.0
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.snapshots: list[Snapshot] = []
+
+    def begin(self, snapshot: Snapshot | None = None) -> None:
+        self.calls.append("begin")
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.calls.append("show")
+        self.snapshots.append(snapshot)
+
+    def end(self, snapshot: Snapshot) -> None:
+        self.calls.append("end")
+        self.snapshots.append(snapshot)
+
+
+def trainer(graph: Graph | None = None, display: Display | None = None, **more: Any) -> Trainer:
+    model = torch.nn.Linear(1, 1)
+    return Trainer(
+        graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs"),
+        more.pop("run_dir", None),
+        display=display,
+        say=more.pop("say", lambda line: None),
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        **{
+            "train_data": [torch.ones(2, 1)] * 6,
+            "training_step": lambda model, batch: model(batch).mean(),
+            **more,
+        },
+    )
+
+
+@pytest.fixture
+def at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn is no matter of time: no rest is kept between two drawings."""
+    monkeypatch.setattr(reporter, "_LEAST_REST", 0)
+
+
+@pytest.mark.usefixtures("at_every_tick")
+def test_a_display_sees_every_batch_and_the_end() -> None:
+    seen = Seen()
+    graph = Graph.load("fit").set("accumulate", every=4).set("finish", after="2 epochs")
+    trainer(graph, seen).run()
+    assert seen.calls[0] == "begin" and set(seen.calls[1:-1]) == {"show"} and seen.calls[-1] == "end"
+    fetched = [one for one in seen.snapshots if one.position == "next_batch"]
+    assert len(fetched) == 12
+    places = [(one.batch, one.epoch_batches, one.window) for one in fetched[:6]]
+    assert places == [(1, 6, None), (2, 6, (1, 4)), (3, 6, (2, 4)), (4, 6, (3, 4)), (5, 6, None), (6, 6, (1, 4))]
+    assert {one.position for one in seen.snapshots} <= {"next_batch", "end_epoch", "end"}
+    assert [one.state for one in seen.snapshots] == ["running"] * (len(seen.snapshots) - 1) + ["finished"]
+    assert fetched[5].done == 0.5 and seen.snapshots[-1].done == 1.0
+    assert seen.snapshots[-1].end == ("2 epochs",)
+    assert "epoch/loss" in seen.snapshots[-1].metrics
+
+
+@pytest.mark.usefixtures("at_every_tick")
+def test_inside_an_evaluation_the_place_of_training_stays() -> None:
+    seen = Seen()
+    data = [torch.ones(2, 1)] * 3
+    trainer(display=seen, val_data=data).run(until="1 epochs")
+    inside = [one for one in seen.snapshots if one.position.startswith("validate/")]
+    assert [one.position for one in inside].count("validate/next_batch") == 3
+    assert {one.batch for one in inside} == {6}
+
+
+def test_a_display_that_fails_is_left_alone_and_the_run_goes_on() -> None:
+    class Broken(Seen):
+        def show(self, snapshot: Snapshot) -> None:
+            raise BrokenPipeError
+
+    broken = Broken()
+    trainer(display=broken).run()
+    assert broken.calls == ["begin"]
+
+
+def test_any_failure_of_a_display_is_said_once() -> None:
+    class Wrong(Seen):
+        def show(self, snapshot: Snapshot) -> None:
+            raise RuntimeError("no such colour")
+
+    said: list[str] = []
+    assert trainer(display=Wrong(), say=said.append).run() is Outcome.FINISHED
+    assert [one for one in said if "display" in one] == [
+        "nothing is shown any more: the display raised RuntimeError: no such colour"
+    ]
+
+
+def test_a_slow_display_leaves_most_of_the_time_to_training() -> None:
+    class Slow(Seen):
+        def show(self, snapshot: Snapshot) -> None:
+            super().show(snapshot)
+            time.sleep(0.05)
+
+    slow = Slow()
+    run = trainer(Graph.load("fit").set("finish", after="30 epochs"), slow)
+    run.run()
+    drawn = slow.calls.count("show")
+    assert 0.05 * drawn + 0.5 * (drawn - 1) <= run.snapshot().elapsed_seconds, "drawing, and ten times that of rest"
+
+
+def test_a_status_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    run = trainer(Graph.load("fit").set("checkpoint", every="never"), run_dir=tmp_path, say=said.append)
+    run.run(until="1 batches")
+
+    def full(self: RunDirectory, status: Any) -> None:
+        raise CheckpointError("cannot write status.json: No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "write_status", full)
+    run._reporter.begin(0.0, shown=False)
+    run._reporter.tick(1.0)
+    assert said[-1] == "cannot write status.json: No space left on device; the run goes on"
+
+
+def test_an_activity_that_is_new_is_counted_after_a_resume(tmp_path: Path) -> None:
+    @node(activity="augment")
+    def augment(batch: Any) -> None:
+        """Stand-in."""
+
+    graph = Graph.load("fit").set("finish", after="1 epochs")
+    trainer(graph, run_dir=tmp_path).run(until="3 batches")
+    again = trainer(graph.insert("augment", augment, before="train_batch"), run_dir=tmp_path)
+    assert again.run() is Outcome.FINISHED
+    assert again.seconds["augment"] > 0
+
+
+def test_until_is_an_end_too() -> None:
+    seen = Seen()
+    trainer(display=seen).run(until="3 batches")
+    assert seen.snapshots[-1].end == ("2 epochs", "3 batches")
+    assert seen.snapshots[-1].done == 1.0
+
+
+def test_single_transitions_are_not_shown() -> None:
+    seen = Seen()
+    stepped = trainer(display=seen)
+    stepped.advance(20)
+    assert seen.calls == []
+
+
+def test_any_unit_that_grows_has_a_rate() -> None:
+    @node
+    class CountTokens:
+        """Count what a batch holds."""
+
+        tokens: int = progress(0)
+
+        def __call__(self, batch: Any) -> None:
+            self.tokens += batch.numel() * 5
+
+    graph = (
+        Graph.load("fit")
+        .insert("count", CountTokens, between=("next_batch", "train_batch"))
+        .clock("tokens", "count.tokens")
+        .set("finish", after="60 tokens")
+    )
+
+    def slow_step(model: Any, batch: Any) -> Any:
+        time.sleep(0.01)
+        return model(batch).mean()
+
+    run = trainer(graph, training_step=slow_step)
+    run.run()
+    rates = run.snapshot().rates
+    assert set(rates) == {"batches", "samples", "tokens"}
+    assert rates["samples"] == pytest.approx(2 * rates["batches"])
+    assert rates["tokens"] == pytest.approx(10 * rates["batches"])
+
+
+def test_the_status_holds_the_snapshot(tmp_path: Path) -> None:
+    run = trainer(run_dir=tmp_path)
+    run.run(until="1 epochs")
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert Snapshot.from_plain(status["snapshot"]).step == 6 == status["step"]
+    assert status["snapshot"]["state"] == "stopped" == status["state"]
+    assert status["trained"][0] == 6
+
+
+def test_memory_is_that_of_this_process() -> None:
+    run = trainer()
+    before = run.snapshot().memory_bytes
+    assert before is not None
+    ballast = torch.ones(32 * 2**20)
+    after = run.snapshot().memory_bytes
+    assert after is not None and after - before > 0.8 * ballast.numel() * 4

@@ -1,0 +1,747 @@
+"""The trainer: what it refuses, what can be looked at, how it is stopped, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from graphtrain import (
+    CheckpointError,
+    Graph,
+    GraphError,
+    GuardError,
+    LifeCycleError,
+    Outcome,
+    Trainer,
+    UsageError,
+    node,
+    progress,
+)
+from graphtrain.resume.environment import Circumstances, circumstances
+from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.run_directory import read_status
+from tests.program.small_run import small_graph, small_trainer
+
+
+def tiny(
+    graph: Graph | None = None, said: list[str] | None = None, run_dir: Path | None = None, **more: Any
+) -> Trainer:
+    """One weight, five batches of two samples."""
+    model = more.pop("model", None) or torch.nn.Linear(1, 1)
+    resources = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "train_data": [torch.ones(2, 1)] * 5,
+        "training_step": lambda model, batch: model(batch).mean(),
+        **more,
+    }
+    say = said.append if said is not None else lambda line: None
+    graph = graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs")
+    return Trainer(graph, run_dir, say=say, **{key: value for key, value in resources.items() if value is not None})
+
+
+def test_everything_missing_is_reported_together() -> None:
+    with pytest.raises(GraphError) as caught:
+        Trainer("fit", say=lambda line: None, training_data=[1])
+    messages = [str(problem) for problem in caught.value.problems]
+    assert [problem.code for problem in caught.value.problems] == ["G301"] * 4
+    assert "`train_data` is read by `next_batch`" in "".join(messages)
+    assert "did you mean `training_data`?" in "".join(messages)
+
+
+def test_absent_options_are_bypassed_and_said_once() -> None:
+    said: list[str] = []
+    trainer = tiny(said=said)
+    trainer.run()
+    assert said[:2] == [
+        "`validate` is bypassed: there is no `val_data`",
+        "`schedule` is bypassed: there is no `scheduler`",
+    ]
+    assert "there is no run directory, so no checkpoint is written" in said[2:]
+    assert len(said) == len(set(said))
+    assert trainer.progress["validate"]["runs"] == 0
+
+
+def test_a_resource_that_nothing_reads_is_said() -> None:
+    said: list[str] = []
+    tiny(said=said, val_dat=[1])
+    assert any("nothing in the graph reads `val_dat`; did you mean `val_data`?" in line for line in said)
+
+
+def test_a_name_that_the_engine_supplies_is_refused() -> None:
+    with pytest.raises(UsageError, match="`recorder` is supplied by the engine"):
+        tiny(recorder=1)
+
+
+def test_an_empty_loader_finishes_at_once_and_says_so() -> None:
+    said: list[str] = []
+    trainer = tiny(said=said, train_data=[])
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.progress["step"]["steps"] == 0
+    assert any("no batch" in line for line in said)
+
+
+def test_step_functions_ask_by_name() -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def training_step(model: Any, batch: Any, step: int, batch_index: int, *, epoch: int, flavour: str = "none") -> Any:
+        assert flavour == "none"
+        asked.append((step, epoch, batch_index))
+        return model(batch).mean()
+
+    tiny(
+        Graph.load("fit").set("accumulate", every=2).set("finish", after="2 epochs"), training_step=training_step
+    ).run()
+    assert asked == [
+        (0, 0, 0),
+        (0, 0, 1),
+        (1, 0, 2),
+        (1, 0, 3),
+        (2, 0, 4),
+        (3, 1, 0),
+        (3, 1, 1),
+        (4, 1, 2),
+        (4, 1, 3),
+        (5, 1, 4),
+    ]
+
+
+def test_the_models_own_methods_are_used() -> None:
+    class Model(torch.nn.Linear):
+        calls: list[str] = []  # noqa: RUF012
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.calls.append(f"train {batch_idx}")
+            return {"loss": self(batch).mean(), "size": len(batch)}
+
+        def validation_step(self, batch: Any) -> Any:
+            self.calls.append("validate")
+            assert not self.training
+            assert not torch.is_grad_enabled()
+            return {"answer": 42}
+
+    trainer = tiny(model=Model(1, 1), training_step=None, val_data=[torch.ones(3, 1)])
+    trainer.run()
+    assert Model.calls[:7] == ["train 0", "train 1", "train 2", "train 3", "train 4", "validate", "train 0"]
+    assert trainer.metrics[-1]["val/answer"] == 42
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "it returned nothing"),
+        ({"accuracy": 1}, "a mapping without `loss`"),
+        (torch.ones(2), r"a tensor of shape \(2,\)"),
+        (3.5, "it returned a float"),
+    ],
+)
+def test_a_step_function_that_returns_no_loss(returned: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tiny(training_step=lambda model, batch: returned).run()
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda batch: None, 7])
+def test_a_step_function_that_cannot_be_called_is_refused_at_once(function: Any) -> None:
+    with pytest.raises(UsageError, match="training_step"):
+        tiny(training_step=function)
+
+
+def test_a_users_exception_names_the_node_and_keeps_the_users_frames(tmp_path: Path) -> None:
+    def failing(model: Any, batch: Any) -> Any:
+        raise KeyError("mine")
+
+    trainer = tiny(training_step=failing, run_dir=tmp_path)
+    with pytest.raises(KeyError, match="mine") as caught:
+        trainer.run()
+    assert caught.value.__notes__ == ["raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"]
+    assert caught.traceback[-1].name == "failing"
+    assert trainer.state == "failed"
+    assert trainer.position == "train_batch"
+    assert read_status(tmp_path)["state"] == "failed"
+    assert not list((tmp_path / "checkpoints").iterdir()), "a failure is no save point"
+    with pytest.raises(LifeCycleError, match="failed"):
+        trainer.run()
+
+
+def test_running_inside_a_run_is_refused() -> None:
+    trainers: list[Trainer] = []
+
+    def training_step(model: Any, batch: Any) -> Any:
+        trainers[0].run()
+
+    trainers.append(tiny(training_step=training_step))
+    with pytest.raises(LifeCycleError, match="cannot be called from inside"):
+        trainers[0].run()
+
+
+def test_a_finished_run_cannot_be_advanced_and_says_so_when_run() -> None:
+    trainer = tiny()
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.position == "end"
+    assert trainer.run() is Outcome.ALREADY_FINISHED
+    with pytest.raises(LifeCycleError, match="the run is finished"):
+        trainer.advance()
+
+
+def test_a_guard_that_raises_is_named() -> None:
+    graph = Graph.load("fit").guard("log_due", "step.steps / next_batch.epoch_batches > 9 and log.due")
+    with pytest.raises(
+        GuardError, match="guard `log_due` on an edge leaving `decide` raised ZeroDivisionError"
+    ) as caught:
+        tiny(graph).run()
+    assert "step.steps / next_batch.epoch_batches" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_stops_at_the_next_save_point(number: int, tmp_path: Path) -> None:
+    before = signal.getsignal(number)
+    seen = 0
+
+    def training_step(model: Any, batch: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == 3:
+            os.kill(os.getpid(), number)
+        return model(batch).mean()
+
+    trainer = tiny(training_step=training_step, run_dir=tmp_path)
+    assert trainer.run() is Outcome.STOPPED
+    assert (seen, trainer.position, trainer.state) == (3, "accumulate", "stopped")
+    assert read_status(tmp_path)["state"] == "stopped"
+    assert signal.getsignal(number) == before
+    assert trainer.run() is Outcome.FINISHED
+    assert seen == 10
+
+
+def test_a_second_interrupt_stops_at_once() -> None:
+    def training_step(model: Any, batch: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the second one interrupts")
+
+    trainer = tiny(training_step=training_step)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert trainer.state == "failed", "a node is half done"
+    with pytest.raises(LifeCycleError, match="failed"):
+        trainer.run()
+
+
+@pytest.mark.parametrize("until", ["often", "3 dozens", "0 steps"])
+def test_until_is_checked(until: str) -> None:
+    with pytest.raises(UsageError, match="until"):
+        tiny().run(until=until)
+
+
+def test_until_does_everything_that_is_due_first() -> None:
+    trainer = tiny(val_data=[torch.ones(3, 1)])
+    assert trainer.run(until="1 epochs") is Outcome.REACHED
+    assert trainer.progress["validate"]["runs"] == 1
+    assert trainer.position == "next_batch"
+    assert trainer.progress["step"]["steps"] == 5
+
+
+def test_loggers_get_every_row_and_losses_are_means_over_samples() -> None:
+    rows: list[tuple[Mapping[str, float], int]] = []
+    graph = Graph.load("fit").set("log", every="2 steps").set("finish", after="1 epochs")
+    batches = [torch.full((count, 1), float(count)) for count in (1, 2, 3)]
+    model = torch.nn.Linear(1, 1)
+    trainer = Trainer(
+        graph,
+        say=lambda line: None,
+        loggers=[lambda row, step: rows.append((row, step))],
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        train_data=batches,
+        training_step=lambda model, batch: {"loss": model(batch).mean(), "size": batch.mean()},
+    )
+    trainer.run()
+    assert [step for _, step in rows] == [2, 3]
+    assert rows[0][0]["size"] == pytest.approx((1 * 1 + 2 * 2) / 3)
+    assert rows[1][0]["epoch/size"] == pytest.approx((1 + 4 + 9) / 6)
+    assert trainer.metrics == [dict(row) for row, _ in rows]
+
+
+def test_without_a_run_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = tiny()
+    trainer.run()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="nowhere to save"):
+        trainer.save()
+
+
+def test_never_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:
+    tiny(run_dir=tmp_path).run(resume="never")
+    with pytest.raises(UsageError, match="holds a run already"):
+        tiny(run_dir=tmp_path).run(resume="never")
+
+
+def test_a_named_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    trainer.advance(9)
+    path = trainer.save()
+    assert path is not None
+    trainer.run()
+    for name in (path.name, str(path)):
+        again = small_trainer(tmp_path)
+        again.advance(resume=name)
+        assert again.progress["next_batch"]["batches"] <= 3
+    with pytest.raises(UsageError, match="there is no checkpoint `nothing`"):
+        small_trainer(tmp_path).run(resume="nothing")
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_looking_at_the_data_does_not_move_a_resume(
+    keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawing(*arguments: Any, **keywords: Any) -> Circumstances:
+        torch.rand(1)
+        return circumstances(*arguments, **keywords)
+
+    monkeypatch.setattr("graphtrain.run.trainer.circumstances", drawing)
+    cut = small_trainer(tmp_path / "cut")
+    cut.advance(22)
+    path = cut.save()
+    assert path is not None
+    cut.run()
+    again = small_trainer(tmp_path / "again" if keeps else None)
+    again.run(resume=path)
+    assert again.digest() == cut.digest()
+
+
+def test_time_in_which_the_run_stands_still_is_not_trained() -> None:
+    trainer = tiny()
+    trainer.run(until="3 batches")
+    time.sleep(0.3)
+    trainer.rewire(trainer.graph.set("next_batch", limit=100))
+    time.sleep(0.3)
+    trainer.run()
+    assert 0 < trainer.progress["next_batch"]["seconds"] <= sum(trainer.seconds.values()) + 1e-6
+
+
+def test_a_resume_goes_on_with_the_time_trained(tmp_path: Path) -> None:
+    def training_step(model: Any, batch: Any) -> Any:
+        time.sleep(0.02)
+        return model(batch).mean()
+
+    first, second = (tiny(training_step=training_step, run_dir=tmp_path) for _ in range(2))
+    first._watch.load({"save": 5000.0})
+    first.run(until="4 batches")
+    before = first.progress["next_batch"]["seconds"]
+    second.run()
+    assert second.seconds["save"] > 5000
+    assert 3 * 0.02 <= before < 1000
+    assert 5 * 0.02 <= second.progress["next_batch"]["seconds"] - before < 1000, "what the stopwatch took over is not"
+
+
+def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    trainer.run()
+    expected = (tmp_path / "metrics.jsonl").read_bytes()
+    paths = sorted((tmp_path / "checkpoints").iterdir())
+    early = small_trainer(tmp_path)
+    early.advance(resume=paths[0].name)
+    assert sorted((tmp_path / "checkpoints").iterdir())[-1] not in paths, "saved at once, so that it is the newest"
+    small_trainer(tmp_path).run()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == expected
+    # Killed between the cut of the metrics and that save: what was given up is passed over.
+    (tmp_path / "metrics.jsonl").write_bytes(expected[: read_manifest(paths[0])["metrics_bytes"]])
+    said: list[str] = []
+    again = small_trainer(tmp_path)
+    again._say = said.append
+    assert again._keeper is not None
+    again._keeper._folder._say = said.append
+    again.run()
+    assert any("gone on with from an earlier checkpoint" in line for line in said)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == expected
+
+
+@pytest.mark.parametrize("damage", ["metrics", "checkpoints"])
+def test_checkpoints_none_of_which_can_be_used_are_not_begun_over(damage: str, tmp_path: Path) -> None:
+    small_trainer(tmp_path).run(until="6 batches")
+    kept = sorted((tmp_path / "checkpoints").iterdir())
+    if damage == "metrics":
+        (tmp_path / "metrics.jsonl").unlink()
+    else:
+        for path in kept:
+            (path / "progress.msgpack").write_bytes(b"")
+    with pytest.raises(UsageError, match=f"holds {len(kept)} checkpoints, none of which can be gone on from"):
+        small_trainer(tmp_path).run()
+    assert sorted((tmp_path / "checkpoints").iterdir()) == kept
+
+
+def test_a_checkpoint_of_another_run_does_not_replace_a_run(tmp_path: Path) -> None:
+    small_trainer(tmp_path / "one").run()
+    small_trainer(tmp_path / "two").run()
+    before = (tmp_path / "two" / "metrics.jsonl").read_bytes()
+    other = next((tmp_path / "one" / "checkpoints").iterdir())
+    with pytest.raises(UsageError, match="holds a run already"):
+        small_trainer(tmp_path / "two").run(resume=other)
+    assert (tmp_path / "two" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_disk_that_refuses_metrics_is_said_in_words(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"cannot write .*metrics.jsonl: Is a directory"):
+        trainer.run()
+
+
+def test_a_guard_does_not_read_tensors() -> None:
+    graph = Graph.load("fit").guard("high", "loss > 0.5").connect("train_batch", "decide", when="high")
+    with pytest.raises(GuardError, match="the slot `loss` holds a Tensor"):
+        tiny(graph).run()
+
+
+def test_training_that_depends_on_the_clock_is_said() -> None:
+    said: list[str] = []
+    tiny(Graph.load("fit").set("finish", after="90 minutes"), said=said)
+    assert any(line.startswith("`finish` fires by the clock (90 minutes)") for line in said)
+    assert not any("`checkpoint` fires" in line for line in said), "an observer changes nothing that is trained"
+
+
+def test_state_in_lists_keeps_its_dtype(tmp_path: Path) -> None:
+    class Momentum(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter].setdefault("sums", [torch.zeros(1, dtype=torch.float32)])[0].add_(0.1)
+            super().step(closure)
+
+    def trainer() -> Trainer:
+        model = torch.nn.Linear(1, 1).bfloat16()
+        batches = [torch.ones(2, 1, dtype=torch.bfloat16)] * 5
+        return tiny(model=model, optimizer=Momentum(model.parameters(), lr=0.1), train_data=batches, run_dir=tmp_path)
+
+    trainer().run(until="3 batches")
+    assert trainer().run() is Outcome.FINISHED
+
+
+def test_saving_from_inside_a_node_is_a_request(tmp_path: Path) -> None:
+    trainers: list[Trainer] = []
+    answers: list[Any] = []
+
+    def training_step(model: Any, batch: Any) -> Any:
+        if not answers:
+            answers.append(trainers[0].save())
+        return model(batch).mean()
+
+    trainers.append(
+        tiny(Graph.load("fit").set("checkpoint", every="never"), training_step=training_step, run_dir=tmp_path)
+    )
+    trainers[0].run(until="1 batches")
+    assert answers == [None]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # the one asked for, and the one of the stop
+
+
+@node(writes="handle", transient="handle")
+def open_handle() -> Iterator[int]:
+    """Write a slot that is declared transient."""
+    return iter([1, 2])
+
+
+@node(writes="thing")
+def make_thing() -> object:
+    """Write a slot that turns out not to be saveable."""
+    return object()
+
+
+@node
+def use_handle(handle: Any) -> None:
+    """Read it."""
+
+
+@node
+def use_thing(thing: Any) -> None:
+    """Read it."""
+
+
+@pytest.mark.parametrize(("maker", "user"), [(open_handle, use_handle), (make_thing, use_thing)])
+def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any, tmp_path: Path) -> None:
+    graph = Graph.load("fit").insert("using", user, after="train_batch").insert("making", maker, before="using")
+    trainer = tiny(graph, run_dir=tmp_path)
+    while trainer.advance() != "using":
+        pass
+    said: list[str] = []
+    trainer._say = said.append
+    path = trainer.save()
+    assert path is not None
+    assert trainer.position == "accumulate"
+    assert said == ["`using` is no save point; going on to the next one"]
+    if maker is open_handle:
+        assert "using" not in trainer.save_points()
+        assert "accumulate" in trainer.save_points()
+
+
+def test_state_that_does_not_load_back_is_refused(tmp_path: Path) -> None:
+    class Forgetful(torch.nn.Linear):
+        def load_state_dict(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
+            return None
+
+    tiny(model=Forgetful(1, 1), run_dir=tmp_path).run(until="3 batches")
+    with pytest.raises(CheckpointError, match="the state loaded is not the state saved"):
+        tiny(model=Forgetful(1, 1), run_dir=tmp_path).run()
+
+
+def test_a_model_of_another_shape_is_refused_in_words(tmp_path: Path) -> None:
+    tiny(run_dir=tmp_path).run(until="3 batches")
+    with pytest.raises(CheckpointError, match=r"(?s)the state of `model` does not fit any more: .*size mismatch"):
+        tiny(model=torch.nn.Linear(1, 2), run_dir=tmp_path).run()
+
+
+def test_frozen_parameters_modes_and_loose_buffers_come_back(tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+            self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            if self.seen == 2:
+                self.body.requires_grad_(False)
+                self.body.eval()
+            return self.head(self.body(batch))
+
+    whole = tiny(model=Model(), run_dir=tmp_path / "whole")
+    torch.manual_seed(0)
+    first, second = Model(), Model()
+    first_run = tiny(model=first, run_dir=tmp_path / "cut")
+    first_run.run(until="4 batches")
+    tiny(model=second, run_dir=tmp_path / "cut").advance()
+    assert (second.body.weight.requires_grad, second.body.training, second.head.training) == (False, False, True)
+    assert second.seen == 4
+    assert whole.state == "ready"
+
+
+def test_two_optimizers_have_windows_of_their_own() -> None:
+    graph = Graph.load("fit").set("finish", after="6 batches")
+    for name in ("train_batch", "accumulate", "clip", "step", "zero_grad"):
+        graph = graph.set(name, reads={"optimizer": "optimizer"})
+    graph = (
+        replace(graph, allow=("G408",))  # `other` is never stepped: only its window is looked at
+        .insert("other_batch", "train_batch", after="zero_grad", reads={"optimizer": "other"})
+        .insert("other_window", "accumulate", after="other_batch", reads={"optimizer": "other"})
+    )
+    other = torch.nn.Linear(1, 1)
+    trainer = tiny(graph, other=torch.optim.SGD(other.parameters(), lr=0.1))
+    trainer.run()
+    assert trainer.progress["other_window"]["count"] == 6
+    assert trainer.progress["accumulate"]["count"] == 0
+
+
+def test_a_window_carried_past_the_end_of_all_data_is_stepped_and_the_run_ends() -> None:
+    graph = (
+        Graph.load("fit").guard("window_cut", "finish.due").set("accumulate", every=4).set("finish", after="100 steps")
+    )
+    trainer = tiny(graph, train_data=(torch.ones(2, 1) for _ in range(7)))
+    assert trainer.run() is Outcome.FINISHED
+    assert (trainer.progress["step"]["steps"], trainer.progress["accumulate"]["count"]) == (2, 0)
+
+
+def test_a_guard_inside_a_body_reads_a_slot_written_around_it() -> None:
+    inner = Graph.loads(
+        """
+        format = 1
+        start = "x"
+        [nodes]
+        x = { use = "choice" }
+        [guards]
+        again = "number == 3 and x.runs < 5"
+        [edges]
+        x = ["x if again", "end"]
+        """
+    )
+
+    @node(writes="number")
+    def three() -> int:
+        return 3
+
+    graph = Graph.load("fit").insert("three", three, after="begin_epoch").insert("body", graph=inner, after="three")
+    assert graph.check() == []
+    trainer = tiny(graph.set("finish", after="1 epochs"))
+    trainer.run()
+    assert trainer.progress["body/x"]["runs"] == 5
+    with pytest.raises(KeyError):
+        trainer.read("nothing")
+
+
+def test_small_graph_is_sound() -> None:
+    assert small_graph().check() == []
+
+
+def test_a_model_that_would_train_in_evaluation_mode_is_said() -> None:
+    """Pretrained models come so, and a cell of a notebook may have left it so; nobody would notice."""
+    said: list[str] = []
+    model = torch.nn.Linear(1, 1)
+    trainer = tiny(said=said, model=model, val_data=[torch.ones(2, 1)])
+    trainer.run(until="1 epochs")
+    assert not [line for line in said if "evaluation mode" in line], "the evaluation puts it back"
+    model.eval()
+    trainer.run()
+    assert [line for line in said if "`model` is in evaluation mode and is trained so" in line]
+
+
+def test_a_stop_inside_an_evaluation_is_no_such_case(tmp_path: Path) -> None:
+    said: list[str] = []
+    trainer = tiny(said=said, val_data=[torch.ones(2, 1)] * 3)
+    while not trainer.position.startswith("validate/eval_batch"):
+        trainer.advance()
+    trainer.run()
+    assert not [line for line in said if "evaluation mode" in line]
+
+
+def test_what_can_be_read() -> None:
+    trainer = tiny()
+    trainer.run(until="2 batches")
+    assert trainer.read("model") is trainer.resources["model"]
+    assert trainer.read("batch").shape == (2, 1) and trainer.read("next_batch.batches") == 2
+    for name, hint in (
+        ("btach", "there is no slot `btach`; did you mean `batch`?"),
+        ("stpe.steps", "there is no node `stpe`; did you mean `step`?"),
+        ("step.step", "`step` has no field `step`; did you mean `steps`?"),
+    ):
+        with pytest.raises(KeyError, match=hint.replace("?", r"\?")):
+            trainer.read(name)
+    assert repr(trainer) == "<Trainer of fit: stopped, step 2, epoch 0.40, batch 2/5>"
+
+
+def test_a_setting_of_another_library_is_answered_with_ours() -> None:
+    with pytest.raises(GraphError) as caught:
+        tiny(max_epochs=3, train_dataloader=[1])
+    assert [one.code for one in caught.value.problems] == ["G302", "G302"]
+    assert 'that is `finish.after = "N epochs"` here' in str(caught.value)
+
+
+def test_what_a_step_function_asks_for_must_exist() -> None:
+    def training_step(model: Any, batch: Any, bath_index: int) -> Any:
+        return model(batch).mean()
+
+    with pytest.raises(GraphError, match="`bath_index` is read by `train_batch`"):
+        tiny(training_step=training_step)
+
+
+@pytest.mark.parametrize("name", ["training_step", "validation_step"])
+@pytest.mark.parametrize("value", [torch.ones(3, 2), "good", None])
+def test_a_metric_that_is_no_number_is_named_at_the_first_batch(name: str, value: Any) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        return {"loss": model(batch).mean(), "logits": value}
+
+    with pytest.raises(UsageError, match=f"`{name}` returned `logits`, .*; metrics are numbers or scalar tensors"):
+        tiny(**{name: step}, val_data=[torch.ones(2, 1)]).run()
+
+
+@pytest.mark.parametrize("size", [2.5, numpy.float32(2.0), None, torch.tensor(2.0)])
+def test_a_batch_size_that_is_no_whole_number_is_named(size: Any) -> None:
+    with pytest.raises(UsageError, match=f"`batch_size` returned a {type(size).__name__}"):
+        tiny(batch_size=lambda batch: size).run()
+
+
+@pytest.mark.parametrize("size", [2, numpy.int64(2), torch.tensor(2)])
+def test_any_whole_number_is_a_batch_size(size: Any) -> None:
+    trainer = tiny(batch_size=lambda batch: size)
+    trainer.run()
+    assert type(trainer.progress["next_batch"]["samples"]) is int
+    assert trainer.progress["next_batch"]["samples"] == 20
+
+
+def test_a_clock_may_be_of_any_type_of_number(tmp_path: Path) -> None:
+    @node
+    class Halves:
+        """Count half units."""
+
+        units: float = progress(0.0)
+
+        def __call__(self) -> None:
+            self.units = numpy.float32(self.units + 0.5)
+
+    graph = (
+        Graph.load("fit")
+        .insert("halves", Halves, after="train_batch")
+        .clock("units", "halves.units")
+        .set("log", every="1 units")
+        .set("finish", after="2 epochs")
+    )
+    whole = tiny(graph, run_dir=tmp_path / "whole")
+    whole.run()
+    assert [row["step"] for row in whole.metrics if "loss" in row] == [2, 4, 6, 8, 10]
+    tiny(graph, run_dir=tmp_path / "cut").run(until="3 batches")
+    cut = tiny(graph, run_dir=tmp_path / "cut")
+    cut.run()
+    assert [row["step"] for row in cut.metrics] == [row["step"] for row in whole.metrics]
+
+
+@pytest.mark.parametrize("when", ["while it runs", "when it is loaded"])
+def test_a_kind_that_replaces_its_dictionary_is_refused(when: str, tmp_path: Path) -> None:
+    """The engine reads fields there, and would read old ones for ever."""
+
+    @node
+    class Replacing:
+        """Count visits."""
+
+        visits: int = progress(0)
+
+        def __call__(self) -> None:
+            self.visits += 1
+            if when == "while it runs":
+                self.__dict__ = dict(self.__dict__)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"visits": self.visits}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.__dict__ = dict(state)
+
+    graph = Graph.load("fit").insert("replacing", Replacing, after="zero_grad").set("finish", after="1 epochs")
+    with pytest.raises(UsageError, match=r"replacing: the kind `replacing` replaced its `__dict__`.*\n.*update\(state"):
+        for _ in range(2):
+            tiny(graph, run_dir=tmp_path).run(until="3 batches")
+            assert when != "while it runs"
+
+
+def test_a_group_that_was_added_while_it_trained_is_told_of_at_the_resume(tmp_path: Path) -> None:
+    run = tiny(run_dir=tmp_path)
+    run.run(until="2 batches")
+    run.resources["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    run.run(until="4 batches")
+    with pytest.raises(
+        CheckpointError, match=r"`optimizer` does not fit any more: .*parameter groups\n  hint: a group"
+    ):
+        tiny(run_dir=tmp_path).run()
+
+
+def test_a_validation_that_returns_nothing_is_named() -> None:
+    with pytest.raises(UsageError, match="`validation_step` must return a mapping of metrics, or a scalar"):
+        tiny(validation_step=lambda model, batch: None, val_data=[torch.ones(2, 1)]).run()
+
+
+def test_a_scheduler_that_needs_a_metric_is_refused() -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(UsageError, match="is a ReduceLROnPlateau, whose steps need a metric"):
+        tiny(model=model, optimizer=optimizer, scheduler=plateau).run()
+
+
+def test_the_order_of_nodes_and_resources_in_a_file_is_no_difference(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path)
+    trainer.advance(20)
+    trainer.save()
+    graph = small_graph()
+    turned = replace(graph, nodes=dict(reversed(graph.nodes.items())))
+    assert turned == graph and list(turned.nodes) != list(graph.nodes)
+    again = small_trainer(tmp_path, graph=turned)
+    again = Trainer(turned, tmp_path, seed=11, say=lambda line: None, **dict(reversed(again.resources.items())))
+    again.advance()
+    uncut = small_trainer()
+    uncut.advance(21)
+    assert again.digest() == uncut.digest()

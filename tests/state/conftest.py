@@ -1,0 +1,3 @@
+"""Cuts, as in the tests of data."""
+
+from tests.data.conftest import assert_exact as assert_exact

@@ -1,0 +1,271 @@
+"""Generators that data holds itself, whatever their type."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from graphtrain import Loader
+from graphtrain.data.samplers import generators_of
+from graphtrain.state.generators import HOST, AnyGenerator, NumpyGlobal, generator_of, same_state
+from graphtrain.state.random import RandomAside, seed_all
+from graphtrain.storage.encoding import Tensors, pack, unpack
+from tests.data.cutting import AssertExact, batches
+
+COUNT = 14
+GENERATORS: dict[str, Callable[[], Any]] = {
+    "torch": lambda: torch.Generator().manual_seed(1),
+    "default_rng": lambda: numpy.random.default_rng(1),
+    "Philox": lambda: numpy.random.Generator(numpy.random.Philox(1)),
+    "MT19937": lambda: numpy.random.Generator(numpy.random.MT19937(1)),
+    "RandomState": lambda: numpy.random.RandomState(1),
+    "Random": lambda: random.Random(1),
+}
+
+
+def number(generator: Any) -> float:
+    """A number from a generator of any of these types."""
+    match generator:
+        case torch.Generator():
+            return float(torch.randn((), generator=generator))
+        case numpy.random.Generator() | numpy.random.RandomState():
+            return float(generator.normal())
+        case _:
+            return float(generator.gauss(0, 1))
+
+
+class Disturbed(Dataset[float]):
+    """Numbers from 0, each disturbed from a generator that the data set holds."""
+
+    def __init__(self, made: Callable[[], Any]) -> None:
+        self.rng = made()
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> float:
+        return index + number(self.rng) / 10
+
+
+class Transform:
+    def __init__(self, made: Callable[[], Any]) -> None:
+        self.noise = made()
+
+    def __call__(self, value: float) -> float:
+        return value + number(self.noise) / 10
+
+
+class Transformed(Dataset[float]):
+    def __init__(self, made: Callable[[], Any]) -> None:
+        self.transform = Transform(made)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> float:
+        return self.transform(float(index))
+
+
+class Stream:
+    """Batches in an order that is drawn bit by bit from a generator of its own."""
+
+    def __init__(self, generator: Any) -> None:
+        self.rng = generator
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for index in range(6):
+            yield torch.tensor([index, number(self.rng)])
+
+
+@pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
+def test_one_interface_over_all_types(made: Callable[[], Any]) -> None:
+    source = made()
+    generator = generator_of(source)
+    assert generator is not None
+    number(source)  # NumPy's and Python's keep half of a pair of normal numbers
+    tensors = Tensors("generators")
+    packed = pack(generator.get_state(), "generators", tensors)
+    following = [number(source) for _ in range(5)]
+    generator.set_state(unpack(packed, {"generators": tensors.named}))
+    assert [number(source) for _ in range(5)] == following
+    generator.seed(2**62 + 1)
+    seeded = [number(source), generator.draw()]
+    generator.seed(2**62 + 1)
+    assert [number(source), generator.draw()] == seeded != following[:2]
+    other = generator_of(made())
+    assert other is not None
+    assert not same_state(generator.get_state(), other.get_state())
+
+
+def test_what_is_no_generator_or_has_no_state_is_none() -> None:
+    assert generator_of(3) is None
+    assert generator_of(random.SystemRandom()) is None
+    assert generator_of(random) is None
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda data: data,
+        lambda data: Subset(Subset(data, range(9)), range(5)),
+        lambda data: DataLoader(data, 2),
+        lambda data: DataLoader(Subset(data, range(9)), 2),
+        lambda data: Loader(data, 2),
+        lambda data: Loader(range(4), 2, sampler=data),
+        lambda data: DataLoader(range(4), batch_sampler=data),
+    ],
+    ids=["itself", "Subset", "DataLoader", "DataLoader of a Subset", "Loader", "sampler", "batch_sampler"],
+)
+@pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
+def test_where_generators_are_found(hold: Callable[[Any], Any], made: Callable[[], Any]) -> None:
+    for data in (Disturbed(made), Transformed(made)):
+        (found,) = generators_of(hold(data))
+        found.seed(4)
+        again = generator_of(made())
+        assert isinstance(again, type(found))
+        again.seed(4)
+        assert found.draw() == again.draw()
+
+
+def test_a_generator_that_several_parts_hold_is_found_once() -> None:
+    generator = torch.Generator()
+    loader = DataLoader(range(4), 2, shuffle=True, generator=generator)
+    assert len(generators_of(loader)) == 1
+
+
+def test_the_collation_of_a_loader_may_hold_one() -> None:
+    class Collation(Transform):
+        def __call__(self, samples: Any) -> Any:
+            return torch.tensor([one + number(self.noise) for one in samples])
+
+    loader = Loader(range(8), 2, collate_fn=Collation(GENERATORS["default_rng"]), seed=1)
+    assert batches(loader.batches(0))[2:] == batches(loader.batches(0, start=2))
+
+
+@pytest.mark.parametrize("kind", [Disturbed, Transformed])
+@pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
+def test_a_loader_seeds_them_for_every_batch(made: Callable[[], Any], kind: Callable[[Any], Any]) -> None:
+    data = kind(made)
+    loader = Loader(data, 3, shuffle=True, seed=1)
+    expected = batches(loader.batches(1))
+    assert batches(loader.batches(0)) != expected
+    states = [generator.get_state() for generator in generators_of(data)]
+    for workers in (0, 2):
+        other = Loader(kind(made), 3, shuffle=True, seed=1, num_workers=workers)
+        assert batches(other.batches(1, start=2)) == expected[2:]
+        assert batches(other.batches(1)) == expected
+    assert batches(loader.batches(1)) == expected
+    assert all(same_state(one.get_state(), state) for one, state in zip(generators_of(data), states, strict=True))
+
+
+@pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
+@pytest.mark.parametrize("loader", [Loader, DataLoader])
+def test_cuts_with_a_data_set_that_holds_one(
+    loader: Any, made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact
+) -> None:
+    assert_exact(lambda: loader(Disturbed(made), 2, shuffle=True), tmp_path)
+
+
+@pytest.mark.parametrize("loader", [Loader, DataLoader])
+def test_cuts_with_workers(loader: Any, tmp_path: Path, assert_exact: AssertExact) -> None:
+    made = GENERATORS["default_rng"]
+    assert_exact(lambda: loader(Disturbed(made), 2, shuffle=True, num_workers=2), tmp_path, every=5)
+
+
+@pytest.mark.parametrize("loader", [Loader, DataLoader])
+def test_training_and_validation_on_parts_of_one_data_set(
+    loader: Any, tmp_path: Path, assert_exact: AssertExact
+) -> None:
+    def made() -> dict[str, Any]:
+        data = Disturbed(GENERATORS["default_rng"])
+        return {
+            "train_data": loader(Subset(data, range(9)), 2, shuffle=True),
+            "val_data": loader(Subset(data, range(9, COUNT)), 2),
+        }
+
+    assert_exact(made, tmp_path)
+
+
+@pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
+def test_two_iterables_that_share_one(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
+    def both() -> dict[str, Any]:
+        generator = made()
+        return {"train_data": Stream(generator), "val_data": Stream(generator)}
+
+    assert_exact(both, tmp_path)
+
+
+# NumPy's global generator is read and put back in place
+
+
+def test_numpys_state_is_read_anew_when_it_has_changed() -> None:
+    generator = NumpyGlobal()
+    seed_all(1)
+    first = generator.get_state()
+    assert generator.get_state() is first
+    numpy.random.rand()
+    second = generator.get_state()
+    assert not same_state(first, second)
+    generator.set_state(second)
+    expected = numpy.random.rand(700).tolist()
+    generator.set_state(second)
+    assert numpy.random.rand(700).tolist() == expected
+    generator.set_state(first)
+    numpy.random.rand()
+    assert same_state(generator.get_state(), second)
+
+
+def test_half_a_pair_of_normal_numbers_is_neither_lost_nor_taken_over() -> None:
+    generator = NumpyGlobal()
+    seed_all(1)
+    numpy.random.randn()
+    with_half = generator.get_state()
+    half = numpy.random.randn()
+    without = generator.get_state()
+    assert (with_half["has_gauss"], without["has_gauss"]) == (1, 0)
+    following = numpy.random.randn()
+    generator.set_state(with_half)
+    assert numpy.random.randn() == half
+    generator.set_state(without)
+    again = generator.get_state()
+    assert numpy.random.randn() == following  # leaves a half behind ...
+    generator.set_state(again)
+    assert numpy.random.randn() == following  # ... which is not taken for one of before
+    generator.set_state(without)
+    generator.get_state()
+    generator.set_state(with_half)  # the same bytes as the state read last
+    assert generator.get_state()["has_gauss"] == 1
+
+
+def test_another_bit_generator_in_numpys_place() -> None:
+    former = numpy.random.get_bit_generator()
+    try:
+        numpy.random.set_bit_generator(numpy.random.PCG64(1))
+        state = HOST["numpy"].get_state()
+        expected = numpy.random.rand(3).tolist()
+        HOST["numpy"].set_state(state)
+        assert numpy.random.rand(3).tolist() == expected
+    finally:
+        numpy.random.set_bit_generator(former)
+
+
+def test_what_is_drawn_aside_leaves_no_trace() -> None:
+    own: AnyGenerator | None = generator_of(numpy.random.default_rng(1))
+    assert own is not None
+    generators = [*HOST.values(), own]
+    seed_all(1)
+    numpy.random.randn()
+    states = [one.get_state() for one in generators]
+    for _ in range(2):
+        with RandomAside(generators):
+            seed_all(7, [own])
+            numpy.random.randn()
+            assert not any(same_state(one.get_state(), s) for one, s in zip(generators, states, strict=True))
+        assert all(same_state(one.get_state(), s) for one, s in zip(generators, states, strict=True))
