@@ -10,7 +10,7 @@ import torch
 
 from graphtrain.data.batch import tensors_of
 from graphtrain.errors import UsageError
-from graphtrain.program.resources import Asking
+from graphtrain.program.resources import StepInputs
 
 _MISSING = ("InvalidCxxCompiler", "TritonMissing", "Failed to find C compiler")
 
@@ -31,7 +31,7 @@ class Compiled:
         self._compiled: Callable[[Any, Any], Any]
 
     def __call__(self, function: Any, model: Any, batch: Any) -> Any:
-        asks = isinstance(function, Asking)
+        asks = isinstance(function, StepInputs)
         if function is not self._function:
             dynamic = None if asks else False
             self._function, self._compiled = function, torch.compile(function, dynamic=dynamic, **_own_limit())

@@ -13,15 +13,15 @@ from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.settings import setup_arguments, split_settings, toml_value
 from graphtrain.command.warm_start import warm_start
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.replay.history import Kept
-from graphtrain.resume.environment import circumstances
+from graphtrain.replay.history import SavedCheckpoint
+from graphtrain.resume.environment import run_environment
 from graphtrain.run.trainer import Trainer
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.saved_graph import graph_of
 
 
 @final
-class Again:
+class TrainerFactory:
     """Makes trainers that write nothing, each with everything anew: the script, its setup, the graph.
 
     Arguments:
@@ -48,7 +48,7 @@ class Again:
         self._fresh = True
         self.changes: str | None = None
 
-    def trainer(self, kept: Kept, *, from_the_beginning: bool) -> Trainer:
+    def trainer(self, kept: SavedCheckpoint, *, from_the_beginning: bool) -> Trainer:
         """A trainer as the run had it when it made a checkpoint.
 
         Raises:
@@ -73,7 +73,7 @@ class Again:
         about = {**about, "arguments": {key: repr(value) for key, value in arguments.items()}}
         about["script"] = str(self._path)
         if self.changes is None:
-            now = circumstances(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
+            now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
             self.changes = now if now.startswith("changed") else ""
             self._say(now or "what has changed since is not known")
         return Trainer(

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.printable import plain, say
-from graphtrain.command.rebuild import Again
+from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.printable import one_line
-from graphtrain.replay.history import Kept, PastRun
+from graphtrain.replay.history import PastRun, SavedCheckpoint
 from graphtrain.replay.replay import Replay
 from graphtrain.run.stops import moment
 from graphtrain.storage.run_directory import read_status
@@ -37,7 +37,7 @@ def replay_command(script: str, run_dir: Path, settings: list[str], to: str, nod
     term = moment(to, graph_of(line[-1].path, line[-1].manifest))
     _refuse_what_was_not(run_dir, term)
     start, setting = _beginning(run, line, term)
-    trainer = Again(script, settings, say).trainer(setting, from_the_beginning=start is None)
+    trainer = TrainerFactory(script, settings, say).trainer(setting, from_the_beginning=start is None)
     replay = Replay(trainer, start.path if start is not None else None)
     if not replay.to_amount(term):
         raise UsageError(f"the run does not come to {term}: it ends at {replay.where}", "name an earlier moment")
@@ -71,7 +71,7 @@ def _refuse_what_was_not(run_dir: Path, term: Term) -> None:
         say(f"the run is known to have come to {came:g} {term.base.unit}; what is beyond is what it would have done")
 
 
-def _beginning(run: PastRun, line: list[Kept], term: Term) -> tuple[Kept | None, Kept]:
+def _beginning(run: PastRun, line: list[SavedCheckpoint], term: Term) -> tuple[SavedCheckpoint | None, SavedCheckpoint]:
     """The newest checkpoint before a moment, None for the beginning; and the one that tells how the run was set up.
 
     Raises:
@@ -89,7 +89,7 @@ def _beginning(run: PastRun, line: list[Kept], term: Term) -> tuple[Kept | None,
     return None, oldest
 
 
-def _count(kept: Kept, term: Term) -> float:
+def _count(kept: SavedCheckpoint, term: Term) -> float:
     """What the clock said at a checkpoint; infinity where that is computed, and was not kept."""
     unit = term.base.unit
     owner, _, field = graph_of(kept.path, kept.manifest).units.get(unit, f"{unit}.").partition(".")

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from graphtrain.command.failure import FAILED
 from graphtrain.command.printable import plain, say
-from graphtrain.command.rebuild import Again
+from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.display.wording import duration, size
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
@@ -31,7 +31,7 @@ def verify_command(script: str, run_dir: Path, settings: list[str], last: int | 
     if last is not None and last < 1:
         raise UsageError(f"--last: expected a number > 0, got {last}")
     run = PastRun(run_dir, say)
-    again = Again(script, settings, say)
+    again = TrainerFactory(script, settings, say)
     segments = run.segments(last)
     comparable = [one for one in segments if not one.change]
     if not comparable:
@@ -77,10 +77,10 @@ def _table(verdicts: list[Verdict]) -> Table:
     table.add_column("result", overflow="fold")
     for verdict in verdicts:
         counts = ["", "", "", ""]
-        if verdict.retraced is not None:
-            comparison = verdict.retraced.comparison
-            time = duration(verdict.retraced.seconds)
-            counts = [str(verdict.retraced.batches), time, str(comparison.tensors), size(comparison.size)]
+        if verdict.replayed is not None:
+            comparison = verdict.replayed.comparison
+            time = duration(verdict.replayed.seconds)
+            counts = [str(verdict.replayed.batches), time, str(comparison.tensors), size(comparison.size)]
         table.add_row(_start(verdict.segment), verdict.segment.goal.name, *counts, _result(verdict))
     return table
 
@@ -102,7 +102,7 @@ def _result(verdict: Verdict) -> str:
 def _lines(verdict: Verdict, changes: str) -> Iterator[str]:
     """What is to be said of a span beneath the table, given what has changed since."""
     span = f"{_start(verdict.segment)} to {verdict.segment.goal.name}"
-    notes = verdict.retraced.notes if verdict.retraced is not None else ()
+    notes = verdict.replayed.notes if verdict.replayed is not None else ()
     if verdict.is_equal and not notes:
         return
     yield ""
@@ -123,15 +123,15 @@ def _lines(verdict: Verdict, changes: str) -> Iterator[str]:
     first = one_line(verdict.differences[0].path)
     if verdict.cause == "lost":
         yield (
-            f"  Two further goings agree with this one, and not with the run: what {first} follows from was not in the "
+            f"  Two further replays agree with this one and not with the run: what {first} follows from was not in the "
             "checkpoint, or not put back. Give the object that holds it a state_dict and a load_state_dict, or make it "
             "progress of a node."
         )
     elif verdict.node:
         yield (
-            f"  Two further goings part after the node {one_line(verdict.node)}: a kernel that is not deterministic "
+            f"  Two further replays part after the node {one_line(verdict.node)}: a kernel that is not deterministic "
             "(--deterministic asks torch for such as are), or numbers that no seed reaches, such as the time or "
             "os.urandom."
         )
     else:
-        yield "  Further goings differ from each other, at a node that is not known: what they were traced at, agreed."
+        yield "  Further replays differ from each other, at a node that is not known: what they were traced at, agreed."

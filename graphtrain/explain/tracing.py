@@ -27,11 +27,11 @@ from graphtrain.graph.elements import END
 from graphtrain.guards.closures import Read, Scope, compile_guard
 from graphtrain.guards.syntax import Constant, FieldOf, Name, parse, walk
 from graphtrain.kind.trigger import Term, Trigger, next_multiple
-from graphtrain.program.bind import Bound, BoundGraph
-from graphtrain.program.compiled_graph import Assembly
+from graphtrain.program.bind import BoundGraph, BoundNode
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Request, Visit
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.table import Compiler, Table
+from graphtrain.program.table import Compiler, TransitionTable
 from graphtrain.program.triggers import Clock, Due, Every
 
 Tell = Callable[[Explanation], Any]
@@ -56,12 +56,12 @@ class Explainer:
         self._error: BaseException | None = None
         self._is_rewired = False
 
-    def visits(self, assembly: Assembly, tell: Tell | None = None) -> list[Visit]:
+    def visits(self, compiled: CompiledGraph, tell: Tell | None = None) -> list[Visit]:
         """The traced visits; `tell` is called with the explanation of each transition, right after it.
 
         A `tell` that raises costs nobody a run: it is told nothing more.
         """
-        tracer = self._tracer_of(assembly)
+        tracer = self._tracer_of(compiled)
         tracer.tell = self._careful(tracer, tell) if tell is not None else None
         return tracer.table.visits
 
@@ -81,7 +81,7 @@ class Explainer:
         """Another graph goes on where the run stands."""
         self._is_rewired = True
 
-    def explain(self, assembly: Assembly, loop: Loop) -> Explanation:
+    def explain(self, compiled: CompiledGraph, loop: Loop) -> Explanation:
         """What is known of the last transition.
 
         Where it was not traced, guards are asked again at the end of a run and where one raised: nothing has changed
@@ -89,10 +89,10 @@ class Explainer:
         """
         if self._tracer is not None and self._tracer.last is not None:
             return self._tracer.last
-        tracer = self._tracer_of(assembly)
-        if isinstance(self._error, GuardError) and self._error.node in assembly.program.by_path:
-            return tracer.asked_again(assembly.program.by_path[self._error.node])
-        bound = assembly.program.nodes[loop.position]
+        tracer = self._tracer_of(compiled)
+        if isinstance(self._error, GuardError) and self._error.node in compiled.program.by_path:
+            return tracer.asked_again(compiled.program.by_path[self._error.node])
+        bound = compiled.program.nodes[loop.position]
         if self._error is not None:
             return tracer.failed(bound, self._error)
         if loop.ended and not self._is_rewired:
@@ -100,11 +100,11 @@ class Explainer:
         stands = "the run is over" if loop.ended else f"`{bound.path}` is next"
         return replace(tracer.explanation((), bound.index), note=f"{self._note}; {stands}")
 
-    def _tracer_of(self, assembly: Assembly) -> Tracer:
+    def _tracer_of(self, compiled: CompiledGraph) -> Tracer:
         """The tracer of what is run now; a transition that a former graph took stays the last one."""
-        if self._tracer is None or self._tracer.assembly is not assembly:
+        if self._tracer is None or self._tracer.compiled is not compiled:
             last = self._tracer.last if self._tracer is not None else None
-            self._tracer = Tracer(assembly, lambda: self._pending.append("ended"), self._watch)
+            self._tracer = Tracer(compiled, lambda: self._pending.append("ended"), self._watch)
             self._tracer.last = last
         return self._tracer
 
@@ -130,20 +130,20 @@ class Tracer:
         tell: called with each; None calls nobody.
     """
 
-    def __init__(self, assembly: Assembly, ended: Callable[[], None], watch: Stopwatch) -> None:
-        self.assembly = assembly
+    def __init__(self, compiled: CompiledGraph, ended: Callable[[], None], watch: Stopwatch) -> None:
+        self.compiled = compiled
         self.last: Explanation | None = None
         self.tell: Tell | None = None
-        self._program = assembly.program
+        self._program = compiled.program
         self._guards: dict[int, list[Due]] = {bound.index: [] for bound in self._program.nodes}
         self._compiled: dict[tuple[str, str], Due] = {}
-        self._left: list[tuple[Bound, Reads]] = []  # nodes whose edges this transition asked, with the guards
+        self._left: list[tuple[BoundNode, Reads]] = []  # nodes whose edges this transition asked, with the guards
         self._into: list[Reads] = [[]]  # where what is read belongs; the innermost guard is the last
-        self.table: Table = Compiler(self._program, ended, watch, self).table
+        self.table: TransitionTable = Compiler(self._program, ended, watch, self).table
 
     # ---- what the compiler puts around its own
 
-    def visit(self, bound: Bound, visit: Visit) -> Visit:
+    def visit(self, bound: BoundNode, visit: Visit) -> Visit:
         """A visit after which the transition is known."""
         record = bound.instance
         read_trigger = self.trigger_reader(bound) if isinstance(bound.trigger, Every) else None
@@ -162,7 +162,7 @@ class Tracer:
 
         return traced_visit
 
-    def leave(self, bound: Bound, leave: Visit) -> Visit:
+    def leave(self, bound: BoundNode, leave: Visit) -> Visit:
         """A choice of the exit edge that is kept."""
 
         def traced_leave() -> int:
@@ -176,7 +176,7 @@ class Tracer:
 
         return traced_leave
 
-    def guard(self, bound: Bound, name: str, names: Scope) -> Due:
+    def guard(self, bound: BoundNode, name: str, names: Scope) -> Due:
         """A guard that keeps what it read."""
         ask = self.asking(bound.scope, name, names)
         self._guards[bound.index].append(ask)
@@ -218,7 +218,7 @@ class Tracer:
 
         return ask
 
-    def reading(self, name: str, read: Read, due: Bound | None) -> Read:
+    def reading(self, name: str, read: Read, due: BoundNode | None) -> Read:
         """A call that answers a name's value, and keeps it; `due` is the node whose field `due` it is."""
         into = self._into
         trigger = self.trigger_reader(due) if due is not None else None
@@ -233,7 +233,7 @@ class Tracer:
 
     # ---- triggers
 
-    def trigger_reader(self, bound: Bound) -> Callable[[], TriggerReading] | None:
+    def trigger_reader(self, bound: BoundNode) -> Callable[[], TriggerReading] | None:
         """A call that answers what the trigger of a node is computed from; None for a node without one."""
         verb = bound.kind.trigger
         trigger = bound.parameters.get(verb) if verb is not None else None
@@ -258,7 +258,9 @@ class Tracer:
         if self.tell is not None:
             self.tell(explanation)
 
-    def _complete(self, bound: Bound, trigger: TriggerReading | None, position: int, *, has_run: bool) -> Explanation:
+    def _complete(
+        self, bound: BoundNode, trigger: TriggerReading | None, position: int, *, has_run: bool
+    ) -> Explanation:
         entered = bound.body is not None and self._program.nodes[position].scope is bound.body
         event: Event = "ran"
         if bound.bypassed:
@@ -274,7 +276,7 @@ class Tracer:
         choices += [Choice(outer.path, "body ended", _edges(outer, its)) for outer, its in around]
         return self.explanation(tuple(choices), position)
 
-    def _broken_off(self, bound: Bound, trigger: TriggerReading | None, error: BaseException) -> Explanation:
+    def _broken_off(self, bound: BoundNode, trigger: TriggerReading | None, error: BaseException) -> Explanation:
         if not self._left:
             return self.failed(bound, error, trigger)
         (_, asked), *around = self._left
@@ -284,12 +286,12 @@ class Tracer:
         explanation = self.explanation(tuple(choices), bound.index)
         return explanation if told else replace(explanation, error=_named(error))
 
-    def failed(self, bound: Bound, error: BaseException, trigger: TriggerReading | None = None) -> Explanation:
+    def failed(self, bound: BoundNode, error: BaseException, trigger: TriggerReading | None = None) -> Explanation:
         """A node that raised."""
         choice = Choice(bound.path, "failed", _edges(bound, None), trigger)
         return replace(self.explanation((choice,), bound.index), error=_named(error))
 
-    def asked_again(self, bound: Bound) -> Explanation:
+    def asked_again(self, bound: BoundNode) -> Explanation:
         """The edges of a node that was left a moment ago: nothing has changed since, so they answer as they did."""
         asked: Reads = []
         self._into.append(asked)
@@ -306,9 +308,9 @@ class Tracer:
 
     def explanation(self, choices: tuple[Choice, ...], position: int) -> Explanation:
         """Choices with the moment and what comes next."""
-        where = self.assembly.whereabouts
+        where = self.compiled.run_clock
         steps, epochs, batch = (where.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
-        following = self.assembly.path(position)
+        following = self.compiled.path(position)
         last = choices[-1].taken if choices else None
         if last is not None and last.target == END and "/" not in choices[-1].node:
             following = END
@@ -347,7 +349,7 @@ class _Recorded:
         return self.tracer.reading(_text(expression), read, due)
 
 
-def _edges(bound: Bound, asked: Reads | None) -> tuple[EdgeReading, ...]:
+def _edges(bound: BoundNode, asked: Reads | None) -> tuple[EdgeReading, ...]:
     """What became of the edges of a node; `asked` are the guards asked, in order, None if it did not come to that."""
     edges: list[EdgeReading] = []
     waiting = iter(asked or ())

@@ -44,7 +44,7 @@ class SlotPlace:
 class FieldPlace:
     """A field of a bound node: the object and the attribute."""
 
-    bound: Bound
+    bound: BoundNode
     field: str
 
 
@@ -66,7 +66,7 @@ Place = SlotPlace | FieldPlace | ConstantPlace | TuplePlace
 
 
 @dataclass(eq=False)
-class Bound:
+class BoundNode:
     """A node bound to its progress: one row of the table that the engine runs.
 
     Attributes:
@@ -121,8 +121,8 @@ class BoundGraph:
 
     graph: Graph
     prefix: str
-    outer: Bound | None
-    nodes: dict[str, Bound] = field(default_factory=dict)
+    outer: BoundNode | None
+    nodes: dict[str, BoundNode] = field(default_factory=dict)
     written: frozenset[str] = frozenset()
     guards: dict[str, Expression] = field(default_factory=dict)
 
@@ -186,7 +186,7 @@ class Program:
         self.slots: list[Any] = []
         self.slot_names: list[str] = []
         self._slot_index: dict[str, int] = {}
-        self.nodes: list[Bound] = []
+        self.nodes: list[BoundNode] = []
         self.missing: list[Missing] = []
         self.absent: list[str] = []
         self.asked: set[str] = set()
@@ -198,7 +198,7 @@ class Program:
 
     # ---- nodes
 
-    def _bind_graph(self, graph: Graph, prefix: str, outer: Bound | None) -> BoundGraph:
+    def _bind_graph(self, graph: Graph, prefix: str, outer: BoundNode | None) -> BoundGraph:
         scope = BoundGraph(graph, prefix, outer)
         written: set[str] = set()
         for name, node in graph.nodes.items():
@@ -210,7 +210,7 @@ class Program:
                 key: parameter.coerce(node.parameters[key]) if key in node.parameters else parameter.default
                 for key, parameter in kind.parameters.items()
             }
-            bound = Bound(f"{prefix}{name}", node, kind, scope, kind.new_instance(), parameters)
+            bound = BoundNode(f"{prefix}{name}", node, kind, scope, kind.new_instance(), parameters)
             for key, value in parameters.items():
                 setattr(bound.instance, key, value)
             scope.nodes[name] = bound
@@ -225,7 +225,7 @@ class Program:
                 bound.body = self._bind_graph(bound.node.body, f"{bound.path}/", bound)
         return scope
 
-    def _has_no_work(self, bound: Bound) -> bool:
+    def _has_no_work(self, bound: BoundNode) -> bool:
         is_idle = getattr(bound.instance, "is_idle", None)
         if is_idle is not None and is_idle():
             return True
@@ -250,7 +250,7 @@ class Program:
 
     # ---- slots
 
-    def _resolve(self, bound: Bound) -> None:
+    def _resolve(self, bound: BoundNode) -> None:
         bound.optimizers = self._optimizer_names(bound)
         if bound.body is not None:
             bound.writes = [
@@ -263,18 +263,18 @@ class Program:
             self._slot(bound.scope.prefix + bound.node.writes.get(slot, slot)) for slot in bound.kind.writes
         ]
 
-    def _optimizer_names(self, bound: Bound) -> tuple[str, ...]:
+    def _optimizer_names(self, bound: BoundNode) -> tuple[str, ...]:
         target = bound.node.reads.get("optimizer", "optimizer")
         names = (target,) if isinstance(target, str) else target
         return tuple(self._outward(bound.scope, name) or name for name in names)
 
-    def _place(self, bound: Bound, read: Read) -> Place:
+    def _place(self, bound: BoundNode, read: Read) -> Place:
         target = bound.node.reads.get(read.name, read.name)
         if isinstance(target, tuple):
             return TuplePlace(tuple(self._find(bound, bound.scope, one, read) for one in target))
         return self._find(bound, bound.scope, target, read)
 
-    def _find(self, reader: Bound, scope: BoundGraph, name: str, read: Read) -> Place:
+    def _find(self, reader: BoundNode, scope: BoundGraph, name: str, read: Read) -> Place:
         """What a slot name means in a graph: written there, around it, a field, a resource, or missing."""
         owner, dot, field_name = name.partition(".")
         if dot:
@@ -294,7 +294,7 @@ class Program:
         self.missing.append(Missing(name, reader.path))
         return ConstantPlace(None)
 
-    def place_asked_for(self, bound: Bound, read: Read) -> Place:
+    def place_asked_for(self, bound: BoundNode, read: Read) -> Place:
         """What a further parameter of a user's step function means, seen from the node that calls it."""
         name = read.name
         scope: BoundGraph | None = bound.scope
@@ -306,7 +306,7 @@ class Program:
             scope = scope.outer.scope if scope.outer is not None else None
         return self._find(bound, bound.scope, name, read)
 
-    def field_place(self, bound: Bound, field_name: str) -> Place:
+    def field_place(self, bound: BoundNode, field_name: str) -> Place:
         """What ``node.field`` means: a parameter is constant, progress is read when it is needed."""
         if field_name in bound.kind.parameters:
             return ConstantPlace(bound.parameters[field_name])
@@ -331,7 +331,7 @@ class Program:
             return self.field_place(scope.nodes[expression.node], expression.field)
         return self._find(next(iter(scope.nodes.values())), scope, expression.name, Read(expression.name))
 
-    def guard_reads(self, bound: Bound) -> set[int]:
+    def guard_reads(self, bound: BoundNode) -> set[int]:
         """The slots that the guards on the edges of a node read."""
         places = [
             self.guard_place(bound.scope, one)
@@ -342,7 +342,7 @@ class Program:
         ]
         return {place.index for place in places if isinstance(place, SlotPlace)}
 
-    def terms(self, bound: Bound, trigger: Trigger) -> list[tuple[Bound, str, Term]]:
+    def terms(self, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
         """For each amount of a trigger: the node and field that count its unit."""
         found = []
         for term in trigger.terms:
@@ -435,7 +435,7 @@ class Program:
             problems.append(Problem("G301", "error", f"{self.graph.name}: nodes.{readers[0]}", message, hint))
         return problems
 
-    def targets(self, bound: Bound) -> list[Bound | None]:
+    def targets(self, bound: BoundNode) -> list[BoundNode | None]:
         """Where the edges of a node lead, in order; None is the end of its graph."""
         return [
             None if edge.target == END else bound.scope.nodes[edge.target]

@@ -15,7 +15,7 @@ _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 
 
 @final
-class Whereabouts:
+class RunClock:
     """Reads the clock of the outermost graph; a unit the graph does not count is left out."""
 
     def __init__(self, program: Program) -> None:

@@ -10,8 +10,8 @@ from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
-from graphtrain.program.bind import Bound, ConstantPlace, FieldPlace, Place, Program, SlotPlace, TuplePlace
-from graphtrain.program.clock import Whereabouts
+from graphtrain.program.bind import BoundNode, ConstantPlace, FieldPlace, Place, Program, SlotPlace, TuplePlace
+from graphtrain.program.clock import RunClock
 from graphtrain.program.liveness import live_slots, reader_after
 from graphtrain.program.loop import Request
 from graphtrain.program.run_state import State
@@ -20,7 +20,7 @@ from graphtrain.program.table import Compiler
 
 
 @final
-class Assembly:
+class CompiledGraph:
     """What the loop runs for one graph, and what of it is alive where.
 
     Arguments:
@@ -40,7 +40,7 @@ class Assembly:
         pending: list[Request],
         recorder: Recorder,
         watch: Stopwatch,
-        former: Assembly | None = None,
+        former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
     ) -> None:
         self.graph = graph
@@ -48,7 +48,7 @@ class Assembly:
         if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
             raise GraphError(problems, f"graph `{graph.name}`")
         # Nodes that are as they were keep their object: an iterator it holds goes on, nothing is fetched again.
-        self._kept: set[Bound] = set()
+        self._kept: set[BoundNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
             self._kept = _take_over(self.program, former.program, renaming)
@@ -56,7 +56,7 @@ class Assembly:
         if problems := self.program.missing_problems(resources):  # what a user's step function asks for is known now
             raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table
-        self.whereabouts = Whereabouts(self.program)
+        self.run_clock = RunClock(self.program)
         self.state = State(self.program, resources, recorder)
         self._before, self._after = live_slots(self.program, self.table.asked)
         self._transient = self.program.transient_slots()
@@ -135,7 +135,7 @@ class Assembly:
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self._kept)
 
-    def go_on_after(self, former: Assembly, position: int, renaming: Renaming) -> None:
+    def go_on_after(self, former: CompiledGraph, position: int, renaming: Renaming) -> None:
         """Go on where a run of another graph stands: its slots are taken over. May draw random numbers."""
         for index, old in enumerate(former.program.slot_names):
             name = renaming.slot(old)
@@ -144,7 +144,7 @@ class Assembly:
         self.go_on(position)
 
 
-def _take_over(program: Program, former: Program, renaming: Renaming) -> set[Bound]:
+def _take_over(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:
     """Give the nodes of a program the progress that those of another had; the nodes that are just as they were."""
     kept = set()
     for bound in program.nodes:
@@ -159,7 +159,7 @@ def _take_over(program: Program, former: Program, renaming: Renaming) -> set[Bou
     return kept
 
 
-def _same(bound: Bound, old: Bound, slots: list[str], old_slots: list[str]) -> bool:
+def _same(bound: BoundNode, old: BoundNode, slots: list[str], old_slots: list[str]) -> bool:
     """True if a node would be set up as it was."""
     if bound.kind is not old.kind or bound.parameters != old.parameters:
         return False
@@ -182,7 +182,7 @@ def _supplies(places: Iterable[Place], slots: list[str]) -> list[object]:
     return found
 
 
-def _copy_progress(bound: Bound, old: Bound) -> None:
+def _copy_progress(bound: BoundNode, old: BoundNode) -> None:
     for name, declared in bound.kind.fields.items():
         if declared.stored and name in old.kind.fields and old.kind.fields[name].stored:
             setattr(bound.instance, name, getattr(old.instance, name))

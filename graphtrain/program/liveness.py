@@ -5,7 +5,7 @@ Source: the backward data-flow analysis of Kildall, "A unified approach to globa
 
 from __future__ import annotations
 
-from graphtrain.program.bind import Bound, BoundGraph, Place, Program, SlotPlace, TuplePlace
+from graphtrain.program.bind import BoundGraph, BoundNode, Place, Program, SlotPlace, TuplePlace
 
 
 def live_slots(
@@ -79,12 +79,12 @@ def reader_after(
     return program.nodes[position].path
 
 
-def _reads(bound: Bound, optional: bool) -> list[Place]:
+def _reads(bound: BoundNode, optional: bool) -> list[Place]:
     # A node with a body reads nothing itself.
     return [place for read, place in zip(bound.kind.reads, bound.reads, strict=False) if optional or read.required]
 
 
-def _before(bound: Bound, reads: set[int], out: set[int], before: list[set[int]]) -> set[int]:
+def _before(bound: BoundNode, reads: set[int], out: set[int], before: list[set[int]]) -> set[int]:
     if bound.bypassed:
         return set(out)
     if bound.body is not None:
@@ -95,7 +95,7 @@ def _before(bound: Bound, reads: set[int], out: set[int], before: list[set[int]]
 
 
 def _entry(
-    program: Program, bound: Bound, target: Bound | None, before: list[set[int]], after: list[set[int]]
+    program: Program, bound: BoundNode, target: BoundNode | None, before: list[set[int]], after: list[set[int]]
 ) -> set[int]:
     if target is not None:
         return before[target.index]

@@ -21,16 +21,16 @@ STEP_FUNCTIONS = ("training_step", "validation_step")
 
 @dataclass(frozen=True)
 class StepCall:
-    """A user's step function: how it is called with model and batch, and what else it asks for by name."""
+    """A user's step function: how it is called with model and batch, and what else it takes by name."""
 
     function: Any
     call: Callable[..., Any]
-    asks: tuple[Read, ...]
+    extra_inputs: tuple[Read, ...]
 
 
 @dataclass(frozen=True)
-class Asking:
-    """A step function that asks for more than model and batch, with a call for each thing it asks for."""
+class StepInputs:
+    """A step function with further inputs beside model and batch, and a call for the value of each."""
 
     call: Callable[..., Any]
     getters: tuple[tuple[str, Callable[[], Any]], ...]
@@ -122,7 +122,7 @@ def _step_call(function: Any, name: str, *, takes_model: bool) -> StepCall:
         for one in parameters
         if one not in positional[:leading] and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
     ]
-    asks = tuple(Read(one.name, REQUIRED if one.default is one.empty else one.default) for one in further)
+    extra_inputs = tuple(Read(one.name, REQUIRED if one.default is one.empty else one.default) for one in further)
     if takes_model:
-        return StepCall(function, function, asks)
-    return StepCall(function, lambda model, batch, **rest: function(batch, **rest), asks)
+        return StepCall(function, function, extra_inputs)
+    return StepCall(function, lambda model, batch, **rest: function(batch, **rest), extra_inputs)

@@ -14,7 +14,7 @@ import torch
 from graphtrain.data.samplers import generators_of
 from graphtrain.errors import CheckpointError
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.program.bind import Bound, Program
+from graphtrain.program.bind import BoundNode, Program
 from graphtrain.state.modules import (
     capture_gradients,
     capture_module,
@@ -110,7 +110,7 @@ class State:
             progress[bound.path] = kept
         return {**tree, "progress": progress}
 
-    def _units_of_time(self, bound: Bound) -> set[str]:
+    def _units_of_time(self, bound: BoundNode) -> set[str]:
         """The units of a node's clock whose field is outside the digest, such as seconds."""
         found = set()
         for unit, text in bound.scope.graph.units.items():
@@ -213,7 +213,7 @@ def _keeps_state(value: Any) -> bool:
     return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
 
 
-def _progress(bound: Bound) -> dict[str, Any]:
+def _progress(bound: BoundNode) -> dict[str, Any]:
     bound.check_fields()
     saved = {name: getattr(bound.instance, name) for name, one in bound.kind.fields.items() if one.stored}
     if bound.kind.keeps_state:

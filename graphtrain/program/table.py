@@ -18,8 +18,8 @@ from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
 from graphtrain.kind import FunctionRecord
 from graphtrain.kind.trigger import Trigger
 from graphtrain.program.bind import (
-    Bound,
     BoundGraph,
+    BoundNode,
     ConstantPlace,
     FieldPlace,
     Place,
@@ -27,7 +27,7 @@ from graphtrain.program.bind import (
     SlotPlace,
     TuplePlace,
 )
-from graphtrain.program.resources import Asking, StepCall
+from graphtrain.program.resources import StepCall, StepInputs
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after
 
@@ -36,7 +36,7 @@ Act = Callable[[], Any]
 
 
 @dataclass
-class Table:
+class TransitionTable:
     """What the loop runs.
 
     Attributes:
@@ -55,13 +55,13 @@ class Table:
 class Witness(Protocol):
     """Sees what a table does, by calls of its own around its calls; one made without it knows nothing of it."""
 
-    def visit(self, bound: Bound, visit: Visit) -> Visit:
+    def visit(self, bound: BoundNode, visit: Visit) -> Visit:
         """In the place of the visit of a node."""
 
-    def leave(self, bound: Bound, leave: Visit) -> Visit:
+    def leave(self, bound: BoundNode, leave: Visit) -> Visit:
         """In the place of the choice among the edges of a node."""
 
-    def guard(self, bound: Bound, name: str, names: Scope) -> Due:
+    def guard(self, bound: BoundNode, name: str, names: Scope) -> Due:
         """In the place of a guard on an edge of a node."""
 
 
@@ -83,7 +83,7 @@ class Compiler:
         self._witness = witness
         self._slots = program.slots
         self._counters = self._effect_counters()
-        self.table = Table()
+        self.table = TransitionTable()
         for bound in program.nodes:
             if bound.trigger is None:
                 bound.trigger = self._trigger(bound)
@@ -95,7 +95,7 @@ class Compiler:
 
     # ---- entering graphs
 
-    def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[Bound] = ()) -> None:
+    def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[BoundNode] = ()) -> None:
         """Set the nodes of a graph up; `reset` begins anew, otherwise their progress is gone on from.
 
         Those that are `ready` were set up before, and are not again. The order is that of names: where a node stands
@@ -111,7 +111,7 @@ class Compiler:
             if isinstance(bound.trigger, Every):
                 bound.trigger.start()
 
-    def _setup(self, bound: Bound) -> Act:
+    def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
             return _nothing
         getters = [self._getter(place) for place in bound.setup_reads]
@@ -120,11 +120,11 @@ class Compiler:
 
     # ---- triggers
 
-    def clock(self, bound: Bound, field_name: str) -> Clock:
+    def clock(self, bound: BoundNode, field_name: str) -> Clock:
         """The clock that a field of a node is."""
         return Clock(bound.instance, field_name, bound.kind.fields[field_name].restarts)
 
-    def _trigger(self, bound: Bound) -> Every | Due | None:
+    def _trigger(self, bound: BoundNode) -> Every | Due | None:
         name = bound.kind.trigger
         trigger = bound.parameters.get(name) if name is not None else None
         if not isinstance(trigger, Trigger) or bound.bypassed:
@@ -132,7 +132,7 @@ class Compiler:
         terms = [(self.clock(owner, counted), term) for owner, counted, term in self._program.terms(bound, trigger)]
         return Every(terms, bound.instance) if name == "every" else after(terms)
 
-    def _due(self, bound: Bound) -> Due:
+    def _due(self, bound: BoundNode) -> Due:
         trigger = bound.parameters.get(bound.kind.trigger or "")
         if bound.bypassed or (isinstance(trigger, Trigger) and not trigger.terms):
             return never
@@ -142,7 +142,7 @@ class Compiler:
 
     # ---- visits
 
-    def _visit(self, bound: Bound) -> Visit:
+    def _visit(self, bound: BoundNode) -> Visit:
         leave = self.table.exits[bound.index]
         if bound.bypassed:
             return leave
@@ -163,13 +163,13 @@ class Compiler:
             return _straight_visit(act, fields, target)
         return _choosing_visit(act, fields, leave)
 
-    def _timed(self, bound: Bound, visit: Visit) -> Visit:
+    def _timed(self, bound: BoundNode, visit: Visit) -> Visit:
         if not bound.kind.activity or bound.bypassed:
             return visit
         inside = bound.scope.activity is not None
         return self._watch.ticking(visit) if inside else self._watch.timed(visit, bound.kind.activity)
 
-    def _entering_visit(self, bound: Bound, body: BoundGraph, leave: Visit) -> Visit:
+    def _entering_visit(self, bound: BoundNode, body: BoundGraph, leave: Visit) -> Visit:
         start = self._position(body.nodes[body.graph.start])
         trigger = bound.trigger
         inside = [body, *body.inner()]
@@ -213,7 +213,7 @@ class Compiler:
 
         return finish
 
-    def _act(self, bound: Bound) -> Act:
+    def _act(self, bound: BoundNode) -> Act:
         """The call of a node with its slots, its result stored."""
         if not isinstance(bound.instance, FunctionRecord):
             function = bound.instance.__call__
@@ -224,7 +224,7 @@ class Compiler:
         call = self._call(function, self._arguments(bound))
         return _storing(call, self._slots, bound.writes)
 
-    def _arguments(self, bound: Bound) -> list[Place]:
+    def _arguments(self, bound: BoundNode) -> list[Place]:
         arguments = []
         for read, place in zip(bound.kind.reads, bound.reads, strict=True):
             if isinstance(place, ConstantPlace) and isinstance(place.value, StepCall):
@@ -233,14 +233,14 @@ class Compiler:
             arguments.append(place)
         return arguments
 
-    def _bound_step_function(self, bound: Bound, function: StepCall) -> Any:
+    def _bound_step_function(self, bound: BoundNode, function: StepCall) -> Any:
         """A user's step function, called with the model and the batch; what else it asks for is looked up here."""
-        if not function.asks:
+        if not function.extra_inputs:
             return function.call
-        places = [self._program.place_asked_for(bound, read) for read in function.asks]
+        places = [self._program.place_asked_for(bound, read) for read in function.extra_inputs]
         self.table.asked.setdefault(bound.path, []).extend(places)
-        getters = [(read.name, self._getter(place)) for read, place in zip(function.asks, places, strict=True)]
-        return Asking(function.call, tuple(getters))
+        getters = [(read.name, self._getter(place)) for read, place in zip(function.extra_inputs, places, strict=True)]
+        return StepInputs(function.call, tuple(getters))
 
     def _call(self, function: Callable[..., Any], places: list[Place]) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
@@ -295,7 +295,7 @@ class Compiler:
 
     # ---- edges
 
-    def _position(self, bound: Bound) -> int:
+    def _position(self, bound: BoundNode) -> int:
         """The position of a node, or of what follows it where it is bypassed and has one way out."""
         seen: set[int] = set()
         while bound.bypassed and bound.index not in seen:
@@ -306,13 +306,13 @@ class Compiler:
             bound = targets[0]
         return bound.index
 
-    def _only_target(self, bound: Bound) -> int | None:
+    def _only_target(self, bound: BoundNode) -> int | None:
         targets = self._program.targets(bound)
         if len(targets) != 1 or targets[0] is None:
             return None
         return self._position(targets[0])
 
-    def _leave(self, bound: Bound) -> Visit:
+    def _leave(self, bound: BoundNode) -> Visit:
         """Choose the exit edge: the first whose guard holds."""
         edges = bound.scope.graph.edges[bound.node.name]
         calls = [self._arrival(bound, target) for target in self._program.targets(bound)]
@@ -342,13 +342,13 @@ class Compiler:
 
         return leave
 
-    def _guard(self, bound: Bound, name: str) -> Due:
+    def _guard(self, bound: BoundNode, name: str) -> Due:
         names = _Names(self, bound.scope)
         if self._witness is not None:
             return self._witness.guard(bound, name, names)
         return compile_guard(bound.scope.guards[name], names)
 
-    def _arrival(self, bound: Bound, target: Bound | None) -> tuple[int, Visit | None]:
+    def _arrival(self, bound: BoundNode, target: BoundNode | None) -> tuple[int, Visit | None]:
         """A position, or a call that makes one where an edge ends its graph."""
         if target is not None:
             return self._position(target), None
@@ -364,7 +364,7 @@ class Compiler:
 
     # ---- effects
 
-    def _effect_counters(self) -> dict[int, list[tuple[Bound, str]]]:
+    def _effect_counters(self) -> dict[int, list[tuple[BoundNode, str]]]:
         """Position -> the counters of windows that a backward or a clearing there changes."""
         counters = [
             (bound, one.name)
@@ -380,7 +380,7 @@ class Compiler:
             if {"backward", "zero_grad"} & set(bound.kind.effects) and bound.kind.name != NESTED
         }
 
-    def field_value(self, bound: Bound, name: str) -> Any:
+    def field_value(self, bound: BoundNode, name: str) -> Any:
         """The value of a field now."""
         return self._getter(FieldPlace(bound, name))()
 
@@ -525,7 +525,7 @@ def _two_ways(guard: Due, position: int, otherwise: int, failed: Callable[[Excep
     return leave
 
 
-def _diagnose(bound: Bound, guards: list[tuple[str, Due]], error: Exception) -> GuardError | None:
+def _diagnose(bound: BoundNode, guards: list[tuple[str, Due]], error: Exception) -> GuardError | None:
     """Which guard raised: guards are pure, so asking them again finds it. None if it was no guard."""
     for name, guard in guards:
         try:

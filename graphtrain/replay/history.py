@@ -23,7 +23,7 @@ from graphtrain.storage.store import FolderStore
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedCheckpoint:
     """A sound checkpoint of a past run; its tensors are read when they are needed.
 
     Attributes:
@@ -61,8 +61,8 @@ class Segment:
         change: what a person changed in between, so that nothing can be compared; empty for nothing.
     """
 
-    start: Kept | None
-    goal: Kept
+    start: SavedCheckpoint | None
+    goal: SavedCheckpoint
     change: str = ""
 
 
@@ -84,7 +84,7 @@ class PastRun:
         if not (run_dir / STATUS_FILE).exists() and not self._folder.paths():
             raise UsageError(f"there is no run in `{run_dir}`", f"a run directory holds a file {STATUS_FILE}")
 
-    def line(self, spans: int | None = None) -> list[Kept]:
+    def line(self, spans: int | None = None) -> list[SavedCheckpoint]:
         """The newest sound checkpoints that lie on the way to the newest one, the oldest first.
 
         Arguments:
@@ -92,7 +92,7 @@ class PastRun:
         """
         metrics = self.path / METRICS_FILE
         rows = metrics.stat().st_size if metrics.exists() else 0
-        found: list[Kept] = []
+        found: list[SavedCheckpoint] = []
         for path in reversed(self._folder.paths()):
             if spans is not None and _spans(found) >= spans:
                 break
@@ -123,10 +123,10 @@ class PastRun:
                 found.insert(0, Segment(None, line[0]))
         return found
 
-    def _is_first(self, kept: Kept) -> bool:
+    def _is_first(self, kept: SavedCheckpoint) -> bool:
         return int(kept.name.partition("-")[0]) == 1
 
-    def _change(self, start: Kept, goal: Kept) -> str:
+    def _change(self, start: SavedCheckpoint, goal: SavedCheckpoint) -> str:
         before, after = (
             one.manifest.get("hyper_parameters_in_force", one.manifest.get("hyper_parameters")) for one in (start, goal)
         )
@@ -141,7 +141,7 @@ class PastRun:
         """The checkpoint that each start of the run went on from, None for the beginning; empty if it is not known."""
         return [start["checkpoint"] for start in read_starts(self.path) if "checkpoint" in start]
 
-    def not_from_the_beginning(self, oldest: Kept) -> str:
+    def not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
         """Why the run cannot be gone through from its beginning; empty if it can."""
         starts = self._starts()
         if not starts:
@@ -153,12 +153,12 @@ class PastRun:
         return ""
 
 
-def _spans(line: list[Kept]) -> int:
+def _spans(line: list[SavedCheckpoint]) -> int:
     """How many of the spans between checkpoints have batches in them: the one at the very end of a run has none."""
     return sum(one.place[:2] != other.place[:2] for one, other in itertools.pairwise(line))
 
 
-def _kept(path: Path) -> Kept:
+def _kept(path: Path) -> SavedCheckpoint:
     checkpoint = read_checkpoint(path)
     counts = {
         node: {
@@ -169,7 +169,7 @@ def _kept(path: Path) -> Kept:
         for node, fields in checkpoint.tree["progress"].items()
         if isinstance(fields, Mapping)
     }
-    return Kept(path, checkpoint.manifest, counts, _device(checkpoint.tree["resources"]) or "cpu")
+    return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.tree["resources"]) or "cpu")
 
 
 def _device(value: Any) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from graphtrain.kind.trigger import Term
 from graphtrain.outcome import Outcome
-from graphtrain.program.compiled_graph import Assembly
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Visit
 from graphtrain.run.stops import Gate, at_amount, at_node, forgetting
 from graphtrain.run.trainer import Trainer
@@ -27,7 +27,7 @@ class Replay:
     def __init__(self, trainer: Trainer, start: Path | None = None) -> None:
         self.trainer = trainer
         self._start: Path | str = start if start is not None else "auto"
-        self._assembly: Assembly | None = None
+        self._compiled: CompiledGraph | None = None
 
     def to_amount(self, term: Term) -> bool:
         """Go on until the node that counts a unit has reached an amount; False if the run ends before."""
@@ -42,24 +42,24 @@ class Replay:
         return self._go(at_node(path))
 
     def _go(self, gate: Gate) -> bool:
-        def noted(assembly: Assembly, loop: Loop) -> list[Visit]:
-            self._assembly = assembly
-            return forgetting(assembly, gate(assembly, loop))
+        def noted(compiled: CompiledGraph, loop: Loop) -> list[Visit]:
+            self._compiled = compiled
+            return forgetting(compiled, gate(compiled, loop))
 
         return self.trainer.run_gated(noted, self._start) is Outcome.REACHED
 
     # ---- what is at hand
 
     @property
-    def here(self) -> Assembly:
+    def here(self) -> CompiledGraph:
         """What runs; once it does."""
-        assert self._assembly is not None, "not begun"
-        return self._assembly
+        assert self._compiled is not None, "not begun"
+        return self._compiled
 
     @property
     def where(self) -> str:
         """The place in the words of the clock."""
-        return self.here.whereabouts.describe()
+        return self.here.run_clock.describe()
 
     @property
     def slots(self) -> dict[str, Any]:

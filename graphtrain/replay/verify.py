@@ -1,6 +1,6 @@
 """A span of a past run gone through again, up to the place of a checkpoint, and compared with it bit by bit.
 
-Where two goings disagree with each other, the computation itself is not repeatable; where they agree with each other
+Where two replays disagree with each other, the computation itself is not repeatable; where they agree with each other
 and not with the run, something that the run had in memory was not in the checkpoint that the span begins with.
 """
 
@@ -14,8 +14,8 @@ from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
 from graphtrain.kind.trigger import Trigger
-from graphtrain.program.bind import Bound, Program
-from graphtrain.program.compiled_graph import Assembly
+from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Visit
 from graphtrain.replay.comparison import Comparison, Difference, compare
 from graphtrain.replay.history import Segment
@@ -29,7 +29,7 @@ _MUCH_MEMORY = 64 << 20
 
 
 @dataclass(frozen=True)
-class Retraced:
+class Replayed:
     """What came of going through a span once.
 
     Attributes:
@@ -49,14 +49,14 @@ class Verdict:
     """What is known of a span.
 
     Attributes:
-        retraced: the first going; None if it failed.
+        replayed: the first going; None if it failed.
         cause: why it differs: "lost" state, or "unrepeatable"; empty if nothing differs, or if it failed.
-        node: the first node after which two goings disagree, and where; empty where none is known.
+        node: the first node after which two replays disagree, and where; empty where none is known.
         failure: why the span could not be gone through; empty if it could.
     """
 
     segment: Segment
-    retraced: Retraced | None
+    replayed: Replayed | None
     cause: Literal["", "lost", "unrepeatable"] = ""
     node: str = ""
     failure: str = ""
@@ -64,12 +64,12 @@ class Verdict:
     @property
     def differences(self) -> list[Difference]:
         """What differs from the run."""
-        return self.retraced.comparison.differences if self.retraced is not None else []
+        return self.replayed.comparison.differences if self.replayed is not None else []
 
     @property
     def is_equal(self) -> bool:
         """True if nothing differs."""
-        return self.retraced is not None and not self.differences
+        return self.replayed is not None and not self.differences
 
 
 def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
@@ -79,16 +79,16 @@ def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
         make: answers a new trainer, set up as the run was when it went through that span.
     """
     try:
-        first = _retraced(segment, make)
+        first = _replayed(segment, make)
         if not first.comparison.differences:
             return Verdict(segment, first)
         trace = Trace()
-        goings = [first, _retraced(segment, make, trace), _retraced(segment, make, trace.again())]
+        replays = [first, _replayed(segment, make, trace), _replayed(segment, make, trace.again())]
     except _CannotBeGoneThroughError as error:
         return Verdict(segment, None, failure=str(error))
     if trace.parted:
         return Verdict(segment, first, "unrepeatable", trace.parted)
-    found = {tuple(map(str, one.comparison.differences)) for one in goings}
+    found = {tuple(map(str, one.comparison.differences)) for one in replays}
     return Verdict(segment, first, "lost" if len(found) == 1 else "unrepeatable")
 
 
@@ -96,7 +96,7 @@ class _CannotBeGoneThroughError(Exception):
     """A span, not all of them: what `make` raises is wrong with every span."""
 
 
-def _retraced(segment: Segment, make: Callable[[Segment], Trainer], trace: Trace | None = None) -> Retraced:
+def _replayed(segment: Segment, make: Callable[[Segment], Trainer], trace: Trace | None = None) -> Replayed:
     gone = _gone_through(segment, make(segment), trace)
     if gone.comparison.size > _MUCH_MEMORY:
         # A trainer refers to itself, and where the next one is made there may be no place for two (takes 0.1 s).
@@ -104,11 +104,11 @@ def _retraced(segment: Segment, make: Callable[[Segment], Trainer], trace: Trace
     return gone
 
 
-def _gone_through(segment: Segment, trainer: Trainer, trace: Trace | None) -> Retraced:
+def _gone_through(segment: Segment, trainer: Trainer, trace: Trace | None) -> Replayed:
     try:
-        retrace = Retrace(read_checkpoint(segment.goal.path), trace)
-        trainer.run_gated(retrace.gate, "auto" if segment.start is None else segment.start.path)
-        return retrace.result()
+        reexecution = Reexecution(read_checkpoint(segment.goal.path), trace)
+        trainer.run_gated(reexecution.gate, "auto" if segment.start is None else segment.start.path)
+        return reexecution.result()
     except (CheckpointError, DataError, UsageError) as error:
         raise _CannotBeGoneThroughError(str(error)) from None
 
@@ -142,7 +142,7 @@ class Trace:
 
 
 @final
-class Retrace:
+class Reexecution:
     """One going towards the place of a checkpoint; never further than the run had come by then.
 
     Arguments:
@@ -157,46 +157,46 @@ class Retrace:
         self._nearest: Comparison | None = None
         self._misses = 0
 
-    def gate(self, assembly: Assembly, loop: Loop) -> list[Visit]:
+    def gate(self, compiled: CompiledGraph, loop: Loop) -> list[Visit]:
         """The visits that stop there."""
-        self._assembly, self._loop = assembly, loop
-        self._began, self._batches = time.monotonic(), assembly.whereabouts.trained()[0]
-        self._place = assembly.locate(self._goal.manifest["position"], self._goal.tree["slots"], self._ended)
+        self._compiled, self._loop = compiled, loop
+        self._began, self._batches = time.monotonic(), compiled.run_clock.trained()[0]
+        self._place = compiled.locate(self._goal.manifest["position"], self._goal.tree["slots"], self._ended)
         self._expected = self._essential(self._goal.tree)
-        self._clocked = _rows_by_the_clock(assembly.program)
+        self._clocked = _rows_by_the_clock(compiled.program)
         self._probes = [
             (bound.instance, name, value)
-            for bound in assembly.program.nodes
+            for bound in compiled.program.nodes
             for name, value in self._expected["progress"].get(bound.path, {}).items()
             if value is None or isinstance(value, bool | int | float | str)
         ]
         self._yard, spare = self._yardstick()
         self._most = self._goal.tree["progress"][self._yard.path]["runs"]
         record, limit = self._yard.instance, self._most + spare
-        visits = before(assembly.table.visits, self._yard.index, loop, lambda: record.runs >= limit)
+        visits = before(compiled.table.visits, self._yard.index, loop, lambda: record.runs >= limit)
         if not self._ended:
             visits = before(visits, self._place, loop, self._arrived)
         return visits if self._trace is None else [self._traced(index, visit) for index, visit in enumerate(visits)]
 
-    def result(self) -> Retraced:
+    def result(self) -> Replayed:
         """What came of it, once the run has stopped."""
         seconds = time.monotonic() - self._began
         notes: list[str] = []
         comparison = self._nearest
         if comparison is None:
             comparison = self._compared()
-            there, here = self._goal.manifest["position"], self._assembly.path(self._loop.position)
+            there, here = self._goal.manifest["position"], self._compiled.path(self._loop.position)
             if (here, self._loop.ended) == (there, self._ended):
                 pass
-            elif any(_by_the_clock(bound, self._assembly.program) for bound in self._assembly.program.nodes):
+            elif any(_by_the_clock(bound, self._compiled.program) for bound in self._compiled.program.nodes):
                 notes.append(f"`{there}` was not reached, for the clock on the wall decides; compared before `{here}`")
             else:
                 comparison.differences.insert(0, Difference("position", f"{there} -> not reached, stopped at {here}"))
         if self._clocked:
             notes.append("means of metrics are not compared, for rows are made by the clock on the wall")
         if comparison.differences:
-            notes += self._assembly.program.timed()
-        return Retraced(comparison, self._assembly.whereabouts.trained()[0] - self._batches, seconds, tuple(notes))
+            notes += self._compiled.program.timed()
+        return Replayed(comparison, self._compiled.run_clock.trained()[0] - self._batches, seconds, tuple(notes))
 
     # ---- the place
 
@@ -212,13 +212,13 @@ class Retrace:
             self._nearest, self._misses = comparison, misses
         return not comparison.differences
 
-    def _yardstick(self) -> tuple[Bound, int]:
+    def _yardstick(self) -> tuple[BoundNode, int]:
         """A node whose runs tell how far the run is, the one that counts batches, and how many more may be spared.
 
         A graph whose clock counts nothing is held to the runs of the node itself: those of a junction differ by some
         where observers fire by the clock on the wall.
         """
-        nodes, units = self._assembly.program.main.nodes, self._assembly.graph.units
+        nodes, units = self._compiled.program.main.nodes, self._compiled.graph.units
         for unit in sorted(units, key=lambda one: one != "batches"):
             bound = nodes[units[unit].partition(".")[0]]
             if not bound.bypassed and not bound.kind.observer:
@@ -229,8 +229,8 @@ class Retrace:
     # ---- the state
 
     def _compared(self) -> Comparison:
-        assembly = self._assembly
-        tree = assembly.state.capture(assembly.alive(self._place, self._ended))
+        compiled = self._compiled
+        tree = compiled.state.capture(compiled.alive(self._place, self._ended))
         comparison = compare(self._expected, self._essential(tree))
         if self._clocked:
             means = comparison.in_section("metrics")
@@ -239,22 +239,22 @@ class Retrace:
 
     def _essential(self, tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         try:
-            return self._assembly.state.essential(dict(tree))
+            return self._compiled.state.essential(dict(tree))
         except KeyError as error:
             raise UsageError(
                 f"the checkpoint has nothing of the node {error}: setup supplies other resources than it did then"
             ) from None
 
     def _traced(self, index: int, visit: Visit) -> Visit:
-        assembly, loop, trace = self._assembly, self._loop, self._trace
+        compiled, loop, trace = self._compiled, self._loop, self._trace
         assert trace is not None
-        path = assembly.path(index)
+        path = compiled.path(index)
 
         def traced() -> int:
             position = visit()
-            alive = assembly.alive(position, "ended" in loop.pending)
-            digest = tree_digest(assembly.state.essential(assembly.state.capture(alive)))
-            if trace.passed(index, digest, lambda: f"`{path}` ({assembly.whereabouts.describe()})"):
+            alive = compiled.alive(position, "ended" in loop.pending)
+            digest = tree_digest(compiled.state.essential(compiled.state.capture(alive)))
+            if trace.passed(index, digest, lambda: f"`{path}` ({compiled.run_clock.describe()})"):
                 loop.pending.append("pause")
             return position
 
@@ -265,7 +265,7 @@ def _differs(now: Any, value: Any) -> bool:
     return type(now) is not type(value) or now != value
 
 
-def _by_the_clock(bound: Bound, program: Program) -> bool:
+def _by_the_clock(bound: BoundNode, program: Program) -> bool:
     """True if a node fires at moments that no replay meets again."""
     trigger = bound.parameters.get(bound.kind.trigger or "")
     if bound.bypassed or not isinstance(trigger, Trigger):

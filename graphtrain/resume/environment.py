@@ -9,7 +9,7 @@ from typing import Any
 
 from graphtrain.data.fingerprint import data_changes, fingerprint, is_data
 from graphtrain.printable import one_line
-from graphtrain.resume.provenance import Origin, code_changes, origin
+from graphtrain.resume.provenance import Provenance, code_changes, provenance
 from graphtrain.resume.versions import environment, environment_changes
 from graphtrain.storage.text import all_utf8
 
@@ -18,14 +18,14 @@ _MOST_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class RunEnvironment:
     """Code, arguments, data, versions and threads of this process.
 
     Attributes:
         about: plain data of whoever started the run: the `command`, the `arguments` of its `setup`, ...
     """
 
-    origin: Origin
+    origin: Provenance
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     about: Mapping[str, Any]
@@ -86,13 +86,13 @@ def _says_something(data: Mapping[str, Any]) -> bool:
     return any(one not in (None, "") for one in data.values())
 
 
-def circumstances(
+def run_environment(
     resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int | None = None
-) -> Circumstances:
+) -> RunEnvironment:
     """Those of this process; `about` may name its `script`."""
     script = about.get("script")
-    return Circumstances(
-        origin(Path(script) if script else None),
+    return RunEnvironment(
+        provenance(Path(script) if script else None),
         {name: fingerprint(one) for name, one in resources.items() if is_data(name, one)},
         environment(deterministic, seed),
         about,

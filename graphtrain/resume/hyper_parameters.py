@@ -2,7 +2,7 @@
 
 A resume loads the state of optimizers and schedulers, and with it their old hyper-parameters, over the new ones that
 the script has set. So they are kept as they were set up, before any step, and a difference is decided by a person.
-Kept are two things: what was set up last, and what is in force since a person decided.
+SavedCheckpoint are two things: what was set up last, and what is in force since a person decided.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from graphtrain.resume.resource_hyper_parameters import (
     CLASS,
     LAMBDAS,
     OF_SCHEDULES,
-    Setting,
+    ResourceHyperParameters,
     first_setting,
     is_default,
     known_setting,
     same,
     with_new_schedule,
 )
-from graphtrain.resume.schedules import Schedule, go_through_again, set_rate
+from graphtrain.resume.schedules import Schedule, replay_schedules, set_rate
 
 Values = dict[str, dict[str, Any]]
 
@@ -69,10 +69,10 @@ class Difference:
 
 
 @final
-class SetUp:
+class HyperParameters:
     """The optimizers, schedulers and other resources with a `state_dict`, as they were before any step.
 
-    Objects that an earlier SetUp has seen were set up then, however much they were trained since.
+    Objects that an earlier HyperParameters has seen were set up then, however much they were trained since.
 
     Arguments:
         stateful: by name; of modules only that they are there, for their state is what is trained.
@@ -83,11 +83,11 @@ class SetUp:
         values: what is in force: the same, until a resume keeps saved ones.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
-    >>> SetUp({"optimizer": optimizer}).values["optimizer"]["lr"]
+    >>> HyperParameters({"optimizer": optimizer}).values["optimizer"]["lr"]
     0.5
     """
 
-    def __init__(self, stateful: Mapping[str, Any], former: SetUp | None = None) -> None:
+    def __init__(self, stateful: Mapping[str, Any], former: HyperParameters | None = None) -> None:
         self._resources = {name: one for name, one in stateful.items() if not isinstance(one, torch.nn.Module)}
         known = former._resources if former is not None else {}
         scheduled_anew = {
@@ -95,7 +95,7 @@ class SetUp:
             for one in self._resources.values()
             if isinstance(one, LRScheduler) and known_setting(one) is None
         }
-        self._settings: dict[str, Setting] = {}
+        self._settings: dict[str, ResourceHyperParameters] = {}
         self.made: Values = {name: {} for name in stateful}
         self.values: Values = {name: {} for name in stateful}
         for name, one in self._resources.items():
@@ -116,7 +116,8 @@ class SetUp:
             saved: what was set up then. Of what a manifest does not tell in a readable way, nothing differs.
             in_force: what was in force then. Default: the same.
 
-        >>> def made(rate): return SetUp({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)})
+        >>> def made(rate):
+        ...     return HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)})
         >>> [str(one) for one in made(0.1).differences(made(0.5).values)]
         ['optimizer.lr: 0.5 -> 0.1']
         """
@@ -160,7 +161,7 @@ class SetUp:
         whole = {one.name for one in differing.values() if one.resource in names}
         return whole | {one for one in names if "." in one and f"{one.partition('.')[0]}.{CLASS}" not in differing}
 
-    def begins_anew(self, chosen: Iterable[str]) -> set[str]:
+    def reinitialised(self, chosen: Iterable[str]) -> set[str]:
         """The resources whose saved state is not loaded, because they are of another class than before."""
         return {name.partition(".")[0] for name in chosen if name.endswith(f".{CLASS}")}
 
@@ -196,7 +197,7 @@ class SetUp:
                 state = {key: value for key, value in one.state_dict().items() if key not in fields or key in made}
                 taken = {field: _merged(state.get(field), made[field]) for field in fields if field in made}
                 one.load_state_dict({**state, **taken})
-        anew = self.begins_anew(chosen)
+        anew = self.reinitialised(chosen)
         for name, made in self.made.items():
             fields = {CLASS, LAMBDAS, *(made if name in anew else _chosen_of(name, chosen))}
             kept = {key: value for key, value in _fields(in_force, name).items() if key not in fields}
@@ -213,7 +214,7 @@ class SetUp:
                     set_rate(group, field, fresh[field])
                 else:
                     group.pop(field, None)
-        anew = self.begins_anew(chosen)
+        anew = self.reinitialised(chosen)
         schedules = [
             Schedule(one, scheduler, self._settings[one].state, _chosen_of(one, chosen), one in anew)
             for one, scheduler in self._resources.items()
@@ -221,7 +222,7 @@ class SetUp:
         ]
         moved = bool(fields & {"lr", CLASS, *OF_SCHEDULES})
         if schedules and (moved or any(one.chosen for one in schedules)):
-            go_through_again(optimizer, made, schedules, fields, rate_in_force)
+            replay_schedules(optimizer, made, schedules, fields, rate_in_force)
         elif "lr" in fields:
             for group, fresh in zip(optimizer.param_groups, made, strict=True):
                 for field in ("lr", "initial_lr"):

@@ -23,7 +23,7 @@ _DIFF = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a
 
 
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """The user's code in this process. Every text of it can be written as UTF-8.
 
     Attributes:
@@ -53,7 +53,7 @@ class Origin:
         }
 
 
-def origin(script: Path | None = None) -> Origin:
+def provenance(script: Path | None = None) -> Provenance:
     """The origin of the modules loaded now that belong to a script's project: its repository, or its folder.
 
     Arguments:
@@ -68,7 +68,7 @@ def origin(script: Path | None = None) -> Origin:
     code = {utf8(os.path.relpath(one, folder)): _digest(one.read_bytes()) for one in files}
     revision = _git(project, "rev-parse", "HEAD").decode(errors="replace").strip() if top else ""
     name = utf8(started.resolve().name) if started is not None else ""
-    return Origin(code, revision, _difference(project, files, revision), name if name in code else "")
+    return Provenance(code, revision, _difference(project, files, revision), name if name in code else "")
 
 
 def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:

@@ -40,7 +40,7 @@ _NOT_PLAIN = object()
 
 
 @dataclass(frozen=True)
-class Setting:
+class ResourceHyperParameters:
     """What a resource was set up with.
 
     Attributes:
@@ -55,17 +55,17 @@ class Setting:
 
 
 # Objects that were trained and are given to a new Trainer were set up once, before they moved.
-_first: weakref.WeakKeyDictionary[Any, Setting] = weakref.WeakKeyDictionary()
+_first: weakref.WeakKeyDictionary[Any, ResourceHyperParameters] = weakref.WeakKeyDictionary()
 
 
-def first_setting(resource: Any) -> Setting:
+def first_setting(resource: Any) -> ResourceHyperParameters:
     """What a resource was set up with when it was first seen."""
     if (known := known_setting(resource)) is not None:
         return known
     return _remembered(resource, setting_of(resource))
 
 
-def known_setting(resource: Any) -> Setting | None:
+def known_setting(resource: Any) -> ResourceHyperParameters | None:
     """What a resource was set up with; None if it is seen for the first time."""
     known = _first.get(resource) if _has_identity(resource) else None
     if known is not None and isinstance(resource, torch.optim.Optimizer):
@@ -74,7 +74,7 @@ def known_setting(resource: Any) -> Setting | None:
     return known
 
 
-def with_new_schedule(optimizer: torch.optim.Optimizer) -> Setting:
+def with_new_schedule(optimizer: torch.optim.Optimizer) -> ResourceHyperParameters:
     """The first setting of an optimizer, with what the constructor of a new schedule has written into its groups."""
     former = first_setting(optimizer)
     groups = [
@@ -82,10 +82,10 @@ def with_new_schedule(optimizer: torch.optim.Optimizer) -> Setting:
         for made, group in zip(former.state["param_groups"], optimizer.param_groups, strict=True)
     ]
     values = {CLASS: type(optimizer).__name__} | _values_of_groups(groups)
-    return _remembered(optimizer, Setting(values, {"param_groups": groups}))
+    return _remembered(optimizer, ResourceHyperParameters(values, {"param_groups": groups}))
 
 
-def setting_of(resource: Any) -> Setting:
+def setting_of(resource: Any) -> ResourceHyperParameters:
     """What a resource is set up with now.
 
     >>> setting_of(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)).values["lr"]
@@ -94,22 +94,22 @@ def setting_of(resource: Any) -> Setting:
     kind = {CLASS: type(resource).__name__}
     if isinstance(resource, torch.optim.Optimizer):
         groups = [_copied_group(one) for one in resource.param_groups]
-        return Setting(kind | _values_of_groups(groups), {"param_groups": groups})
+        return ResourceHyperParameters(kind | _values_of_groups(groups), {"param_groups": groups})
     try:
         state = resource.state_dict()
         if not isinstance(state, Mapping):
-            return Setting(kind, {})
+            return ResourceHyperParameters(kind, {})
         if isinstance(resource, LRScheduler):
             state = {key: copied for key, one in state.items() if (copied := _copy(one)) is not _NOT_PLAIN}
-            return Setting(kind | _values_of_schedule(resource, state), state)
+            return ResourceHyperParameters(kind | _values_of_schedule(resource, state), state)
         own = _SCALER_MOVING if isinstance(resource, GradScaler) else frozenset[str]()
         if len(state) > _MOST_FIELDS:
-            return Setting(kind, {}, frozenset(map(str, state)))
+            return ResourceHyperParameters(kind, {}, frozenset(map(str, state)))
         small = _plain_copy({key: value for key, value in state.items() if key not in own}, most=_MOST_FIELDS)
         others = frozenset(str(key) for key in state if key not in small)
-        return Setting(kind | {str(key): plain(value) for key, value in small.items()}, small, others)
+        return ResourceHyperParameters(kind | {str(key): plain(value) for key, value in small.items()}, small, others)
     except Exception:  # a state that cannot be read is compared with nothing; saving it says why
-        return Setting(kind, {})
+        return ResourceHyperParameters(kind, {})
 
 
 def is_default(resource: Any, field: str, value: Any) -> bool:
@@ -256,7 +256,7 @@ def _has_identity(resource: Any) -> bool:
     return True
 
 
-def _remembered(resource: Any, setting: Setting) -> Setting:
+def _remembered(resource: Any, setting: ResourceHyperParameters) -> ResourceHyperParameters:
     if _has_identity(resource):
         _first[resource] = setting
     return setting

@@ -9,9 +9,9 @@ from typing import Any
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph.renaming import lost_position_hint
-from graphtrain.program.compiled_graph import Assembly
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.resume.graph_change import GraphChange
-from graphtrain.resume.hyper_parameters import SetUp, difference_error
+from graphtrain.resume.hyper_parameters import HyperParameters, difference_error
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.state_files import tree_digest
 
@@ -70,7 +70,9 @@ class Restored:
     below: tuple[str, ...] = ()
 
 
-def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resumption) -> Restored:
+def restore(
+    checkpoint: Checkpoint, compiled: CompiledGraph, hyper_parameters: HyperParameters, how: Resumption
+) -> Restored:
     """Put the state of a checkpoint back.
 
     Into a graph that is not the saved one: nodes take the progress that is saved under their names, or under the names
@@ -84,32 +86,32 @@ def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resu
     """
     manifest = checkpoint.manifest
     ended = bool(manifest["ended"])
-    change = GraphChange.of(checkpoint, assembly.graph, how.rename)
+    change = GraphChange.of(checkpoint, compiled.graph, how.rename)
     tree = change.renaming.tree(checkpoint.tree)
     path = change.renaming.path(manifest["position"])
-    hint = lost_position_hint(path, change.difference, assembly.program.by_path)
-    position = assembly.locate(path, tree["slots"], ended, hint)
+    hint = lost_position_hint(path, change.difference, compiled.program.by_path)
+    position = compiled.locate(path, tree["slots"], ended, hint)
     saved = manifest.get("hyper_parameters")
     in_force = manifest.get("hyper_parameters_in_force", saved)
-    differences = set_up.differences(saved, in_force)
-    chosen = set_up.chosen(how.from_setup, saved, in_force)
+    differences = hyper_parameters.differences(saved, in_force)
+    chosen = hyper_parameters.chosen(how.from_setup, saved, in_force)
     undecided = [one for one in differences if one.name not in chosen]
     if undecided and not how.from_saved:
         raise difference_error(undecided)
-    if lost := [one for one in undecided if set_up.cannot_keep(one)]:
+    if lost := [one for one in undecided if hyper_parameters.cannot_keep(one)]:
         name = lost[0].resource if lost[0].field == "class" else lost[0].name
         raise UsageError(f"the saved state of `{name}` cannot be used: {lost[0]}", f"--from-setup {name}")
-    anew = set_up.begins_anew(chosen)
-    assembly.state.restore_objects(tree, anew)
-    misfits = assembly.state.restore_progress(tree, change.replaced)
-    assembly.go_on(position)
-    assembly.state.restore_generators(tree)
+    anew = hyper_parameters.reinitialised(chosen)
+    compiled.state.restore_objects(tree, anew)
+    misfits = compiled.state.restore_progress(tree, change.replaced)
+    compiled.go_on(position)
+    compiled.state.restore_generators(tree)
     if not anew and not misfits and not change.renaming.names and not change.difference.matters:
-        _expect_digest(checkpoint, assembly, position, ended)
-    notes = set_up.apply(chosen, in_force)
+        _expect_digest(checkpoint, compiled, position, ended)
+    notes = hyper_parameters.apply(chosen, in_force)
     decided = [f"{one} ({'taken' if one.name in chosen else 'kept as saved'})" for one in differences]
     decided += [f"{name} (taken)" for name in sorted(chosen - {one.name for one in differences})]
-    gone = sorted(set(tree["progress"]) - set(assembly.program.by_path))
+    gone = sorted(set(tree["progress"]) - set(compiled.program.by_path))
     left = [f"progress of {', '.join(gone)} left out"] if gone else []
     return Restored(
         position,
@@ -117,7 +119,7 @@ def restore(checkpoint: Checkpoint, assembly: Assembly, set_up: SetUp, how: Resu
         bool(differences or chosen or change.renaming.names),
         [*change.words(), *left, *(misfits or ()), *decided, *notes],
         change.aside(),
-        (*change.below(), *assembly.whereabouts.mixed_windows(change.former, change.renaming)),
+        (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
     )
 
 
@@ -143,10 +145,10 @@ def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:
     return f"repeating {lost} {'batch' if lost == 1 else 'batches'}, {max(lost_seconds, 0):.0f} s{more}"
 
 
-def _expect_digest(checkpoint: Checkpoint, assembly: Assembly, position: int, ended: bool) -> None:
+def _expect_digest(checkpoint: Checkpoint, compiled: CompiledGraph, position: int, ended: bool) -> None:
     """What was loaded must be what was saved, to the last bit."""
-    state = assembly.state
-    found = tree_digest(state.essential(state.capture(assembly.alive(position, ended))))
+    state = compiled.state
+    found = tree_digest(state.essential(state.capture(compiled.alive(position, ended))))
     saved = checkpoint.manifest["digest"]
     if found != saved:
         raise CheckpointError(

@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any, NamedTuple, final
 
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.resume.provenance import Origin
+from graphtrain.resume.provenance import Provenance
 from graphtrain.storage.checkpoint import Bytes, Checkpoint, read_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.retention import Retention
@@ -30,7 +30,7 @@ class Written(NamedTuple):
 
 
 @final
-class Keeper:
+class RunFiles:
     """The run directory of one trainer.
 
     Arguments:
@@ -88,7 +88,7 @@ class Keeper:
                 raise UsageError(f"`{self.path}` holds a run already", "choose another run directory, or go on with it")
             return None
         if resume == "auto":
-            newest = self._store.newest(self._misfit())
+            newest = self._store.newest(self._why_incompatible())
             if newest is None and (there := len(self._folder.paths())):
                 count = f"{there} checkpoints, none of which" if there > 1 else "a checkpoint; it"
                 raise UsageError(
@@ -109,18 +109,18 @@ class Keeper:
         """True for a checkpoint of this run, not of one that it is forked from."""
         return checkpoint.path.resolve().is_relative_to(self._directory.path.resolve())
 
-    def _misfit(self) -> Callable[[Mapping[str, Any]], str]:
+    def _why_incompatible(self) -> Callable[[Mapping[str, Any]], str]:
         """A function that says why a checkpoint is not to be gone on from; empty if it is."""
         begun, recorded = self._directory.identities(), self._metrics.length()
 
-        def misfit(manifest: Mapping[str, Any]) -> str:
+        def why_incompatible(manifest: Mapping[str, Any]) -> str:
             if begun and manifest["run"] and manifest["run"] not in begun:
                 return "it is of another run"
             if manifest["metrics_bytes"] > recorded:  # they were cut back to before it was made
                 return "the run was gone on with from an earlier checkpoint"
             return ""
 
-        return misfit
+        return why_incompatible
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if a resume would choose this one by itself."""
@@ -138,7 +138,7 @@ class Keeper:
         self.latest = (checkpoint.path, checkpoint.manifest["digest"])
         return self._metrics.cut(checkpoint.manifest["metrics_bytes"] if own else 0)
 
-    def started(self, origin: Origin, start: Mapping[str, Any]) -> None:
+    def started(self, origin: Provenance, start: Mapping[str, Any]) -> None:
         """Note that the run was begun or gone on with, and keep the source that was not committed."""
         if origin.difference:
             self._directory.keep_text(origin.difference_file, origin.difference)

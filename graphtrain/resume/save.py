@@ -11,25 +11,25 @@ from graphtrain.graph.canonical import structural_hash
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import OF_THE_ROW
 from graphtrain.names import suggestion
-from graphtrain.program.compiled_graph import Assembly
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
 from graphtrain.program.save_policy import SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.resume.environment import Circumstances
-from graphtrain.resume.hyper_parameters import SetUp
-from graphtrain.resume.run_files import Keeper, Written
+from graphtrain.resume.environment import RunEnvironment
+from graphtrain.resume.hyper_parameters import HyperParameters
+from graphtrain.resume.run_files import RunFiles, Written
 from graphtrain.storage.background import Background
 from graphtrain.storage.digest import combined
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.state_files import PROGRESS_FILE, Split, split
-from graphtrain.storage.tensor_files import Layout, Memory, checksums, copied
+from graphtrain.storage.state_files import PROGRESS_FILE, StateFiles, split
+from graphtrain.storage.tensor_files import Layout, StagingBuffers, checksums, stage
 
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
 
 
 @final
-class Saver:
+class CheckpointWriter:
     """Saves where everything alive can be saved; elsewhere it says no, so that the next position is tried.
 
     One checkpoint is written at a time, from one copy of the state; a further save waits for it.
@@ -41,51 +41,58 @@ class Saver:
 
     def __init__(
         self,
-        keeper: Keeper,
+        run_files: RunFiles,
         recorder: Recorder,
         watch: Stopwatch,
         say: Callable[[str], None],
         wake: Callable[[], None],
     ) -> None:
-        self._keeper = keeper
+        self._run_files = run_files
         self._recorder = recorder
         self._watch = watch
         self._say = say
         self._wake = wake
-        self._memory = Memory()
+        self._memory = StagingBuffers()
         self._writing: Background[Written] | None = None
         self._given_up = Event()
         self._policy = SavePolicy()
         self._attempts = 0
 
-    def check(self, assembly: Assembly, loop: Loop) -> None:
+    def check(self, compiled: CompiledGraph, loop: Loop) -> None:
         """Find out now what could not be saved later.
 
         Raises:
             UnsaveableError: something has no plain form; its path is named.
         """
-        for tensors in split(assembly.state.capture(assembly.alive(loop.position, loop.ended))).files:
+        for tensors in split(compiled.state.capture(compiled.alive(loop.position, loop.ended))).files:
             Layout.of(tensors)
 
-    def save(self, assembly: Assembly, loop: Loop, here: Circumstances, set_up: SetUp, policy: SavePolicy) -> bool:
+    def save(
+        self,
+        compiled: CompiledGraph,
+        loop: Loop,
+        here: RunEnvironment,
+        hyper_parameters: HyperParameters,
+        policy: SavePolicy,
+    ) -> bool:
         """Save at this position; False where it is no save point. The checkpoint is there when `settle` says so.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
             CheckpointError: something can never be saved, or no save point was reached for long.
         """
-        if not assembly.is_save_point(loop.position, loop.ended):
-            return self._not_here(assembly, loop, "it is declared transient")
+        if not compiled.is_save_point(loop.position, loop.ended):
+            return self._not_here(compiled, loop, "it is declared transient")
         try:
             with self._watch.measure("save"):
                 self.wait()
                 self._policy = policy
-                self._begin(assembly, loop, here, set_up)
+                self._begin(compiled, loop, here, hyper_parameters)
                 if policy.mode == "sync":
                     self.wait()
         except UnsaveableError as error:
             if error.path.startswith("slots"):
-                return self._not_here(assembly, loop, error.message)
+                return self._not_here(compiled, loop, error.message)
             raise
         self._attempts = 0
         return True
@@ -112,7 +119,7 @@ class Saver:
         if self._writing is None:
             return False
         try:
-            self._keeper.wrote(self._writing.result())
+            self._run_files.wrote(self._writing.result())
         except CheckpointError as error:
             self._writing = None
             self._failed(error)
@@ -128,26 +135,28 @@ class Saver:
     def give_up(self) -> None:
         """See to it that what is being written does not become a checkpoint, nor keeps anybody waiting."""
         self._given_up.set()
-        self._given_up, self._writing, self._memory = Event(), None, Memory()
+        self._given_up, self._writing, self._memory = Event(), None, StagingBuffers()
 
-    def _begin(self, assembly: Assembly, loop: Loop, here: Circumstances, set_up: SetUp) -> None:
-        state = assembly.state
-        tree = state.capture(assembly.alive(loop.position, loop.ended))
+    def _begin(
+        self, compiled: CompiledGraph, loop: Loop, here: RunEnvironment, hyper_parameters: HyperParameters
+    ) -> None:
+        state = compiled.state
+        tree = state.capture(compiled.alive(loop.position, loop.ended))
         whole = split(tree)
         essential = whole.with_section("progress", state.essential(tree)["progress"])
-        step, epoch = assembly.whereabouts.step_and_epoch()
+        step, epoch = compiled.run_clock.step_and_epoch()
         manifest = {
             **here.as_plain(),
-            "graph": assembly.graph.to_json(),
-            "graph_hash": structural_hash(assembly.graph),
-            "position": assembly.path(loop.position),
+            "graph": compiled.graph.to_json(),
+            "graph_hash": structural_hash(compiled.graph),
+            "position": compiled.path(loop.position),
             "ended": loop.ended,
             "step": step,
             "epoch": epoch,
             "metrics": self._recorder.recorded_at(step),
             "seconds": self._watch.seconds(),
-            "hyper_parameters": set_up.made,
-            "hyper_parameters_in_force": set_up.values,
+            "hyper_parameters": hyper_parameters.made,
+            "hyper_parameters_in_force": hyper_parameters.values,
         }
         best = self._policy.retention.best
         if loop.ended and best is not None and best not in self._recorder.latest:
@@ -155,8 +164,8 @@ class Saver:
                 f"no checkpoint was kept as the best: no row of metrics has `{best}`" + _known(self._recorder, best)
             )
         try:
-            job = self._keeper.saving(
-                {PROGRESS_FILE: whole.packed, **copied(whole.files, self._memory)},
+            job = self._run_files.saving(
+                {PROGRESS_FILE: whole.packed, **stage(whole.files, self._memory)},
                 manifest,
                 _digest_of(essential, whole),
                 self._policy.retention,
@@ -176,10 +185,10 @@ class Saver:
             ) from error
         self._say(f"{error.message}; earlier checkpoints are kept, and the run goes on")
 
-    def _not_here(self, assembly: Assembly, loop: Loop, reason: str) -> bool:
+    def _not_here(self, compiled: CompiledGraph, loop: Loop, reason: str) -> bool:
         self._attempts += 1
         if self._attempts >= _MOST_ATTEMPTS:
-            names = ", ".join(sorted(assembly.alive_names(loop.position, loop.ended)))
+            names = ", ".join(sorted(compiled.alive_names(loop.position, loop.ended)))
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {names}", reason)
         return False
 
@@ -189,7 +198,7 @@ def _known(recorder: Recorder, name: str) -> str:
     return f"; {nearest}" if nearest else ""
 
 
-def _digest_of(essential: Split, whole: Split) -> Callable[[Mapping[str, str]], str]:
+def _digest_of(essential: StateFiles, whole: StateFiles) -> Callable[[Mapping[str, str]], str]:
     """The digest of what is essential, once the files of the whole have been read through for their checksums."""
     packed = essential.packed
     own = [tensors for name, tensors in essential.tensors.items() if tensors is not whole.tensors.get(name)]

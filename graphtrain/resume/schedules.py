@@ -49,7 +49,7 @@ class Schedule:
         self.scheduler.load_state_dict(state)
 
 
-def go_through_again(
+def replay_schedules(
     optimizer: torch.optim.Optimizer,
     made: list[dict[str, Any]],
     schedules: list[Schedule],

@@ -1,4 +1,4 @@
-"""What bitwise equality assumes: versions, threads, flags. Kept with every checkpoint; a change is said."""
+"""What bitwise equality assumes: versions, threads, flags. SavedCheckpoint with every checkpoint; a change is said."""
 
 from __future__ import annotations
 

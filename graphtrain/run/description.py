@@ -14,7 +14,7 @@ from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Beginning
 from graphtrain.program.bind import Program
-from graphtrain.resume.hyper_parameters import SetUp
+from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.run.drawing import picture_of
 
 _MOST_AMOUNTS = 3
@@ -35,7 +35,7 @@ def summary_of(program: Program) -> Summary:
 
 def beginning_of(
     program: Program,
-    set_up: SetUp,
+    hyper_parameters: HyperParameters,
     rows: Sequence[Mapping[str, float]],
     given: Mapping[str, Any],
     run_dir: Path | None,
@@ -47,7 +47,9 @@ def beginning_of(
         for name, value in bound.parameters.items()
         if value is not None
     }
-    values = {f"{name}.{field}": value for name, fields in set_up.values.items() for field, value in fields.items()}
+    values = {
+        f"{name}.{field}": value for name, fields in hyper_parameters.values.items() for field, value in fields.items()
+    }
     return Beginning(
         program.graph, tuple(rows), {**given, **values, **nodes}, run_dir, functools.partial(picture_of, program.graph)
     )

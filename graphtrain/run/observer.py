@@ -13,7 +13,7 @@ import torch
 from graphtrain.display.snapshot import Snapshot
 from graphtrain.kind.trigger import Term
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.program.clock import Whereabouts
+from graphtrain.program.clock import RunClock
 from graphtrain.program.stopwatch import Stopwatch
 
 # Rates are taken over this much training; shorter ones tremble, longer ones hide a change.
@@ -40,23 +40,23 @@ class Observer:
         self._started = time.monotonic()
         self._done_at_start: dict[Term, float] = {}
 
-    def begin(self, whereabouts: Whereabouts, until: tuple[Term, ...]) -> None:
+    def begin(self, run_clock: RunClock, until: tuple[Term, ...]) -> None:
         """The run begins, or goes on, in this process."""
         self.until = until
         self._samples.clear()
-        self._rates(self._watch.seconds(), whereabouts.counts())
+        self._rates(self._watch.seconds(), run_clock.counts())
         self._started = time.monotonic()
         self._done_at_start = {
-            term: done for term in (*whereabouts.ends, *until) if (done := whereabouts.done(term)) is not None
+            term: done for term in (*run_clock.ends, *until) if (done := run_clock.done(term)) is not None
         }
 
-    def snapshot(self, state: str, graph: str, position: str, whereabouts: Whereabouts) -> Snapshot:
+    def snapshot(self, state: str, graph: str, position: str, run_clock: RunClock) -> Snapshot:
         """The run as it is now."""
         seconds = self._watch.seconds()
         elapsed = time.monotonic() - self._started
-        ends = (*whereabouts.ends, *self.until)
-        done = [share for term in ends if (share := whereabouts.done(term)) is not None]
-        steps, epochs, batch = (whereabouts.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
+        ends = (*run_clock.ends, *self.until)
+        done = [share for term in ends if (share := run_clock.done(term)) is not None]
+        steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         return Snapshot(
             state=state,
             graph=graph,
@@ -66,12 +66,12 @@ class Observer:
             end=tuple(str(term) for term in ends),
             done=max(done, default=None),
             batch=int(batch) if batch is not None else None,
-            epoch_batches=whereabouts.epoch_length(),
-            window=whereabouts.window(),
+            epoch_batches=run_clock.epoch_length(),
+            window=run_clock.window(),
             metrics=dict(self._recorder.latest),
-            rates=self._rates(seconds, whereabouts.counts()),
+            rates=self._rates(seconds, run_clock.counts()),
             elapsed_seconds=elapsed,
-            seconds_left=self._seconds_left(whereabouts, elapsed),
+            seconds_left=self._seconds_left(run_clock, elapsed),
             memory_bytes=memory_bytes(self._device),
             device=str(self._device),
             seconds=seconds,
@@ -91,13 +91,13 @@ class Observer:
             return {}
         return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
 
-    def _seconds_left(self, whereabouts: Whereabouts, elapsed: float) -> float | None:
+    def _seconds_left(self, run_clock: RunClock, elapsed: float) -> float | None:
         """By the end that comes first, if the run goes on as it went in this process."""
         if elapsed < _SAMPLE_SECONDS:
             return None
         left = []
         for term, before in self._done_at_start.items():
-            done = whereabouts.done(term)
+            done = run_clock.done(term)
             if done is not None and done > before:
                 left.append((1 - done) * elapsed / (done - before))
         return min(left, default=None)

@@ -8,11 +8,11 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Term, Trigger, known_units
 from graphtrain.names import suggestion
-from graphtrain.program.compiled_graph import Assembly
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Visit, with_visit
 from graphtrain.program.triggers import Clock
 
-Gate = Callable[[Assembly, Loop], list[Visit]]
+Gate = Callable[[CompiledGraph, Loop], list[Visit]]
 
 
 def before(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool]) -> list[Visit]:
@@ -41,18 +41,18 @@ def behind(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool
     return with_visit(visits, index, gated)
 
 
-def forgetting(assembly: Assembly, visits: list[Visit]) -> list[Visit]:
+def forgetting(compiled: CompiledGraph, visits: list[Visit]) -> list[Visit]:
     """The visits, with one that fetches a batch and forgets what is left of the one before and read no more."""
-    counter = assembly.graph.units.get("batches")
+    counter = compiled.graph.units.get("batches")
     if counter is None:
         return visits
-    bound = assembly.program.main.nodes[counter.partition(".")[0]]
-    visit, slots = visits[bound.index], assembly.program.slots
-    written = set(range(len(assembly.program.slot_names)))  # constants come after them
+    bound = compiled.program.main.nodes[counter.partition(".")[0]]
+    visit, slots = visits[bound.index], compiled.program.slots
+    written = set(range(len(compiled.program.slot_names)))  # constants come after them
 
     def fetched() -> int:
         position = visit()
-        for number in written - set(bound.writes) - assembly.alive(position):
+        for number in written - set(bound.writes) - compiled.alive(position):
             slots[number] = None
         return position
 
@@ -83,28 +83,28 @@ def moment(text: str, graph: Graph) -> Term:
     return terms[0]
 
 
-def clock_of(assembly: Assembly, term: Term) -> tuple[int, Clock]:
+def clock_of(compiled: CompiledGraph, term: Term) -> tuple[int, Clock]:
     """The position of the node that counts the unit of an amount, and the clock itself.
 
     Raises:
         UsageError: the unit begins again now and then, or is counted by the clock on the wall.
     """
-    owner, _, field = assembly.graph.units[term.base.unit].partition(".")
-    bound = assembly.program.main.nodes[owner]
+    owner, _, field = compiled.graph.units[term.base.unit].partition(".")
+    bound = compiled.program.main.nodes[owner]
     declared = bound.kind.fields[field]
     if not declared.in_digest:
         raise UsageError(f"--to: `{term.unit}` are of the clock on the wall, which does not replay", "name batches")
     if declared.restarts is not None:
         raise UsageError(f"--to: `{term.unit}` begin again, so they name no moment", "name batches, steps or epochs")
-    return bound.index, assembly.compiler.clock(bound, field)
+    return bound.index, compiled.compiler.clock(bound, field)
 
 
 def at_amount(term: Term) -> Gate:
     """Stop right after the node that counts a unit has reached an amount: gradients and batch are still there."""
 
-    def gate(assembly: Assembly, loop: Loop) -> list[Visit]:
-        index, clock = clock_of(assembly, term)
-        return behind(assembly.table.visits, index, loop, lambda: clock.now() >= term.base.amount)
+    def gate(compiled: CompiledGraph, loop: Loop) -> list[Visit]:
+        index, clock = clock_of(compiled, term)
+        return behind(compiled.table.visits, index, loop, lambda: clock.now() >= term.base.amount)
 
     return gate
 
@@ -116,10 +116,10 @@ def at_node(path: str) -> Gate:
         UsageError: there is no such node.
     """
 
-    def gate(assembly: Assembly, loop: Loop) -> list[Visit]:
-        nodes = assembly.program.by_path
+    def gate(compiled: CompiledGraph, loop: Loop) -> list[Visit]:
+        nodes = compiled.program.by_path
         if path not in nodes:
             raise UsageError(f"--node: there is no node `{path}`", suggestion(path, nodes))
-        return before(assembly.table.visits, nodes[path].index, loop, lambda: True)
+        return before(compiled.table.visits, nodes[path].index, loop, lambda: True)
 
     return gate

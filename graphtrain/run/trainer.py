@@ -28,16 +28,16 @@ from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
-from graphtrain.program.compiled_graph import Assembly
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import CheckpointRequests, Loop, Request, Visit
 from graphtrain.program.resources import prepare, prepare_further, refuse_provided, resolve_device
 from graphtrain.program.save_policy import SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.resume.environment import Circumstances, circumstances
-from graphtrain.resume.hyper_parameters import SetUp
+from graphtrain.resume.environment import RunEnvironment, run_environment
+from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import Resumption, repeated, restore
-from graphtrain.resume.run_files import Keeper, named_checkpoint
-from graphtrain.resume.save import Saver
+from graphtrain.resume.run_files import RunFiles, named_checkpoint
+from graphtrain.resume.save import CheckpointWriter
 from graphtrain.run.description import beginning_of, summary_of
 from graphtrain.run.drawing import html_of
 from graphtrain.run.frames import users_frames
@@ -118,7 +118,7 @@ class Trainer:
         self._device = resolve_device(device)
         self._life = LifeCycle()
         self._watch = Stopwatch(lambda now: self._reporter.tick(now))
-        self._recorder = Recorder(lambda: self._assembly.whereabouts.step_and_epoch())
+        self._recorder = Recorder(lambda: self._compiled.run_clock.step_and_epoch())
         self._observer = Observer(self._recorder, self._watch, self._device)
         pending: list[Request] = []
         self._requests = CheckpointRequests(pending)
@@ -133,44 +133,46 @@ class Trainer:
         }
         refuse_provided(resources)
         self._prepared = {**prepare(resources, self._device), **provided}
-        self._assembly = self._assembled(graph, self._resources, self._prepared, pending)
-        self._set_up = SetUp(self._assembly.state.stateful)
-        self._loop = Loop(self._assembly.start, pending)
+        self._compiled = self._compile(graph, self._resources, self._prepared, pending)
+        self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
+        self._loop = Loop(self._compiled.start, pending)
         self._explainer = Explainer(pending, self._watch, self._say_once)
         self._begun = False
         self._end_is_saved = True
-        self._keeper = Keeper(run_dir, self._say) if run_dir is not None else None
-        self._saver = self._saver_of(self._keeper) if self._keeper is not None else None
-        self._circumstances: Circumstances | None = None
+        self._run_files = RunFiles(run_dir, self._say) if run_dir is not None else None
+        self._writer = self._writer_of(self._run_files) if self._run_files is not None else None
+        self._environment: RunEnvironment | None = None
         self._reporter = Reporter(
             self._watch,
             self.snapshot,
             display_for(self._say) if display == "auto" else display,
-            self._write_status if self._keeper is not None else None,
+            self._write_status if self._run_files is not None else None,
             loggers,
             self._say_once,
         )
-        own: list[Logger] = [self._keeper.row] if self._keeper is not None else []
+        own: list[Logger] = [self._run_files.row] if self._run_files is not None else []
         self._recorder.loggers += [*own, self._reporter.row, *self._reporter.loggers]
         self._say_of_graph()
 
-    def _assembled(
+    def _compile(
         self,
         graph: Graph,
         resources: Mapping[str, Any],
         prepared: Mapping[str, Any],
         pending: list[Request],
         **former: Any,
-    ) -> Assembly:
-        return Assembly(graph, resources, prepared, pending, self._recorder, self._watch, **former)
+    ) -> CompiledGraph:
+        return CompiledGraph(graph, resources, prepared, pending, self._recorder, self._watch, **former)
 
-    def _saver_of(self, keeper: Keeper) -> Saver:
-        saver = Saver(keeper, self._recorder, self._watch, self._say, lambda: self._loop.pending.append("written"))
-        self._requests.is_busy = lambda: saver.is_busy
-        return saver
+    def _writer_of(self, run_files: RunFiles) -> CheckpointWriter:
+        writer = CheckpointWriter(
+            run_files, self._recorder, self._watch, self._say, lambda: self._loop.pending.append("written")
+        )
+        self._requests.is_busy = lambda: writer.is_busy
+        return writer
 
     def _say_of_graph(self) -> None:
-        program = self._assembly.program
+        program = self._compiled.program
         for line in [*program.absent, *program.unread_resources(), *program.timed(), *program.outdated_kinds()]:
             self._say_once(line)
 
@@ -179,7 +181,7 @@ class Trainer:
     @property
     def graph(self) -> Graph:
         """The procedure."""
-        return self._assembly.graph
+        return self._compiled.graph
 
     @property
     def position(self) -> str:
@@ -201,7 +203,7 @@ class Trainer:
                     for name in bound.kind.fields
                     if name != "due" and hasattr(bound.instance, name)
                 }
-                for bound in self._assembly.program.nodes
+                for bound in self._compiled.program.nodes
             }
         )
 
@@ -221,7 +223,7 @@ class Trainer:
         Raises:
             KeyError: there is no such node, field or slot.
         """
-        program = self._assembly.program
+        program = self._compiled.program
         path, dot, field = name.partition(".")
         if not dot:
             if name in self._resources:
@@ -238,7 +240,7 @@ class Trainer:
         if field not in bound.kind.fields:
             known = [*bound.kind.parameters, *bound.kind.fields]
             raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
-        return self._assembly.compiler.field_value(bound, field)
+        return self._compiled.compiler.field_value(bound, field)
 
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: which edges were tried, and what their guards read then.
@@ -266,7 +268,7 @@ class Trainer:
           2. decide: not asked
         the run is over
         """
-        return self._explainer.explain(self._assembly, self._loop)
+        return self._explainer.explain(self._compiled, self._loop)
 
     def digest(self) -> str:
         """A hash (SHA-256, hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
@@ -277,12 +279,12 @@ class Trainer:
         Raises:
             CheckpointError: something alive at this position has no plain form.
         """
-        state = self._assembly.state
+        state = self._compiled.state
         return tree_digest(state.essential(state.capture(self._alive())))
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""
-        return self._assembly.save_points()
+        return self._compiled.save_points()
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -294,18 +296,18 @@ class Trainer:
 
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
-        return self._observer.snapshot(self.state, self.graph.name, self.position, self._assembly.whereabouts)
+        return self._observer.snapshot(self.state, self.graph.name, self.position, self._compiled.run_clock)
 
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
-        return summary_of(self._assembly.program)
+        return summary_of(self._compiled.program)
 
     def __repr__(self) -> str:
-        return f"<Trainer of {self.graph.name}: {self.state}, {self._assembly.whereabouts.describe()}>"
+        return f"<Trainer of {self.graph.name}: {self.state}, {self._compiled.run_clock.describe()}>"
 
     def _repr_html_(self) -> str:
         counts = {path: fields["runs"] for path, fields in self.progress.items()}
-        lines = [f"{self.state}: {self._assembly.whereabouts.describe()}; next: {self.position}"]
+        lines = [f"{self.state}: {self._compiled.run_clock.describe()}; next: {self.position}"]
         lines += [f"{name} {value:.4g}" for name, value in self._recorder.latest.items()]
         return html_of(self.graph, counts, None if self._loop.ended else self.position, lines)
 
@@ -350,7 +352,7 @@ class Trainer:
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = until_trigger(until, self.graph) if until is not None else Trigger("never")
-        visits = gated_visits(self._assembly, limit, self._loop.pending, self._visits(trace))
+        visits = gated_visits(self._compiled, limit, self._loop.pending, self._visits(trace))
         how = Resumption.of(resume, from_setup, from_saved, rename)
         with StopSignals(self._request_stop), self._going(how, limit):
             if not self._loop.ended:
@@ -382,7 +384,7 @@ class Trainer:
                     self._one_transition()
         return self.position
 
-    def run_gated(self, gate: Callable[[Assembly, Loop], list[Visit]], resume: str | Path = "auto") -> Outcome:
+    def run_gated(self, gate: Callable[[CompiledGraph, Loop], list[Visit]], resume: str | Path = "auto") -> Outcome:
         """Run by other visits, which ask for a pause where they like: how a past run is gone through again.
 
         Arguments:
@@ -390,7 +392,7 @@ class Trainer:
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
         with self._going(Resumption.of(resume, (), from_saved=True)):
-            visits = gate(self._assembly, self._loop)
+            visits = gate(self._compiled, self._loop)
             return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(visits)
 
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
@@ -430,50 +432,50 @@ class Trainer:
         graph, renamed = checked_graph(graph), dict(rename or {})
         refuse_provided(resources)
         all_resources = {**self._resources, **resources}
-        policy, state = self._requests.policy, self._assembly.state
+        policy, state = self._requests.policy, self._compiled.state
         random = state.capture_generators()
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self._device)
             here = self._circumstances_with(all_resources)  # before the data is opened: looking at it may draw from it
-            assembly, position = self._rewired(graph, renamed, all_resources, prepared)
-            set_up = SetUp(assembly.state.stateful, former=self._set_up)
+            compiled, position = self._rewired(graph, renamed, all_resources, prepared)
+            hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
         finally:
             state.restore_generators({"random": random})
-        self._resources, self._prepared, self._circumstances = all_resources, prepared, here
-        self._assembly, self._loop.position, self._set_up = assembly, position, set_up
+        self._resources, self._prepared, self._environment = all_resources, prepared, here
+        self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._explainer.is_rewired()
         self._say_of_graph()
         if self._begun:
             self._announce()
 
-    def _circumstances_with(self, resources: Mapping[str, Any]) -> Circumstances | None:
+    def _circumstances_with(self, resources: Mapping[str, Any]) -> RunEnvironment | None:
         """Those of the start, with the data that is new since."""
-        if self._circumstances is None:
+        if self._environment is None:
             return None
         new = {name: one for name, one in resources.items() if self._resources.get(name) is not one}
         data = {name: fingerprint(one) for name, one in new.items() if is_data(name, one)}
-        kept = {name: one for name, one in self._circumstances.data.items() if resources.get(name) is not None}
-        return replace(self._circumstances, data={**kept, **data})
+        kept = {name: one for name, one in self._environment.data.items() if resources.get(name) is not None}
+        return replace(self._environment, data={**kept, **data})
 
     def _rewired(
         self, graph: Graph, renamed: Mapping[str, str], resources: Mapping[str, Any], prepared: Mapping[str, Any]
-    ) -> tuple[Assembly, int]:
+    ) -> tuple[CompiledGraph, int]:
         """The run as it stands, in another graph."""
-        former = self._assembly
+        former = self._compiled
         renaming = Renaming(renamed, former.graph, graph)
         if not self._begun:
-            new = self._assembled(graph, resources, prepared, self._loop.pending)
+            new = self._compile(graph, resources, prepared, self._loop.pending)
             return new, new.start
-        new = self._assembled(graph, resources, prepared, self._loop.pending, former=former, renaming=renaming)
+        new = self._compile(graph, resources, prepared, self._loop.pending, former=former, renaming=renaming)
         path = renaming.path(self._here)
         hint = lost_position_hint(path, former.graph.diff(graph), new.program.by_path)
         held = {renaming.slot(name) for name in former.written_names()}
         position = new.locate(path, held, self._loop.ended, hint)
         new.go_on_after(former, position, renaming)
-        for line in new.whereabouts.mixed_windows(former.graph, renaming):
+        for line in new.run_clock.mixed_windows(former.graph, renaming):
             self._say(line)
         return new, position
 
@@ -487,7 +489,7 @@ class Trainer:
             UsageError: there is no run directory.
             CheckpointError: it cannot be written.
         """
-        if self._keeper is None:
+        if self._run_files is None:
             raise UsageError("there is nowhere to save", "give the Trainer a run_dir")
         if self._loop.inside:
             self._requests.request()
@@ -496,7 +498,7 @@ class Trainer:
             while not self._save_here(self._policy_to_stop):
                 self._say(f"`{self.position}` is no save point; going on to the next one")
                 self._one_transition()
-        return self._keeper.latest[0] if self._keeper.latest is not None else None
+        return self._run_files.latest[0] if self._run_files.latest is not None else None
 
     def _drive(self, visits: list[Visit], *, is_traced: bool = False) -> Outcome:
         if not is_traced:
@@ -511,11 +513,11 @@ class Trainer:
 
     def _visits(self, trace: Callable[[Explanation], Any] | None) -> list[Visit]:
         """The visits of a run: traced by another table, or not at all."""
-        return self._assembly.table.visits if trace is None else self._explainer.visits(self._assembly, trace)
+        return self._compiled.table.visits if trace is None else self._explainer.visits(self._compiled, trace)
 
     def _one_transition(self) -> None:
         self._loop.pending.append("pause")
-        self._drive(self._explainer.visits(self._assembly), is_traced=True)
+        self._drive(self._explainer.visits(self._compiled), is_traced=True)
 
     def _serve(self) -> Outcome | None:
         """Do what was requested during the last transition, where this position allows it."""
@@ -554,7 +556,7 @@ class Trainer:
         """
         self._life.start()
         try:
-            with self._keeper.held() if self._keeper is not None else nullcontext():
+            with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
                     with self._saves_completed():
                         self._get_ready(how, limit)
@@ -571,17 +573,17 @@ class Trainer:
             self._begin(how)
             self._begun = True
         if self._loop.ended:  # the ending may have been raised meanwhile
-            self._loop.choose_again(self._assembly.table.exits)
-            if not self._loop.ended and (line := self._assembly.whereabouts.cut_window()) is not None:
+            self._loop.choose_again(self._compiled.table.exits)
+            if not self._loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
                 self._say(line)
-        if self._assembly.activity(self._loop.position) is None:
-            for name in self._assembly.state.trained_in_evaluation_mode():
+        if self._compiled.activity(self._loop.position) is None:
+            for name in self._compiled.state.trained_in_evaluation_mode():
                 self._say_once(
                     f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
                     f"call {name}.train() before, unless that is meant"
                 )
-        self._observer.begin(self._assembly.whereabouts, limit.terms if limit is not None else ())
-        self._watch.start(inside=self._assembly.activity(self._loop.position))
+        self._observer.begin(self._compiled.run_clock, limit.terms if limit is not None else ())
+        self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
 
     @contextmanager
@@ -590,8 +592,8 @@ class Trainer:
         try:
             yield
         except KeyboardInterrupt:
-            if self._saver is not None:
-                self._saver.give_up()
+            if self._writer is not None:
+                self._writer.give_up()
             raise
         except BaseException as error:
             try:
@@ -602,9 +604,9 @@ class Trainer:
         self._wait_for_saves()
 
     def _wait_for_saves(self) -> None:
-        if self._saver is not None:
+        if self._writer is not None:
             with self._watch.measure("save"):
-                written = self._saver.wait()
+                written = self._writer.wait()
             if written:
                 self._write_status()
 
@@ -626,84 +628,84 @@ class Trainer:
     # ---- beginning and resuming
 
     def _begin(self, how: Resumption) -> None:
-        if self._keeper is not None:
-            checkpoint = self._keeper.find(how.resume)
+        if self._run_files is not None:
+            checkpoint = self._run_files.find(how.resume)
         else:
             checkpoint = named_checkpoint(how.resume) if how.named else None
         # Before anything is restored: looking at data may draw from a generator of its own.
-        if self._keeper is not None or checkpoint is not None:
-            self._circumstances = circumstances(
+        if self._run_files is not None or checkpoint is not None:
+            self._environment = run_environment(
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         if checkpoint is None:
             if self._seed is not None:
                 seed_everything(self._seed)
-            if self._keeper is not None:
-                self._recorder.go_on_from(self._keeper.go_on_from(None))
-            self._assembly.begin()
+            if self._run_files is not None:
+                self._recorder.go_on_from(self._run_files.go_on_from(None))
+            self._compiled.begin()
         else:
             self._resume(checkpoint, how)
-        if self._keeper is not None and self._circumstances is not None:
-            start = {**self._circumstances.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None}
-            self._keeper.started(self._circumstances.origin, start)
-        if self._saver is not None:
-            self._saver.check(self._assembly, self._loop)
+        if self._run_files is not None and self._environment is not None:
+            start = {**self._environment.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None}
+            self._run_files.started(self._environment.origin, start)
+        if self._writer is not None:
+            self._writer.check(self._compiled, self._loop)
         self._announce()
         self._write_status()
 
     def _resume(self, checkpoint: Checkpoint, how: Resumption) -> None:
-        manifest, keeper = checkpoint.manifest, self._keeper
-        status = keeper.last_status() if keeper is not None else {}
+        manifest, run_files = checkpoint.manifest, self._run_files
+        status = run_files.last_status() if run_files is not None else {}
         self._watch.load(manifest["seconds"])  # first: nodes that measure time mark it when they are set up
-        restored = restore(checkpoint, self._assembly, self._set_up, how)
+        restored = restore(checkpoint, self._compiled, self._hyper_parameters, how)
         self._loop.position, self._loop.ended = restored.position, restored.ended
-        whereabouts = self._assembly.whereabouts
-        assert self._circumstances is not None, "set before"
-        where = str(keeper.path) if keeper is not None else checkpoint.path.name
+        run_clock = self._compiled.run_clock
+        assert self._environment is not None, "set before"
+        where = str(run_files.path) if run_files is not None else checkpoint.path.name
         line = [
-            f"resumed {where}" + (f" from {checkpoint.path.name}" if how.named and keeper is not None else ""),
-            whereabouts.describe(),
+            f"resumed {where}" + (f" from {checkpoint.path.name}" if how.named and run_files is not None else ""),
+            run_clock.describe(),
         ]
-        own = keeper is not None and keeper.is_own(checkpoint)
+        own = run_files is not None and run_files.is_own(checkpoint)
         facts = [
-            repeated(whereabouts.trained(), status) if own else "",
+            repeated(run_clock.trained(), status) if own else "",
             restored.aside,
-            self._circumstances.compared(manifest, restored.changes),
+            self._environment.compared(manifest, restored.changes),
         ]
         self._say(f"{': '.join(line)}; " + "; ".join(one for one in facts if one))
         for one in restored.below:
             self._say(one)
-        if keeper is not None:
-            self._recorder.go_on_from(keeper.go_on_from(checkpoint))
-            if restored.decided or not keeper.is_newest(checkpoint):
+        if run_files is not None:
+            self._recorder.go_on_from(run_files.go_on_from(checkpoint))
+            if restored.decided or not run_files.is_newest(checkpoint):
                 # On the disk before anything else, so that from now on a resume goes on with this.
                 self._save_here(replace(self._policy_to_stop, mode="sync"))
 
     def _announce(self) -> None:
         given = {**self._about.get("arguments", {}), "seed": self._seed}
-        run_dir = self._keeper.path if self._keeper is not None else None
-        program = self._assembly.program
-        self._reporter.announce(beginning_of(program, self._set_up, self._recorder.rows, given, run_dir))
+        run_dir = self._run_files.path if self._run_files is not None else None
+        program = self._compiled.program
+        self._reporter.announce(beginning_of(program, self._hyper_parameters, self._recorder.rows, given, run_dir))
 
     # ---- saving
 
     @property
     def _here(self) -> str:
-        return self._assembly.path(self._loop.position)
+        return self._compiled.path(self._loop.position)
 
     def _alive(self) -> set[int]:
-        return self._assembly.alive(self._loop.position, self._loop.ended)
+        return self._compiled.alive(self._loop.position, self._loop.ended)
 
     def _save_end(self) -> None:
         """Save what came of the run; it may have gone on without a checkpoint, but it does not end without one."""
-        if self._keeper is not None:
+        if self._run_files is not None:
             self._save_here(self._policy_to_stop)
         self._wait_for_saves()
         self._end_is_saved = True
 
     def _save_if_kept(self) -> bool:
         """Save if there is somewhere to save to; False where this is no save point."""
-        return self._keeper is None or self._save_here()
+        return self._run_files is None or self._save_here()
 
     @property
     def _policy_to_stop(self) -> SavePolicy:
@@ -711,24 +713,24 @@ class Trainer:
 
     def _save_here(self, policy: SavePolicy | None = None) -> bool:
         """Save at this position; False where it is no save point."""
-        if self._keeper is None:
+        if self._run_files is None:
             self._say_once("there is no run directory, so no checkpoint is written")
             return True
-        assert self._saver is not None and self._circumstances is not None, "set when the run begins"
+        assert self._writer is not None and self._environment is not None, "set when the run begins"
         if policy is None:
             policy = self._requests.policy
-        if not self._saver.save(self._assembly, self._loop, self._circumstances, self._set_up, policy):
+        if not self._writer.save(self._compiled, self._loop, self._environment, self._hyper_parameters, policy):
             return False
         self._settle()
         return True
 
     def _settle(self) -> None:
         """Note that a checkpoint was written, if one was."""
-        if self._saver is not None and self._saver.settle():
+        if self._writer is not None and self._writer.settle():
             self._write_status()
 
     def _write_status(self, state: str | None = None) -> None:
-        if self._keeper is None:
+        if self._run_files is None:
             return
         snapshot = self.snapshot()
         status = {
@@ -737,13 +739,13 @@ class Trainer:
             "position": snapshot.position,
             "step": snapshot.step,
             "epoch": snapshot.epoch,
-            "place": self._assembly.whereabouts.describe(),
-            "trained": self._assembly.whereabouts.trained(),
+            "place": self._compiled.run_clock.describe(),
+            "trained": self._compiled.run_clock.trained(),
             "metrics": self._recorder.rows[-1] if self._recorder.rows else {},
             "snapshot": replace(snapshot, state=state or snapshot.state).as_plain(),
         }
         try:
-            self._keeper.write_status(status)
+            self._run_files.write_status(status)
         except CheckpointError as error:  # it is for those outside; the run does without
             self._say_once(f"{error.message}; the run goes on")
 
@@ -752,7 +754,7 @@ class Trainer:
     def _fail(self, error: BaseException) -> NoReturn:
         self._life.fail()  # an interrupt too: the node is half done, so its state is no state to go on from
         self._explainer.fails(error)
-        error.add_note(f"raised in node `{self._here}` ({self._assembly.whereabouts.describe()})")
+        error.add_note(f"raised in node `{self._here}` ({self._compiled.run_clock.describe()})")
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)

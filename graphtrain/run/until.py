@@ -6,7 +6,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import suggestion
-from graphtrain.program.compiled_graph import Assembly
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Request, Visit, with_visit
 from graphtrain.program.triggers import after
 
@@ -28,13 +28,13 @@ def until_trigger(until: str, graph: Graph) -> Trigger:
     return trigger
 
 
-def gated_visits(assembly: Assembly, trigger: Trigger, pending: list[Request], visits: list[Visit]) -> list[Visit]:
+def gated_visits(compiled: CompiledGraph, trigger: Trigger, pending: list[Request], visits: list[Visit]) -> list[Visit]:
     """The visits given, with one that asks to stop instead of fetching a further batch once the amount is reached.
 
     So everything that the amount made due, such as a validation, is done before the run stops. A graph that counts no
     batches stops before the node that counts the unit.
     """
-    program, compiler = assembly.program, assembly.compiler
+    program, compiler = compiled.program, compiled.compiler
     units = program.graph.units
     if not trigger.terms:
         return visits

@@ -20,7 +20,7 @@ class Retention:
         best_mode: whether the smallest values are best, or the largest. Default: "min".
         keep_best: how many of the best stay. Default: 1.
 
-    >>> Retention(keep=1, best="loss").doomed(["a", "b", "c"], {"a": 0.2, "b": 0.4})
+    >>> Retention(keep=1, best="loss").expired(["a", "b", "c"], {"a": 0.2, "b": 0.4})
     ['b']
     """
 
@@ -29,7 +29,7 @@ class Retention:
     best_mode: Literal["min", "max"] = "min"
     keep_best: int = 1
 
-    def doomed(self, oldest_first: Sequence[T], values: Mapping[T, float], unsound: Collection[T] = ()) -> list[T]:
+    def expired(self, oldest_first: Sequence[T], values: Mapping[T, float], unsound: Collection[T] = ()) -> list[T]:
         """What may go, oldest first.
 
         Arguments:

@@ -19,7 +19,7 @@ Tree = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Split:
+class StateFiles:
     """A tree that is taken apart.
 
     Attributes:
@@ -45,14 +45,14 @@ class Split:
         """A hash of everything in it (SHA-256, hexadecimal)."""
         return combined(self.packed, checksums(self.files))
 
-    def with_section(self, name: str, parts: Mapping[str, Any]) -> Split:
+    def with_section(self, name: str, parts: Mapping[str, Any]) -> StateFiles:
         """The same with another section in the place of one, which is not `resources`."""
         other = split({name: parts})
         tensors = {file: one for file, one in self.tensors.items() if file != name}
-        return Split({**self.sections, **other.sections}, {**tensors, **other.tensors})
+        return StateFiles({**self.sections, **other.sections}, {**tensors, **other.tensors})
 
 
-def split(tree: Tree) -> Split:
+def split(tree: Tree) -> StateFiles:
     """Take a tree of sections apart.
 
     The parts of the section `resources` have a file each, under their own names; every other section has one.
@@ -69,7 +69,7 @@ def split(tree: Tree) -> Split:
             tensors = files.setdefault(file, Tensors(file))
             packed[name] = _pack_part(value, section, name, tensors)
         sections[section] = packed
-    return Split(sections, files)
+    return StateFiles(sections, files)
 
 
 def _pack_part(value: Any, section: str, name: str, tensors: Tensors) -> bytes:

@@ -16,10 +16,10 @@ from graphtrain.storage.retention import Retention
 
 Files = Mapping[str, Bytes]
 Describe = Callable[[Mapping[str, str]], Plain]
-Misfit = Callable[[Plain], str]
+WhyIncompatible = Callable[[Plain], str]
 
 
-def _no_misfit(manifest: Plain) -> str:
+def _compatible(manifest: Plain) -> str:
     return ""
 
 
@@ -40,11 +40,11 @@ class Store(ABC):
         """The best checkpoint there is, and its value of the metric; None if none has any."""
 
     @abstractmethod
-    def newest(self, misfit: Misfit = _no_misfit) -> Checkpoint | None:
+    def newest(self, why_incompatible: WhyIncompatible = _compatible) -> Checkpoint | None:
         """The newest sound checkpoint that fits; others are reported and passed over.
 
         Arguments:
-            misfit: says, told a manifest, why it does not fit; empty if it does. Default: all fit.
+            why_incompatible: says, told a manifest, why it does not fit; empty if it does. Default: all fit.
         """
 
 
@@ -71,7 +71,7 @@ class FolderStore(Store):
         self._metrics[path] = manifest["metrics"]
         # Only now that it is on the disk; one after the other, so that at any moment all that should be kept is there.
         paths = self.paths()
-        for old in retention.doomed(paths, self._values(paths, retention.best), self._unsound):
+        for old in retention.expired(paths, self._values(paths, retention.best), self._unsound):
             self._remove(old)
         return path, manifest
 
@@ -91,11 +91,11 @@ class FolderStore(Store):
                     self._metrics[path] = {}
         return {path: self._metrics[path][metric] for path in paths if metric in self._metrics[path]}
 
-    def newest(self, misfit: Misfit = _no_misfit) -> Checkpoint | None:
+    def newest(self, why_incompatible: WhyIncompatible = _compatible) -> Checkpoint | None:
         for path in reversed(self.paths()):
             try:
                 checkpoint = read_checkpoint(path)
-                if not (reason := misfit(checkpoint.manifest)):
+                if not (reason := why_incompatible(checkpoint.manifest)):
                     return checkpoint
                 self._say(f"passed over {path}: {reason}")
             except LaterFormatError:
@@ -118,7 +118,7 @@ class FolderStore(Store):
 
     def _remove(self, path: Path) -> None:
         # Renamed first: a removal cut short must not leave half a checkpoint under a valid name.
-        doomed = path.with_name(f".{path.name}.removed.tmp")
+        expired = path.with_name(f".{path.name}.removed.tmp")
         with contextlib.suppress(OSError):
-            path.rename(doomed)
-            shutil.rmtree(doomed)
+            path.rename(expired)
+            shutil.rmtree(expired)

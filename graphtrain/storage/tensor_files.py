@@ -84,7 +84,7 @@ class Layout:
 
 
 @final
-class Memory:
+class StagingBuffers:
     """The memory that images are in, kept from one to the next: one copy of the state in all.
 
     There is one image in it at a time.
@@ -107,11 +107,11 @@ class Memory:
         self._blocks = {name: block for name, block in self._blocks.items() if names(name)}
 
 
-def copied(files: Sequence[Tensors], memory: Memory) -> dict[str, memoryview]:
+def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryview]:
     """The bytes of every file of tensors by its name, in memory that the run does not write to.
 
     >>> files = [Tensors("model", {"weight": torch.ones(2, 3)})]
-    >>> {name: len(data) for name, data in copied(files, Memory()).items()}
+    >>> {name: len(data) for name, data in stage(files, StagingBuffers()).items()}
     {'model.safetensors': 96}
     """
     layouts = {tensors.file: Layout.of(tensors) for tensors in files}

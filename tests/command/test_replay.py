@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from graphtrain.command.rebuild import Again
+from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.graph import Graph
-from graphtrain.replay.history import Kept, PastRun
+from graphtrain.replay.history import PastRun, SavedCheckpoint
 from graphtrain.replay.replay import Replay
 from graphtrain.run.stops import moment
 from tests.command.conftest import Command
@@ -77,11 +77,11 @@ def replayed(run_dir: Path, to: str, node: str | None = None) -> Replay:
     run = PastRun(run_dir, lambda line: None)
     line = run.line()
     term = moment(to, Graph.load("fit"))
-    start: Kept | None = None
+    start: SavedCheckpoint | None = None
     for kept in line:
         if kept.counts[{"steps": "step", "batches": "next_batch"}[term.unit]][term.unit] < term.amount:
             start = kept
-    trainer = Again("whole.py", [], lambda line: None).trainer(line[-1], from_the_beginning=start is None)
+    trainer = TrainerFactory("whole.py", [], lambda line: None).trainer(line[-1], from_the_beginning=start is None)
     replay = Replay(trainer, start.path if start is not None else None)
     assert replay.to_amount(term)
     assert node is None or replay.to_node(node)

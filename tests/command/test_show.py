@@ -110,8 +110,8 @@ def test_it_is_what_a_run_says(kinds: Path, command: Command) -> None:
     )
     told = save_points_of(graph)
     assert trainer.save_points() == [one.path for one in told if not one.transient]
-    assembly = trainer._assembly
-    assert [assembly.alive_names(index) for index in range(len(told))] == [set(one.alive) for one in told]
+    compiled = trainer._compiled
+    assert [compiled.alive_names(index) for index in range(len(told))] == [set(one.alive) for one in told]
 
 
 def test_kinds_that_nobody_declares(kinds: Path, command: Command) -> None:

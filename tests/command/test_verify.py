@@ -307,7 +307,7 @@ def test_a_computation_that_is_not_repeatable_is_told_from_lost_state(
 
 
 def test_a_step_that_is_not_repeatable_once_in_a_while(folder: Path, command: Command) -> None:
-    """The node is the first at which the goings part, not the first that there is."""
+    """The node is the first at which the replays part, not the first that there is."""
     late = OF_THE_SYSTEM.replace("def training_step(model, batch):", "def training_step(model, batch, step):").replace(
         "    batch = batch + os", "    if step == 5:\n        batch = batch + os"
     )

@@ -401,7 +401,7 @@ def test_a_traced_run_is_bitwise_a_plain_one_with_everything_random(tmp_path: Pa
 def check_against_the_reference(trainer: Trainer, told: list[Explanation]) -> None:
     """Every guard's answer is what its expression means for what it read, and it read what the meaning reads."""
     expressions = {}
-    for scope in (trainer._assembly.program.main, *trainer._assembly.program.main.inner()):
+    for scope in (trainer._compiled.program.main, *trainer._compiled.program.main.inner()):
         parsed = {name: parse(text) for name, text in scope.graph.guards.items()}
         expressions |= {(scope.prefix, name): expand(one, parsed, (name,)) for name, one in parsed.items()}
     asked = 0
@@ -553,7 +553,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 def test_the_plain_table_holds_nothing_of_tracing() -> None:
     trainer = small_trainer(graph=small_graph())
-    table = trainer._assembly.table
+    table = trainer._compiled.table
     before = [*table.visits, *table.exits, *table.setups]
     trainer.advance(20)
     trainer.explain()

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from graphtrain import Loader
 from graphtrain.data.fingerprint import data_changes, fingerprint
-from graphtrain.resume.environment import Circumstances
-from graphtrain.resume.provenance import Origin, code_changes, origin
+from graphtrain.resume.environment import RunEnvironment
+from graphtrain.resume.provenance import Provenance, code_changes, provenance
 from graphtrain.run import trainer
 from tests.command.running import TINY, in_a_process
 from tests.run.test_rewire import tiny
@@ -91,11 +91,11 @@ def test_the_revision_and_what_is_not_committed(project: Path) -> None:
     git("init", "-q")
     git("add", "tiny.py")
     git("commit", "-qm", "one")
-    clean = origin(project / "tiny.py")
+    clean = provenance(project / "tiny.py")
     assert clean.revision == git("rev-parse", "HEAD").strip()
     assert clean.difference == "" and clean.difference_file == ""
     (project / "tiny.py").write_text("import helper\n# changed\n" + TINY)
-    changed = origin(project / "tiny.py")
+    changed = provenance(project / "tiny.py")
     assert changed.revision == clean.revision
     assert "+# changed" in changed.difference and "helper.py" not in changed.difference, "it is not loaded here"
     begin(project)
@@ -105,7 +105,7 @@ def test_the_revision_and_what_is_not_committed(project: Path) -> None:
 
 
 def test_without_a_run_directory_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "circumstances", lambda *of_a_run, **flags: pytest.fail("it was"))
+    monkeypatch.setattr(trainer, "run_environment", lambda *of_a_run, **flags: pytest.fail("it was"))
     tiny().run()
 
 
@@ -219,11 +219,11 @@ def test_names_of_files_are_those_below_the_script(project: Path) -> None:
     for name in ("tiny.py", "helper.py"):
         (project / name).rename(project / "inner" / name)
     script = project / "inner" / "tiny.py"
-    alone = origin(script)
+    alone = provenance(script)
     assert (set(alone.code), alone.script) == ({"tiny.py"}, "tiny.py")
     if shutil.which("git") is not None:
         in_git(project)("init", "-q")
-        assert origin(script).code == alone.code, "in a repository the names are the same"
+        assert provenance(script).code == alone.code, "in a repository the names are the same"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_names_of_files_are_those_below_the_script(project: Path) -> None:
 )
 def test_code_is_unchanged_only_where_it_was_compared(saved: Any, now: Any, said: list[str] | None) -> None:
     assert code_changes(saved, now) == said
-    here = Circumstances(Origin(now["code"], script=now["script"]), {}, {"threads": 1}, {})
+    here = RunEnvironment(Provenance(now["code"], script=now["script"]), {}, {"threads": 1}, {})
     line = here.compared({"origin": saved, "data": {}, "environment": {"threads": 1}, "about": {}})
     expected = {"[]": "code, versions, threads unchanged: exact", "None": "versions, threads unchanged: exact"}
     assert line == expected.get(str(said), f"changed: {', '.join(said or [])}")
@@ -285,7 +285,7 @@ def test_the_difference_is_plain_whatever_is_configured(project: Path) -> None:
     git("config", "color.ui", "always")
     git("config", "diff.noprefix", "true")
     git("config", "diff.external", "echo")
-    assert origin(project / "tiny.py").difference == expected
+    assert provenance(project / "tiny.py").difference == expected
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -298,7 +298,7 @@ def test_the_difference_is_bounded_and_begins_with_what_is_loaded(project: Path)
     (project / "tiny.py").write_text("# changed\n" + TINY)
     (project / "a_large_file.txt").write_text("a line of it\n" * 2_000_000)
     tracemalloc.start()
-    difference = origin(project / "tiny.py").difference
+    difference = provenance(project / "tiny.py").difference
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 16 << 20, "the file alone has 26 MB"
@@ -307,7 +307,7 @@ def test_the_difference_is_bounded_and_begins_with_what_is_loaded(project: Path)
 
 
 def test_what_was_saved_commands_no_terminal() -> None:
-    here = Circumstances(Origin(), {"d": {"length": 1}}, {"threads": 1}, {})
+    here = RunEnvironment(Provenance(), {"d": {"length": 1}}, {"threads": 1}, {})
     nasty = "\x1b]0;x\x07" + "x" * 100_000
     line = here.compared(
         {

@@ -15,7 +15,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from graphtrain import Graph, Trainer, UsageError
-from graphtrain.resume.hyper_parameters import SetUp
+from graphtrain.resume.hyper_parameters import HyperParameters
 
 Make = Callable[[torch.optim.Optimizer], Any]
 
@@ -285,7 +285,7 @@ def test_a_scheduler_stepped_before_it_was_seen_cannot_be_gone_through_again(tmp
 def test_a_group_added_after_the_first_trainer(tmp_path: Path) -> None:
     first = trainer(tmp_path / "a")
     first.resources["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.7})
-    again = SetUp({"optimizer": first.resources["optimizer"]})
+    again = HyperParameters({"optimizer": first.resources["optimizer"]})
     assert again.values["optimizer"]["lr"] == [0.1, 0.7]
 
 
@@ -303,12 +303,12 @@ def test_two_schedules_of_an_optimizer_are_gone_through_together(tmp_path: Path)
     def both(one: torch.optim.Optimizer, gamma: float) -> list[Any]:
         return [lr_scheduler.ExponentialLR(one, gamma), lr_scheduler.CosineAnnealingLR(one, 20)]
 
-    def made(gamma: float) -> SetUp:
+    def made(gamma: float) -> HyperParameters:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         first, second = both(optimizer, gamma)
-        return SetUp({"optimizer": optimizer, "first": first, "second": second})
+        return HyperParameters({"optimizer": optimizer, "first": first, "second": second})
 
-    def step(run: SetUp) -> float:
+    def step(run: HyperParameters) -> float:
         optimizer, *schedules = run._resources.values()
         optimizer.step()
         for one in schedules:
@@ -415,7 +415,7 @@ def test_functions_within_a_schedule_cannot_be_kept_either(tmp_path: Path) -> No
 
 def test_a_function_that_fails_is_compared_where_it_does_not() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    made = SetUp({"scheduler": lr_scheduler.LambdaLR(optimizer, lambda step: [1.0, 0.5][step])})
+    made = HyperParameters({"scheduler": lr_scheduler.LambdaLR(optimizer, lambda step: [1.0, 0.5][step])})
     assert made.values["scheduler"]["lr_lambdas"] == [[1.0, 0.5, None, None, None, None]]
 
 
@@ -519,8 +519,8 @@ def test_sets_are_compared_whatever_their_order() -> None:
             return iter(sorted(set(super().__iter__()), reverse=True))
 
     names = {"encoder", "head", "neck"}
-    forwards = SetUp({"thing": Thing(frozen=sorted(names))}).values
-    assert SetUp({"thing": Thing(frozen=Backwards(names))}).differences(forwards) == []
+    forwards = HyperParameters({"thing": Thing(frozen=sorted(names))}).values
+    assert HyperParameters({"thing": Thing(frozen=Backwards(names))}).differences(forwards) == []
 
 
 def test_fields_called_as_those_of_schedulers_are_compared_in_other_objects(tmp_path: Path) -> None:
@@ -536,13 +536,13 @@ def test_a_field_that_is_gone_is_removed_and_what_is_not_plain_stays(tmp_path: P
 
 
 def test_scalars_of_numpy_are_numbers() -> None:
-    values = SetUp({"thing": Thing(a=np.float32(0.5), b=np.float64(0.5), c=np.int64(3))}).values["thing"]
+    values = HyperParameters({"thing": Thing(a=np.float32(0.5), b=np.float64(0.5), c=np.int64(3))}).values["thing"]
     assert [(type(values[one]), values[one]) for one in "abc"] == [(float, 0.5), (float, 0.5), (int, 3)]
 
 
 def test_a_field_that_another_version_of_torch_adds_is_no_difference() -> None:
-    def adam(**settings: Any) -> SetUp:
-        return SetUp({"optimizer": torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], **settings)})
+    def adam(**settings: Any) -> HyperParameters:
+        return HyperParameters({"optimizer": torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], **settings)})
 
     older = {"optimizer": {key: one for key, one in adam().values["optimizer"].items() if key != "amsgrad"}}
     assert adam().differences(older) == []
@@ -558,20 +558,20 @@ def test_foreign_state_is_not_copied_and_need_not_be_copyable() -> None:
         def state_dict(self) -> dict[str, Any]:
             raise RuntimeError("not yet")
 
-    made = SetUp({"thing": Thing(a=1, many=Large(range(1000)), lock=threading.Lock()), "broken": Broken(a=1)})
+    made = HyperParameters({"thing": Thing(a=1, many=Large(range(1000)), lock=threading.Lock()), "broken": Broken(a=1)})
     assert made.values == {"thing": {"class": "Thing", "a": 1}, "broken": {"class": "Broken"}}
 
 
 @pytest.mark.parametrize("saved", [None, 3, "text", [1], {"optimizer": 3}, {"optimizer": [1]}])
 def test_what_a_manifest_does_not_tell_in_a_readable_way_is_not_compared(saved: Any) -> None:
-    made = SetUp({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)})
+    made = HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)})
     assert made.differences(saved, saved) == [] and made.chosen(["optimizer.lr"], saved, saved) == {"optimizer.lr"}
     made.apply(set(), saved)
     assert made.values == made.made
 
 
 def test_what_a_manifest_says_cannot_steer_a_terminal() -> None:
-    made = SetUp({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)})
+    made = HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)})
     (one,) = made.differences({"optimizer": {**made.values["optimizer"], "lr": "\x1b[2J"}})
     assert str(one) == "optimizer.lr: ?[2J -> 0.5"
 

@@ -145,8 +145,8 @@ def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_go_on(tmp_pa
         disk.refuses = 1
 
     def wait_for_it() -> None:
-        assert trainer._saver is not None
-        while trainer._saver.is_busy:
+        assert trainer._writer is not None
+        while trainer._writer.is_busy:
             time.sleep(0.01)
 
     on_batch(trainer, 7, wait_for_it)
@@ -170,7 +170,7 @@ def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_go_on(tmp_pa
 def test_a_run_may_go_on_without_its_checkpoint(tmp_path: Path, disk: Disk) -> None:
     said: list[str] = []
     trainer = small_trainer(tmp_path, graph=saving(if_failed="continue"))
-    trainer._saver._say = said.append  # type: ignore[union-attr]
+    trainer._writer._say = said.append  # type: ignore[union-attr]
     disk.refuses = 1
     assert trainer.run() is Outcome.FINISHED
     assert len(said) == 1 and said[0].endswith("earlier checkpoints are kept, and the run goes on")
@@ -291,7 +291,7 @@ def test_a_full_disk_does_not_lose_rows_of_metrics(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "write", write)
     said: list[str] = []
     trainer = small_trainer(tmp_path / "r", graph=saving(if_failed="continue"))
-    trainer._saver._say = said.append  # type: ignore[union-attr]
+    trainer._writer._say = said.append  # type: ignore[union-attr]
     on_batch(trainer, 2, lambda: refusing.__setitem__(0, True))
     on_batch(trainer, 5, lambda: refusing.__setitem__(0, False))
     trainer.run()

@@ -26,7 +26,7 @@ from graphtrain import (
     node,
     progress,
 )
-from graphtrain.resume.environment import Circumstances, circumstances
+from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.run_directory import read_status
 from tests.program.small_run import small_graph, small_trainer
@@ -304,11 +304,11 @@ def test_a_named_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
 def test_looking_at_the_data_does_not_move_a_resume(
     keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def drawing(*arguments: Any, **keywords: Any) -> Circumstances:
+    def drawing(*arguments: Any, **keywords: Any) -> RunEnvironment:
         torch.rand(1)
-        return circumstances(*arguments, **keywords)
+        return run_environment(*arguments, **keywords)
 
-    monkeypatch.setattr("graphtrain.run.trainer.circumstances", drawing)
+    monkeypatch.setattr("graphtrain.run.trainer.run_environment", drawing)
     cut = small_trainer(tmp_path / "cut")
     cut.advance(22)
     path = cut.save()
@@ -359,8 +359,8 @@ def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path)
     said: list[str] = []
     again = small_trainer(tmp_path)
     again._say = said.append
-    assert again._keeper is not None
-    again._keeper._folder._say = said.append
+    assert again._run_files is not None
+    again._run_files._folder._say = said.append
     again.run()
     assert any("gone on with from an earlier checkpoint" in line for line in said)
     assert (tmp_path / "metrics.jsonl").read_bytes() == expected

@@ -25,8 +25,8 @@ def test_the_newest_sound_ones_and_the_best_stay(
 ) -> None:
     values = {one: value for one, value in values.items() if one in order and one not in unsound}
     retention = Retention(keep, "loss", mode, keep_best)  # type: ignore[arg-type]
-    doomed = retention.doomed(order, values, unsound)
-    stays = [one for one in order if one not in doomed]
+    expired = retention.expired(order, values, unsound)
+    stays = [one for one in order if one not in expired]
     sound = [one for one in order if one not in unsound]
     assert set(sound[-keep:]) <= set(stays)
     assert not unsound & set(stays)
@@ -40,6 +40,6 @@ def test_the_newest_sound_ones_and_the_best_stay(
 
 def test_of_equal_ones_the_first_stays_and_nan_is_never_best() -> None:
     values = {1: 0.5, 2: 0.5, 3: nan, 4: 0.7}
-    assert Retention(1, "loss").doomed([1, 2, 3, 4], values) == [2, 3]
+    assert Retention(1, "loss").expired([1, 2, 3, 4], values) == [2, 3]
     assert Retention(1, "loss", "max").ranked(values) == [4, 1, 2]
-    assert Retention(1).doomed([1, 2, 3, 4], {}) == [1, 2, 3]
+    assert Retention(1).expired([1, 2, 3, 4], {}) == [1, 2, 3]

@@ -19,7 +19,7 @@ from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import PROGRESS_FILE, split
 from graphtrain.storage.store import FolderStore
-from graphtrain.storage.tensor_files import Memory, copied
+from graphtrain.storage.tensor_files import StagingBuffers, stage
 from tests.program.small_run import small_trainer
 
 TREE: dict[str, dict[str, Any]] = {"resources": {"model": {"w": torch.arange(4.0)}}, "slots": {"n": 1}}
@@ -41,7 +41,7 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
 def save(store: FolderStore, tree: Any, manifest: Any, *, step: int, keep: int = 1, **retention: Any) -> Path:
     """Save a tree as a run does."""
     whole = split(tree)
-    files = {PROGRESS_FILE: whole.packed, **copied(whole.files, Memory())}
+    files = {PROGRESS_FILE: whole.packed, **stage(whole.files, StagingBuffers())}
     path, _ = store.save(
         files, lambda sums: {"metrics": {}, **manifest}, step=step, retention=Retention(keep, **retention)
     )

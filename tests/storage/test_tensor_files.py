@@ -11,7 +11,7 @@ import torch
 
 from graphtrain.storage.encoding import Tensors
 from graphtrain.storage.state_files import split, tree_digest
-from graphtrain.storage.tensor_files import Memory, checksums, copied
+from graphtrain.storage.tensor_files import StagingBuffers, checksums, stage
 
 TYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -43,7 +43,7 @@ def every_type() -> Tensors:
 
 def test_the_library_reads_what_was_laid_out() -> None:
     tensors = every_type()
-    image = copied([tensors], Memory())
+    image = stage([tensors], StagingBuffers())
     loaded = safetensors.torch.load(bytes(image["odd.safetensors"]))
     assert loaded.keys() == tensors.named.keys()
     for name, tensor in tensors.named.items():
@@ -52,26 +52,26 @@ def test_the_library_reads_what_was_laid_out() -> None:
 
 
 def test_the_checksum_without_a_copy_is_that_of_the_file() -> None:
-    image = copied([every_type()], Memory())
+    image = stage([every_type()], StagingBuffers())
     assert checksums([every_type()]) == {name: hashlib.sha256(data).hexdigest() for name, data in image.items()}
 
 
 def test_an_image_is_a_copy_and_its_memory_is_used_again() -> None:
-    memory, weight = Memory(), torch.zeros(1000)
-    first = copied([Tensors("model", {"weight": weight})], memory)["model.safetensors"]
+    memory, weight = StagingBuffers(), torch.zeros(1000)
+    first = stage([Tensors("model", {"weight": weight})], memory)["model.safetensors"]
     before = bytes(first)
     weight.fill_(1)
     assert bytes(first) == before, "what the run does later is not in it"
-    again = copied([Tensors("model", {"weight": weight})], memory)["model.safetensors"]
+    again = stage([Tensors("model", {"weight": weight})], memory)["model.safetensors"]
     assert first.obj is not None and again.obj is not None
     assert first.obj.ctypes.data == again.obj.ctypes.data, "no further memory"
     assert bytes(first) == bytes(again) != before
 
 
 def test_memory_that_no_file_needs_any_more_is_let_go_of() -> None:
-    memory = Memory()
-    copied([Tensors("slots", {"batch": torch.zeros(1000)})], memory)
-    copied([Tensors("model", {"weight": torch.zeros(10)})], memory)
+    memory = StagingBuffers()
+    stage([Tensors("slots", {"batch": torch.zeros(1000)})], memory)
+    stage([Tensors("model", {"weight": torch.zeros(10)})], memory)
     assert list(memory._blocks) == ["model"]
 
 

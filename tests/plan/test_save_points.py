@@ -12,8 +12,8 @@ import torch
 
 from graphtrain import CheckpointError, Graph, Node, Outcome, Trainer
 from graphtrain.storage.manifest import read_manifest
-from tests.definition.corpus import EVALUATE, FIT, SAVING, Broken, tiny, undeclared, use
-from tests.definition.sound_graphs import SOUND, Sound
+from tests.checks.corpus import EVALUATE, FIT, SAVING, Broken, tiny, undeclared, use
+from tests.checks.sound_graphs import SOUND, Sound
 
 CAUSE = "`check` closes edges whose guards were answered on the way and the engine does not, so they disagree: "
 
