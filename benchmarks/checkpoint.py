@@ -164,7 +164,7 @@ def _measured_in(folder: Path) -> tuple[dict[str, float], int, int]:
         train_data=[torch.ones(1, WIDTH)] * 10_000,
         training_step=training_step,
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
     )
     trainer.run()
     size = 3 * 4 * sum(weight.numel() for weight in model.parameters())

@@ -96,7 +96,7 @@ def _trainer(training: Training, graph: Graph, **options: Any) -> Trainer:
         optimizer=training.optimizer,
         train_data=training.data,
         training_step=training.training_step,
-        say=lambda line: None,
+        notify=lambda line: None,
         **options,
     )
 

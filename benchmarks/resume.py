@@ -36,7 +36,7 @@ def resumed(make: Callable[[], Any], drawn: int) -> Callable[[], float]:
     """A case: milliseconds until the batch after so many."""
 
     def case() -> float:
-        source = source_of(make(), seed=1, saving=True, say=lambda line: None)
+        source = source_of(make(), seed=1, saving=True, notify=lambda line: None)
         state = source.open(0).state
         return 1000 * seconds(lambda: next(source.reopen(0, drawn, state)))
 
@@ -113,7 +113,7 @@ class Saved:
             train_data=[torch.ones(1, WIDTH)] * 10,
             training_step=lambda model, batch: model(batch).square().mean(),
             display=None,
-            say=lambda line: None,
+            notify=lambda line: None,
         )
 
 

@@ -95,7 +95,7 @@ def trained(batches: int, folder: Path) -> Stretches:
         folder / "run",
         loggers=[stretches],
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=optimizer,
         scheduler=torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0),

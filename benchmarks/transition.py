@@ -70,7 +70,7 @@ def run(graph: Graph) -> Callable[[], float]:
     """A case: microseconds for one transition of a run."""
 
     def case() -> float:
-        trainer = Trainer(graph, seed=None, display=None, say=lambda line: None)
+        trainer = Trainer(graph, seed=None, display=None, notify=lambda line: None)
         trainer.advance(1)
         begun = time.perf_counter()
         trainer.run()

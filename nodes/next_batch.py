@@ -78,7 +78,7 @@ class NextBatch:
     _count: Callable[[Any], int]
     _move: Callable[[Any], Any] | None
     _hold: Callable[[Any], Any]  # takes the batch ahead
-    _say: Callable[[str], None]
+    _notify: Callable[[str], None]
 
     def __init__(self) -> None:
         self._source: Source = Indexed(())  # until it is set up
@@ -91,13 +91,15 @@ class NextBatch:
         seed: int,
         device: Any,
         saving: bool,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         batch_size: Callable[[Any], int] | None = None,
         running_seconds: Callable[[], float] | None = None,
     ) -> None:
-        self._source = source_of(train_data, seed=seed, saving=saving, say=say, resume=self.resume, limit=self.limit)
+        self._source = source_of(
+            train_data, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
+        )
         self._count = sample_counter() if batch_size is None else _whole(batch_size)
-        self._say = say
+        self._notify = notify
         self._turns = 0
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
@@ -180,7 +182,7 @@ class NextBatch:
         self.last = True
         self.empty = self.epoch_batches == 0
         if self.empty:
-            self._say("the data gave no batch: the epoch is empty")
+            self._notify("the data gave no batch: the epoch is empty")
         self.fetched_ahead = 0
         self._iterator = iter(())  # lets go of loader workers now, not when the next epoch begins
         self.source_state = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,3 +37,13 @@ def no_kinds_of_other_tests() -> Iterator[None]:
     yield
     DECLARED.clear()
     DECLARED.update(before)
+
+
+@pytest.fixture(autouse=True)
+def threads_of_the_process() -> Iterator[None]:
+    """The number of threads is that of the process and kept with every checkpoint: no test leaves another behind."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch is not None else None
+    yield
+    if torch is not None and torch.get_num_threads() != before:
+        torch.set_num_threads(before)

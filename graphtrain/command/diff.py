@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import plain, say
+from graphtrain.command.printable import notify, plain
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference
@@ -45,7 +45,7 @@ def diff_command(before: str, after: str, output: Path | None, rename: list[str]
 def _graph(source: str) -> Graph:
     """The graph of a name, a file, a run directory or a checkpoint; what is passed over in that is said."""
     if find_graph(source) is None and os.path.isdir(source) and holds_a_graph(Path(source)):
-        return saved_graph(source, say)
+        return saved_graph(source, notify)
     return Graph.load(source)
 
 

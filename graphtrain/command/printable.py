@@ -14,7 +14,7 @@ def plain(text: str) -> str:
     return escape(printable(text))
 
 
-def say(line: str) -> None:
+def notify(line: str) -> None:
     """A line on standard error, at once."""
     print(printable(line), file=sys.stderr, flush=True)  # noqa: T201
 

@@ -27,7 +27,7 @@ class TrainerFactory:
     Arguments:
         script: ``SCRIPT[:FUNCTION]``.
         settings: ``NAME=VALUE``, in the place of the arguments that the run had.
-        say: told, once, what has changed since.
+        notify: told, once, what has changed since.
 
     Attributes:
         changes: that, in words; empty for nothing, None before the first trainer.
@@ -36,8 +36,8 @@ class TrainerFactory:
         UsageError: there is no such script or function, or a setting is none of its arguments.
     """
 
-    def __init__(self, script: str, settings: list[str], say: Callable[[str], None]) -> None:
-        self._script, self._say = script, say
+    def __init__(self, script: str, settings: list[str], notify: Callable[[str], None]) -> None:
+        self._script, self._notify = script, notify
         self._given, parameters = split_settings(settings)
         if parameters:
             raise UsageError(
@@ -75,14 +75,14 @@ class TrainerFactory:
         if self.changes is None:
             now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
             self.changes = now if now.startswith("changed") else ""
-            self._say(now or "what has changed since is not known")
+            self._notify(now or "what has changed since is not known")
         return Trainer(
             graph,
             seed=seed,
             device=kept.device,
             deterministic=deterministic,
             display=None,
-            say=say_nothing,
+            notify=say_nothing,
             about=about,
             **resources,
         )

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import plain, say
+from graphtrain.command.printable import notify, plain
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
@@ -30,14 +30,14 @@ _MOST_CHARACTERS = 80
 
 def replay_command(script: str, run_dir: Path, settings: list[str], to: str, node: str | None, *, debug: bool) -> int:
     """Go to a moment of a past run, and show it; the exit code."""
-    run = PastRun(run_dir, say)
+    run = PastRun(run_dir, notify)
     line = run.line()
     if not line:
         raise UsageError(f"`{run_dir}` holds no sound checkpoint to go on from")
     term = moment(to, graph_of(line[-1].path, line[-1].manifest))
     _refuse_what_was_not(run_dir, term)
     start, setting = _beginning(run, line, term)
-    trainer = TrainerFactory(script, settings, say).trainer(setting, from_the_beginning=start is None)
+    trainer = TrainerFactory(script, settings, notify).trainer(setting, from_the_beginning=start is None)
     replay = Replay(trainer, start.path if start is not None else None)
     if not replay.to_amount(term):
         raise UsageError(f"the run does not come to {term}: it ends at {replay.where}", "name an earlier moment")
@@ -68,7 +68,7 @@ def _refuse_what_was_not(run_dir: Path, term: Term) -> None:
     if beyond and stands:
         raise UsageError(f"the run never came to {term}: it is {status['state']} at {came:g} {term.base.unit}")
     if beyond:
-        say(f"the run is known to have come to {came:g} {term.base.unit}; what is beyond is what it would have done")
+        notify(f"the run is known to have come to {came:g} {term.base.unit}; what is beyond is what it would have done")
 
 
 def _beginning(run: PastRun, line: list[SavedCheckpoint], term: Term) -> tuple[SavedCheckpoint | None, SavedCheckpoint]:

@@ -13,7 +13,7 @@ from typing import Any
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.options import RunOptions, command_line
-from graphtrain.command.printable import say, say_nothing
+from graphtrain.command.printable import notify, say_nothing
 from graphtrain.command.run_directories import (
     SAVED,
     check_resume,
@@ -74,7 +74,7 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
 
 def run_program(program: Program, settings: list[str], options: RunOptions) -> int:
     """Run a setup through a graph; the exit code."""
-    tell = say_nothing if options.quiet else say
+    tell = say_nothing if options.quiet else notify
     given, parameters = _check(settings, options)
     resume = options.resume
     if options.fork is not None:
@@ -107,7 +107,7 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
             deterministic=options.deterministic,
             loggers=loggers,
             display=None if options.quiet else display_for(tell, metrics=_names(options.show)),
-            say=tell,
+            notify=tell,
             about=about,
             **resources,
         )
@@ -126,7 +126,7 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
                 from_setup=options.from_setup,
                 from_saved=options.from_saved,
                 rename=renamings(options.rename),
-                trace=TraceLines(running.graph, say) if options.trace else None,
+                trace=TraceLines(running.graph, notify) if options.trace else None,
             )
         except KeyboardInterrupt:
             tell(f"go on with: {command_line(program.words, settings, again)}")

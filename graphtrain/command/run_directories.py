@@ -71,7 +71,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
     raise UsageError(f"--resume: there is no checkpoint `{resume}`", hint or "auto, never, or the path of a checkpoint")
 
 
-def graph_to_go_on_in(run_dir: Path | None, resume: str, say: Callable[[str], None]) -> Graph:
+def graph_to_go_on_in(run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> Graph:
     """The graph that is saved in the checkpoint which is gone on from.
 
     Raises:
@@ -81,11 +81,11 @@ def graph_to_go_on_in(run_dir: Path | None, resume: str, say: Callable[[str], No
     if resume == "never" or (resume == "auto" and run_dir is None):
         raise UsageError("--graph saved: nothing is gone on with", "name the directory of a run with --run-dir")
     if resume == "auto" or run_dir is None or Path(resume).is_dir():
-        return saved_graph(run_dir if resume == "auto" and run_dir is not None else resume, say)
-    return saved_graph(run_dir / CHECKPOINTS_FOLDER / resume, say)
+        return saved_graph(run_dir if resume == "auto" and run_dir is not None else resume, notify)
+    return saved_graph(run_dir / CHECKPOINTS_FOLDER / resume, notify)
 
 
-def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, say: Callable[[str], None]) -> str:
+def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> str:
     """What to go on from when a run is forked: the newest sound checkpoint of `source`.
 
     The second time, when the run directory holds a run of its own, that one goes on.
@@ -99,7 +99,7 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, say: Call
         raise UsageError("--fork: the run directory is the one to fork from", "name a new one with --run-dir")
     if run_dir is not None and (run_dir / STATUS_FILE).exists():
         return resume
-    newest = FolderStore(source / CHECKPOINTS_FOLDER, say).newest()
+    newest = FolderStore(source / CHECKPOINTS_FOLDER, notify).newest()
     if newest is None:
         raise UsageError(f"--fork: there is no checkpoint in `{source}`", "name the directory of a run")
     return str(newest.path)

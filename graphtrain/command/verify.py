@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.failure import FAILED
-from graphtrain.command.printable import plain, say
+from graphtrain.command.printable import notify, plain
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.display.wording import duration, size
 from graphtrain.errors import UsageError
@@ -30,8 +30,8 @@ def verify_command(script: str, run_dir: Path, settings: list[str], last: int | 
     """Go through a past run again, checkpoint by checkpoint, and compare; the exit code."""
     if last is not None and last < 1:
         raise UsageError(f"--last: expected a number > 0, got {last}")
-    run = PastRun(run_dir, say)
-    again = TrainerFactory(script, settings, say)
+    run = PastRun(run_dir, notify)
+    again = TrainerFactory(script, settings, notify)
     segments = run.segments(last)
     comparable = [one for one in segments if not one.change]
     if not comparable:
@@ -48,11 +48,11 @@ def verify_command(script: str, run_dir: Path, settings: list[str], last: int | 
     for segment in segments:
         span = f"{_start(segment)} to {segment.goal.name}"
         if segment.change:
-            say(f"passed over {span}: {segment.change}")
+            notify(f"passed over {span}: {segment.change}")
             continue
         verdicts.append(verify(segment, make))
         if sys.stderr.isatty():  # a long run takes its time
-            say(f"{len(verdicts)}/{len(comparable)}  {span}: {_result(verdicts[-1])}")
+            notify(f"{len(verdicts)}/{len(comparable)}  {span}: {_result(verdicts[-1])}")
     console = Console(highlight=False)
     console.print(_table(verdicts))
     for verdict in verdicts:

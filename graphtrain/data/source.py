@@ -67,7 +67,7 @@ def source_of(
     *,
     seed: int | None,
     saving: bool,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     resume: Resume = "auto",
     limit: int | None = None,
 ) -> Source:
@@ -76,7 +76,7 @@ def source_of(
     Arguments:
         seed: the run's seed, for a `Loader` that has none of its own.
         saving: True if positions will be saved, so that data which cannot be reopened is refused.
-        say: told what a resume of this data will cost.
+        notify: told what a resume of this data will cost.
         resume: of data with a `state_dict`: "state" takes it, "replay" does not. Default: the state where it is exact.
         limit: the most batches in an epoch. Default: all.
 
@@ -112,7 +112,7 @@ def source_of(
     if once and saving:
         raise DataError(
             f"the data is a {type(data).__name__} that can be iterated over only once, so no resume could be exact",
-            "give an object whose `__iter__` starts anew (say, a generator method), or run without a run directory",
+            "give an object whose `__iter__` starts again, such as a generator method, or run without a run directory",
         )
     if isinstance(data, DataLoader) and saving:
         if data.persistent_workers:
@@ -121,7 +121,7 @@ def source_of(
                 "that nothing can restore",
                 "use graphtrain.Loader, which takes the same keywords, or persistent_workers=False",
             )
-        say(_price(data, keeps_state and resume == "auto" and limit is None))
+        notify(_price(data, keeps_state and resume == "auto" and limit is None))
     return Replayed(data, once)
 
 

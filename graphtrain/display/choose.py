@@ -18,11 +18,11 @@ from graphtrain.display.snapshot import Display
 from graphtrain.display.summary import Summary
 
 
-def display_for(say: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display:
+def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display:
     """A panel on a terminal, an output that renews itself in a notebook, plain lines everywhere else.
 
     Arguments:
-        say: takes a plain line.
+        notify: takes a plain line.
         metrics: names of the metrics to show. Default: all.
 
     >>> type(display_for(print)).__name__ in ("Live", "Notebook", "Lines")
@@ -30,14 +30,14 @@ def display_for(say: Callable[[str], Any], metrics: Sequence[str] | None = None)
     """
     if in_notebook():
         return Notebook(metrics)
-    return Live(metrics) if on_terminal() else Lines(say, metrics=metrics)
+    return Live(metrics) if on_terminal() else Lines(notify, metrics=metrics)
 
 
-def introduce(summary: Summary, say: Callable[[str], Any]) -> None:
+def introduce(summary: Summary, notify: Callable[[str], Any]) -> None:
     """Show what a run is about to do, where `display_for` would show the run.
 
     Arguments:
-        say: takes a plain line.
+        notify: takes a plain line.
 
     >>> introduce(Summary("fit", {}, ()), print)
     graph fit
@@ -48,7 +48,7 @@ def introduce(summary: Summary, say: Callable[[str], Any]) -> None:
         Console(file=sys.stderr, force_jupyter=False, highlight=False).print(summary)
     else:
         for line in str(summary).splitlines():
-            say(line)
+            notify(line)
 
 
 def in_notebook() -> bool:

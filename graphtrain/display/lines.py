@@ -62,9 +62,9 @@ class Lines(Display):
         silent = self._clock() - self._last
         # Whoever calls once in an interval calls a little too early by this clock half of the time.
         if silent >= 0.9 * self.interval_seconds and (new := self._new(snapshot)):
-            self._say(snapshot, new)
+            self._notify(snapshot, new)
         elif silent >= max(_SILENCE_SECONDS, self.interval_seconds):
-            self._say(snapshot, {})
+            self._notify(snapshot, {})
 
     def end(self, snapshot: Snapshot) -> None:
         """Say what is still unsaid, and where host time went."""
@@ -72,7 +72,7 @@ class Lines(Display):
             return
         self._begun = False
         if new := self._new(snapshot):
-            self._say(snapshot, new)
+            self._notify(snapshot, new)
         if shares := parts(snapshot).host_time:
             self._write("host time: " + "  ".join(shares))
 
@@ -82,7 +82,7 @@ class Lines(Display):
         unlike = (number for number, (name, value) in enumerate(values) if not _same(self._said.get(name), value))
         return dict(values[next(unlike, len(values)) :])
 
-    def _say(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
+    def _notify(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
         self._said = {**self._said, **metrics}
         self._last = self._clock()
         wanted = metrics if self._metrics is None else self._metrics

@@ -1,4 +1,4 @@
-"""A snapshot as a few lines: what they say, and how they fit a terminal."""
+"""A snapshot as a few lines: what they tell, and how they fit a terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "stop
 
 @dataclass(frozen=True)
 class Parts:
-    """What a snapshot has to say, in words; text of others has no control characters left. What is not known is empty.
+    """What a snapshot tells, in words; text of others has no control characters left. What is not known is empty.
 
     Attributes:
         epoch, batch, step, window: ``"epoch 3/10"`` and so on.

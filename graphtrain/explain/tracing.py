@@ -44,13 +44,13 @@ class Explainer:
 
     Arguments:
         pending: takes the request ``"ended"``, as from the plain table.
-        say: told once if whoever is told of the transitions raises.
+        notify: told once if whoever is told of the transitions raises.
     """
 
-    def __init__(self, pending: list[Request], watch: Stopwatch, say: Callable[[str], None]) -> None:
+    def __init__(self, pending: list[Request], watch: Stopwatch, notify: Callable[[str], None]) -> None:
         self._pending = pending
         self._watch = watch
-        self._say = say
+        self._notify = notify
         self._tracer: Tracer | None = None
         self._note = "nothing has run yet in this process"
         self._error: BaseException | None = None
@@ -115,7 +115,7 @@ class Explainer:
             except Exception as error:
                 tracer.tell = None
                 if not isinstance(error, OSError):  # a terminal that has gone away
-                    self._say(f"transitions are not traced any more: that raised {type(error).__name__}: {error}")
+                    self._notify(f"transitions are not traced any more: that raised {type(error).__name__}: {error}")
 
         return told
 

@@ -71,16 +71,16 @@ class PastRun:
     """The run in a directory.
 
     Arguments:
-        say: told of every checkpoint that is passed over.
+        notify: told of every checkpoint that is passed over.
 
     Raises:
         UsageError: there is no run.
     """
 
-    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, run_dir: Path, notify: Callable[[str], None]) -> None:
         self.path = run_dir
-        self._say = say
-        self._folder = FolderStore(run_dir / CHECKPOINTS_FOLDER, say)
+        self._notify = notify
+        self._folder = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify)
         if not (run_dir / STATUS_FILE).exists() and not self._folder.paths():
             raise UsageError(f"there is no run in `{run_dir}`", f"a run directory holds a file {STATUS_FILE}")
 
@@ -99,11 +99,11 @@ class PastRun:
             try:
                 kept = _kept(path)
             except CheckpointError as error:
-                self._say(f"passed over an unsound checkpoint: {error.message}")
+                self._notify(f"passed over an unsound checkpoint: {error.message}")
                 continue
             newer = found[-1].place if found else None
             if kept.manifest["metrics_bytes"] > rows or (newer is not None and not _lies_before(kept.place, newer)):
-                self._say(f"passed over {path.name}: the run was gone on with from an earlier checkpoint")
+                self._notify(f"passed over {path.name}: the run was gone on with from an earlier checkpoint")
                 continue
             found.append(kept)
         return found[::-1]
@@ -118,7 +118,7 @@ class PastRun:
         found = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(line)]
         if line and (last is None or _spans(line) < last) and self._is_first(line[0]):
             if reason := self.not_from_the_beginning(line[0]):
-                self._say(f"passed over what was before {line[0].name}: {reason}")
+                self._notify(f"passed over what was before {line[0].name}: {reason}")
             else:
                 found.insert(0, Segment(None, line[0]))
         return found

@@ -34,21 +34,21 @@ class RunFiles:
     """The run directory of one trainer.
 
     Arguments:
-        say: told what a person should know.
+        notify: told what a person should know.
 
     Attributes:
         latest: the newest checkpoint written or resumed from, and its digest.
         path: the run directory, as it was given.
     """
 
-    def __init__(self, run_dir: str | Path, say: Callable[[str], None]) -> None:
+    def __init__(self, run_dir: str | Path, notify: Callable[[str], None]) -> None:
         self._directory = RunDirectory(run_dir)
-        self._folder = FolderStore(self._directory.checkpoints, say)
+        self._folder = FolderStore(self._directory.checkpoints, notify)
         self._store: Store = self._folder
         self._metrics = MetricsFile(self._directory.path / METRICS_FILE)
-        self._lock = RunLock(self._directory.path, say)
+        self._lock = RunLock(self._directory.path, notify)
         self.path = Path(run_dir)
-        self._say = say
+        self._notify = notify
         self._run = ""
         self._process = os.getpid()
         self._starts: int | None = None
@@ -96,7 +96,7 @@ class RunFiles:
                     "mend what is named above, fork from another run, or begin in another run directory",
                 )
             if newest is None and self._directory.holds_a_run():
-                self._say(f"`{self.path}` holds no sound checkpoint: the run begins anew")
+                self._notify(f"`{self.path}` holds no sound checkpoint: the run begins anew")
             return newest
         named = named_checkpoint(resume, self._directory.checkpoints)
         if self._directory.holds_a_run() and not self.is_own(named):

@@ -35,7 +35,7 @@ class CheckpointWriter:
     One checkpoint is written at a time, from one copy of the state; a further save waits for it.
 
     Arguments:
-        say: told of a save that failed where the run goes on nevertheless.
+        notify: told of a save that failed where the run goes on nevertheless.
         wake: called from another thread when a checkpoint is written, or has failed to be.
     """
 
@@ -44,13 +44,13 @@ class CheckpointWriter:
         run_files: RunFiles,
         recorder: Recorder,
         watch: Stopwatch,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         wake: Callable[[], None],
     ) -> None:
         self._run_files = run_files
         self._recorder = recorder
         self._watch = watch
-        self._say = say
+        self._notify = notify
         self._wake = wake
         self._memory = StagingBuffers()
         self._writing: Background[Written] | None = None
@@ -160,7 +160,7 @@ class CheckpointWriter:
         }
         best = self._policy.retention.best
         if loop.ended and best is not None and best not in self._recorder.latest:
-            self._say(
+            self._notify(
                 f"no checkpoint was kept as the best: no row of metrics has `{best}`" + _known(self._recorder, best)
             )
         try:
@@ -183,7 +183,7 @@ class CheckpointWriter:
                 error.hint
                 or "mend what refused it, and go on; checkpoint.if_failed = 'continue' goes on until the end",
             ) from error
-        self._say(f"{error.message}; earlier checkpoints are kept, and the run goes on")
+        self._notify(f"{error.message}; earlier checkpoints are kept, and the run goes on")
 
     def _not_here(self, compiled: CompiledGraph, loop: Loop, reason: str) -> bool:
         self._attempts += 1

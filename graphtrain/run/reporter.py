@@ -23,7 +23,7 @@ class Reporter:
     Arguments:
         snapshot: answers the run as it is now.
         write_status: writes the status; None if there is nowhere to.
-        say: told of what cannot be shown or written, once each.
+        notify: told of what cannot be shown or written, once each.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Reporter:
         display: Display | None,
         write_status: Callable[[], None] | None,
         loggers: Iterable[Logger],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._watch = watch
         self._snapshot = snapshot
         self._display = display
         self._write_status = write_status
-        self._say = say
+        self._notify = notify
         self.loggers = tuple(loggers)
         self._showing = False
         self._next_show = self._next_status = math.inf
@@ -97,4 +97,4 @@ class Reporter:
         except Exception as error:
             self._display = None
             if not isinstance(error, OSError):
-                self._say(f"nothing is shown any more: the display raised {type(error).__name__}: {error}")
+                self._notify(f"nothing is shown any more: the display raised {type(error).__name__}: {error}")

@@ -67,7 +67,8 @@ class Trainer:
         loggers: called with every row of metrics: ``logger(metrics, step)``.
         display: shows the run while it goes on. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
-        say: told what a person should know, a line at a time. Default: standard error.
+        notify: called with each message for a person, one line each. Default: prints to standard error.
+        say: the former name of `notify`.
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         resources: `model`, `optimizer`, `train_data`, ... by the slot names of the graph. A model's own `training_step`
             and `validation_step` are used where none is given.
@@ -101,12 +102,13 @@ class Trainer:
         loggers: Iterable[Logger] = (),
         *,
         display: Display | Literal["auto"] | None = "auto",
+        notify: Callable[[str], None] | None = None,
         say: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
         **resources: Any,
     ) -> None:
         graph = checked_graph(graph)
-        self._say = say if say is not None else _say_on_stderr
+        self._notify = notify or say or _print_to_stderr
         self._said: set[str] = set()
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -128,7 +130,8 @@ class Trainer:
             "recorder": self._recorder,
             "running_seconds": self._watch.running,
             "saving": run_dir is not None,
-            "say": self._say_once,
+            "notify": self._notify_once,
+            "say": self._notify_once,  # the former name of `notify`
             "seed": seed,
         }
         refuse_provided(resources)
@@ -136,23 +139,23 @@ class Trainer:
         self._compiled = self._compile(graph, self._resources, self._prepared, pending)
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
         self._loop = Loop(self._compiled.start, pending)
-        self._explainer = Explainer(pending, self._watch, self._say_once)
+        self._explainer = Explainer(pending, self._watch, self._notify_once)
         self._begun = False
         self._end_is_saved = True
-        self._run_files = RunFiles(run_dir, self._say) if run_dir is not None else None
+        self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
         self._writer = self._writer_of(self._run_files) if self._run_files is not None else None
         self._environment: RunEnvironment | None = None
         self._reporter = Reporter(
             self._watch,
             self.snapshot,
-            display_for(self._say) if display == "auto" else display,
+            display_for(self._notify) if display == "auto" else display,
             self._write_status if self._run_files is not None else None,
             loggers,
-            self._say_once,
+            self._notify_once,
         )
         own: list[Logger] = [self._run_files.row] if self._run_files is not None else []
         self._recorder.loggers += [*own, self._reporter.row, *self._reporter.loggers]
-        self._say_of_graph()
+        self._notify_of_graph()
 
     def _compile(
         self,
@@ -166,15 +169,15 @@ class Trainer:
 
     def _writer_of(self, run_files: RunFiles) -> CheckpointWriter:
         writer = CheckpointWriter(
-            run_files, self._recorder, self._watch, self._say, lambda: self._loop.pending.append("written")
+            run_files, self._recorder, self._watch, self._notify, lambda: self._loop.pending.append("written")
         )
         self._requests.is_busy = lambda: writer.is_busy
         return writer
 
-    def _say_of_graph(self) -> None:
+    def _notify_of_graph(self) -> None:
         program = self._compiled.program
         for line in [*program.absent, *program.unread_resources(), *program.timed(), *program.outdated_kinds()]:
-            self._say_once(line)
+            self._notify_once(line)
 
     # ---- what can be looked at
 
@@ -447,7 +450,7 @@ class Trainer:
         self._resources, self._prepared, self._environment = all_resources, prepared, here
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._explainer.is_rewired()
-        self._say_of_graph()
+        self._notify_of_graph()
         if self._begun:
             self._announce()
 
@@ -476,7 +479,7 @@ class Trainer:
         position = new.locate(path, held, self._loop.ended, hint)
         new.go_on_after(former, position, renaming)
         for line in new.run_clock.mixed_windows(former.graph, renaming):
-            self._say(line)
+            self._notify(line)
         return new, position
 
     def save(self) -> Path | None:
@@ -496,7 +499,7 @@ class Trainer:
             return None
         with self._going(Resumption()):
             while not self._save_here(self._policy_to_stop):
-                self._say(f"`{self.position}` is no save point; going on to the next one")
+                self._notify(f"`{self.position}` is no save point; going on to the next one")
                 self._one_transition()
         return self._run_files.latest[0] if self._run_files.latest is not None else None
 
@@ -575,10 +578,10 @@ class Trainer:
         if self._loop.ended:  # the ending may have been raised meanwhile
             self._loop.choose_again(self._compiled.table.exits)
             if not self._loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
-                self._say(line)
+                self._notify(line)
         if self._compiled.activity(self._loop.position) is None:
             for name in self._compiled.state.trained_in_evaluation_mode():
-                self._say_once(
+                self._notify_once(
                     f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
                     f"call {name}.train() before, unless that is meant"
                 )
@@ -672,9 +675,9 @@ class Trainer:
             restored.aside,
             self._environment.compared(manifest, restored.changes),
         ]
-        self._say(f"{': '.join(line)}; " + "; ".join(one for one in facts if one))
+        self._notify(f"{': '.join(line)}; " + "; ".join(one for one in facts if one))
         for one in restored.below:
-            self._say(one)
+            self._notify(one)
         if run_files is not None:
             self._recorder.go_on_from(run_files.go_on_from(checkpoint))
             if restored.decided or not run_files.is_newest(checkpoint):
@@ -714,7 +717,7 @@ class Trainer:
     def _save_here(self, policy: SavePolicy | None = None) -> bool:
         """Save at this position; False where it is no save point."""
         if self._run_files is None:
-            self._say_once("there is no run directory, so no checkpoint is written")
+            self._notify_once("there is no run directory, so no checkpoint is written")
             return True
         assert self._writer is not None and self._environment is not None, "set when the run begins"
         if policy is None:
@@ -747,7 +750,7 @@ class Trainer:
         try:
             self._run_files.write_status(status)
         except CheckpointError as error:  # it is for those outside; the run does without
-            self._say_once(f"{error.message}; the run goes on")
+            self._notify_once(f"{error.message}; the run goes on")
 
     # ---- failing
 
@@ -761,11 +764,11 @@ class Trainer:
 
     # ---- words
 
-    def _say_once(self, line: str) -> None:
+    def _notify_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
-            self._say(line)
+            self._notify(line)
 
 
-def _say_on_stderr(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201

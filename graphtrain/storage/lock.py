@@ -35,12 +35,12 @@ class RunLock:
 
     Arguments:
         folder: the run directory.
-        say: told where the file system has no locks.
+        notify: told where the file system has no locks.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
         self._folder = folder
-        self._say = say
+        self._notify = notify
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -62,7 +62,7 @@ class RunLock:
             os.close(descriptor)
             if error.errno in _TAKEN:
                 raise UsageError(f"`{self._folder}` is being trained by {_holder(file)}", _HINT) from None
-            self._say(
+            self._notify(
                 f"the file system of `{self._folder}` has no locks ({error.strerror}): "
                 "see to it that no second process trains there"
             )

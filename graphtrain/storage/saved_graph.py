@@ -17,11 +17,11 @@ def holds_a_graph(path: Path) -> bool:
     return (path / CHECKPOINTS_FOLDER).is_dir() or (path / MANIFEST_FILE).is_file()
 
 
-def saved_graph(path: str | Path, say: Callable[[str], None] = lambda line: None) -> Graph:
+def saved_graph(path: str | Path, notify: Callable[[str], None] = lambda line: None) -> Graph:
     """The graph of a checkpoint, or that of the newest sound one in a run directory. All its files are read.
 
     Arguments:
-        say: told of every checkpoint that is passed over.
+        notify: told of every checkpoint that is passed over.
 
     Raises:
         UsageError: there is no checkpoint.
@@ -34,7 +34,7 @@ def saved_graph(path: str | Path, say: Callable[[str], None] = lambda line: None
         try:
             return _sound_graph(one)
         except CheckpointError as error:
-            say(f"passed over an unsound checkpoint: {error.message}")
+            notify(f"passed over an unsound checkpoint: {error.message}")
     raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")
 
 

@@ -53,12 +53,12 @@ class FolderStore(Store):
     """Checkpoints as folders ``000003-step-120`` under one folder; the first number counts saves.
 
     Arguments:
-        say: told of every checkpoint that is passed over.
+        notify: told of every checkpoint that is passed over.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
         self.folder = folder
-        self._say = say
+        self._notify = notify
         self._unsound: set[Path] = set()
         # What is known of the metrics of each checkpoint.
         self._metrics: dict[Path, Mapping[str, float]] = {}
@@ -97,13 +97,13 @@ class FolderStore(Store):
                 checkpoint = read_checkpoint(path)
                 if not (reason := why_incompatible(checkpoint.manifest)):
                     return checkpoint
-                self._say(f"passed over {path}: {reason}")
+                self._notify(f"passed over {path}: {reason}")
             except LaterFormatError:
                 raise
             except CheckpointError as error:
                 if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
                     self._unsound.add(path)
-                self._say(f"passed over an unsound checkpoint: {error.message}")
+                self._notify(f"passed over an unsound checkpoint: {error.message}")
         return None
 
     def paths(self) -> list[Path]:

@@ -76,7 +76,7 @@ def test_a_sound_rewiring_runs_to_its_end(sound: Sound) -> None:
         "training_step": lambda model, batch: model(batch).square().mean(),
     }
     given = {name: make() for name, make in sound.resources.items()}
-    trainer = Trainer(sound.graph(), device="cpu", say=lambda line: None, **{**usual, **given})
+    trainer = Trainer(sound.graph(), device="cpu", notify=lambda line: None, **{**usual, **given})
     visited = Counter([trainer.position])
     for _ in range(3_000):
         visited[trainer.advance()] += 1

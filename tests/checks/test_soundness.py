@@ -274,7 +274,7 @@ class Run:
 
 def watched(graph: Graph) -> Run:
     """Run a graph, whatever its problems of paths are, and watch it."""
-    trainer = Trainer(replace(graph, allow=tuple(CODES)), device="cpu", say=lambda line: None)
+    trainer = Trainer(replace(graph, allow=tuple(CODES)), device="cpu", notify=lambda line: None)
     nodes = _flat(graph)
     asked = _asked(graph)
     gradients = Gradients()

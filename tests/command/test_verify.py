@@ -183,7 +183,7 @@ def test_checkpoints_at_odd_places(position: str, folder: Path, command: Command
     trainer = Trainer(
         graph.set("log", every="1 steps").set("checkpoint", every="never", keep=9),
         run_dir="r",
-        say=lambda line: None,
+        notify=lambda line: None,
         display=None,
         about={"command": "as by the command", "script": "whole.py"},
         **import_script(Path("whole.py")).setup(),
@@ -254,7 +254,7 @@ def test_a_graph_without_a_clock_with_a_kind_of_the_script(folder: Path, command
     setup = import_script(Path("mine.py")).setup
     seed_everything(0)
     about = {"command": "as by the command", "script": "mine.py"}
-    trainer = Trainer("bare.toml", run_dir="r", say=lambda line: None, display=None, about=about, **setup())
+    trainer = Trainer("bare.toml", run_dir="r", notify=lambda line: None, display=None, about=about, **setup())
     for transitions in (7, 16):
         trainer.advance(transitions)
         trainer.save()
@@ -368,7 +368,7 @@ def test_a_place_that_is_not_reached_is_a_difference(folder: Path, command: Comm
     seed_everything(0)
     about = {"command": "as by the command", "script": "mine.py"}
     setup = import_script(Path("mine.py")).setup
-    trainer = Trainer("bare.toml", run_dir="r", say=lambda line: None, display=None, about=about, **setup())
+    trainer = Trainer("bare.toml", run_dir="r", notify=lambda line: None, display=None, about=about, **setup())
     while trainer.position != "extra":
         trainer.advance()
     trainer.save()
@@ -473,7 +473,7 @@ def test_how_a_run_began_must_be_known(tiny: Path, command: Command) -> None:
     graph = Graph.load("fit").set("checkpoint", keep=9).set("finish", after="2 epochs")
     setup = import_script(Path("tiny.py")).setup
     seed_everything(0)
-    Trainer(graph, run_dir="r", say=lambda line: None, display=None, **setup()).run()
+    Trainer(graph, run_dir="r", notify=lambda line: None, display=None, **setup()).run()
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0
     assert "000001-step-4: the run was not begun by the command, so how its setup was seeded is not known" in result.err
@@ -518,7 +518,7 @@ def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: C
     graph = Graph.load("fit").set("checkpoint", every="4 batches", keep=99)
     about = {"command": "as by the command", "script": "tiny.py"}
     setup = import_script(Path("tiny.py")).setup
-    trainer = Trainer(graph, run_dir="r", say=lambda line: None, display=None, about=about, **setup())
+    trainer = Trainer(graph, run_dir="r", notify=lambda line: None, display=None, about=about, **setup())
     trainer.run(until="6 batches")
     trainer.rewire(graph.set("accumulate", every=2))
     trainer.run(until="12 batches")

@@ -25,7 +25,7 @@ def run_over(
     run_dir: Path | None,
     *,
     epochs: int = 2,
-    say: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
     edit: Callable[[Graph], Graph] = lambda graph: graph,
 ) -> tuple[Trainer, list[Any]]:
     """A trainer whose training draws from every generator between two batches, and what it will have seen."""
@@ -53,7 +53,7 @@ def run_over(
         seed=5,
         device="cpu",
         display=None,
-        say=say,
+        notify=notify,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
         training_step=training_step,

@@ -283,7 +283,7 @@ def test_a_stateful_data_loader_for_validation(tmp_path: Path, assert_exact: Ass
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "prefetch_factor": 1}], ids=["", "prefetch"])
 def test_with_workers_it_is_replayed(options: dict[str, Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     said: list[str] = []
-    assert_exact(lambda: stateful(Noisy(), 2, num_workers=2, **options), tmp_path, every=5, say=said.append)
+    assert_exact(lambda: stateful(Noisy(), 2, num_workers=2, **options), tmp_path, every=5, notify=said.append)
     once = [line for line in set(said) if "StatefulDataLoader" in line]
     assert len(once) == 1
     assert 'next_batch.resume = "state" resumes at once and not exactly' in once[0]

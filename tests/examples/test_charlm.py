@@ -96,7 +96,7 @@ def test_its_graph_counts_tokens_and_ends_by_them(charlm: ModuleType) -> None:
     trainer = Trainer(
         charlm.GRAPH.set("finish", after="400 tokens").set("accumulate", every=2),
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
         **resources,
     )
     trainer.run()

@@ -37,7 +37,7 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
         **more,
     }
     graph = graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs")
-    return Trainer(graph, say=lambda line: None, display=None, **resources)
+    return Trainer(graph, notify=lambda line: None, display=None, **resources)
 
 
 def advance_to(trainer: Trainer, path: str) -> None:
@@ -357,7 +357,7 @@ def test_whoever_raises_when_told_costs_nobody_a_run() -> None:
         raise ValueError("no more")
 
     trainer = tiny()
-    trainer._explainer._say = said.append
+    trainer._explainer._notify = said.append
     assert trainer.run(trace=refuse) is Outcome.FINISHED
     assert said == ["transitions are not traced any more: that raised ValueError: no more"]
 
@@ -490,7 +490,7 @@ right = ["dice"]
 
 def dice_run(graph: Graph, trace: Callable[[Explanation], Any] | None) -> tuple[list[str], str]:
     """What was asked, and what became of it."""
-    trainer = Trainer(graph, say=lambda line: None, display=None)
+    trainer = Trainer(graph, notify=lambda line: None, display=None)
     _ASKED.clear()
     assert trainer.run(trace=trace) is Outcome.FINISHED
     return list(_ASKED), trainer.digest()

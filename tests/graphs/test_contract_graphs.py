@@ -110,7 +110,7 @@ def test_it_runs_to_its_end_with_stand_ins(graph: Graph, tmp_path: Path) -> None
         train_data=batches(2, 0),
         val_data=batches(2, 1),
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
     )
     assert trainer.position == graph.start
     assert trainer.run() is Outcome.FINISHED
@@ -122,7 +122,7 @@ def test_it_runs_to_its_end_with_stand_ins(graph: Graph, tmp_path: Path) -> None
 
 
 def evaluating(model: Net, data: Any, **more: Any) -> Trainer:
-    return Trainer("evaluate", model=model, val_data=data, device="cpu", say=lambda line: None, **more)
+    return Trainer("evaluate", model=model, val_data=data, device="cpu", notify=lambda line: None, **more)
 
 
 def generators() -> list[Any]:
@@ -199,7 +199,7 @@ def test_its_metrics_are_means_over_samples() -> None:
         val_data=data,
         validation_step=step,
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
     )
     renamed.run()
     assert set(renamed.metrics[0]) == {"step", "epoch", "test/size", "test/one"}
@@ -226,7 +226,7 @@ def test_every_evaluation_of_a_run_sees_the_same_random_numbers() -> None:
         val_data=DataLoader(Drawing(), batch_size=2, shuffle=True),
         validation_step=lambda model, batch: {"noise": batch.sum() + torch.rand(()) + random.random()},
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
     )
     trainer.run()
     noise = [row["val/noise"] for row in trainer.metrics if "val/noise" in row]
@@ -247,7 +247,7 @@ def test_training_goes_the_same_way_with_validation_and_without(made: Callable[[
             train_data=DataLoader(batches(6, 0, 2), batch_size=None, shuffle=True),
             validation_step=drawing_step,
             device="cpu",
-            say=lambda line: None,
+            notify=lambda line: None,
             **more,
         ).run()
         return weights(model)

@@ -36,7 +36,7 @@ def make_trainer(run_dir: Path | None, graph: Graph = GRAPH, lr: float = 0.05) -
         seed=11,
         loggers=[TensorBoard()] if run_dir is not None else [],
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=optimizer,
         train_data=make_loader("Loader", data),

@@ -54,7 +54,7 @@ def make_trainer(
         run_dir,
         device="cpu",
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
         **{
             "model": model,
             "optimizer": torch.optim.SGD(model.parameters(), lr=0.5),

@@ -123,7 +123,7 @@ def make_trainer(
         seed=11,
         device="cpu",
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
         **{"train_data": make_data(), **({} if own else {"training_step": step}), **resources},

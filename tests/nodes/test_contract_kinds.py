@@ -177,7 +177,7 @@ def busy_trainer() -> tuple[Trainer, Net]:
         train_data=[torch.rand(4, 2) for _ in range(3)],
         val_data=[torch.rand(4, 2) for _ in range(2)],
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
     )
     return trainer, model
 
@@ -275,5 +275,5 @@ def test_numbers_that_mean_nothing_are_refused(node: str, parameters: dict[str, 
             train_data=[torch.rand(4, 2)],
             val_data=[torch.rand(4, 2)],
             device="cpu",
-            say=lambda line: None,
+            notify=lambda line: None,
         )

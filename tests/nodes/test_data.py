@@ -162,11 +162,11 @@ def test_the_generator_of_a_sampler_is_left_as_it_was() -> None:
 
 def test_a_loader_without_a_seed_takes_that_of_the_run_which_draws_from_it() -> None:
     loader = noisy(shuffle=True, seed=None)
-    one, two = (source_of(loader, seed=seed, saving=True, say=print) for seed in (1, 2))
+    one, two = (source_of(loader, seed=seed, saving=True, notify=print) for seed in (1, 2))
     first = plain(one.open(0)[0])
     assert plain(two.open(0)[0]) == plain(noisy(shuffle=True, seed=2).batches(0)) != first
     assert plain(one.open(0)[0]) == first == plain(noisy(shuffle=True, seed=1).batches(0))
-    given = source_of(noisy(shuffle=True, seed=3), seed=1, saving=True, say=print)
+    given = source_of(noisy(shuffle=True, seed=3), seed=1, saving=True, notify=print)
     assert plain(given.open(0)[0]) == plain(noisy(shuffle=True, seed=3).batches(0))
 
 
@@ -405,7 +405,7 @@ def test_what_cannot_be_iterated_over_is_refused(data: Any) -> None:
         fetching(data)
 
 
-def trainer(run_dir: Path | None, data: Any, say: Callable[[str], None] = print) -> Trainer:
+def trainer(run_dir: Path | None, data: Any, notify: Callable[[str], None] = print) -> Trainer:
     model = torch.nn.Linear(2, 1)
     return Trainer(
         Graph.load("fit").set("finish", after="2 epochs"),
@@ -415,7 +415,7 @@ def trainer(run_dir: Path | None, data: Any, say: Callable[[str], None] = print)
         train_data=data,
         training_step=lambda model, batch: model(batch).mean(),
         device="cpu",
-        say=say,
+        notify=notify,
     )
 
 

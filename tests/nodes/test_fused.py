@@ -79,7 +79,7 @@ def make_trainer(
         seed=11,
         device="cpu",
         display=None,
-        say=(lambda line: None) if said is None else said.append,
+        notify=(lambda line: None) if said is None else said.append,
         model=model,
         optimizer=optimizer,
         scheduler=schedule_of(optimizer),

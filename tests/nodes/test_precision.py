@@ -136,7 +136,7 @@ def observed_trainer(training: str, validation: str, *, fail: bool = False) -> T
     return Trainer(
         graph.set("validate/eval_batch", precision=validation),
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.ones(3, 2)],

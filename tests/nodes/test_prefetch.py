@@ -294,7 +294,7 @@ def test_on_a_cuda_device_the_copy_is_begun_before_the_batch_is_asked_for(monkey
         node.prefetch = prefetch
         for name, value in (state or {}).items():
             setattr(node, name, value)
-        node.setup(["a", "b", "c"], seed=0, device=torch.device("cuda"), saving=False, say=told.append)
+        node.setup(["a", "b", "c"], seed=0, device=torch.device("cuda"), saving=False, notify=told.append)
         return node
 
     node = make(True)

@@ -89,7 +89,7 @@ def evaluation(data: Any) -> Trainer:
         val_data=data,
         validation_step=lambda model, batch: batch.mean(),
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
     )
 
 
@@ -220,7 +220,7 @@ def test_small_graphs_at_random() -> None:
         if any(problem.severity == "error" for problem in graph.check()):
             seen["unsound"] += 1
             return
-        found = visits(Trainer(graph, device="cpu", say=lambda line: None), most=300)
+        found = visits(Trainer(graph, device="cpu", notify=lambda line: None), most=300)
         seen["sound"] += 1
         seen["long"] += len(found) > 20
         seen["entered"] += any("/" in position for position in found)

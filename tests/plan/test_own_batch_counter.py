@@ -68,7 +68,7 @@ def make_trainer(graph: Graph, training_step: Callable[..., Any]) -> Trainer:
         graph,
         device="cpu",
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.ones(2, 1)] * BATCHES,

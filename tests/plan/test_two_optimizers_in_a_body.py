@@ -137,7 +137,7 @@ def train(graph: Graph) -> tuple[dict[str, torch.Tensor], int]:
         graph,
         device="cpu",
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         train_data=make_data(),
         training_step=training_step,

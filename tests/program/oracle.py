@@ -244,7 +244,7 @@ def trainer_of(setting: Setting, events: list[Event], **more: Any) -> Trainer:
         "training_step": training_step,
         "validation_step": validation_step,
         "device": "cpu",
-        "say": lambda line: None,
+        "notify": lambda line: None,
         **more,
     }
     return Trainer(**arguments)

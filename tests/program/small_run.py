@@ -125,7 +125,7 @@ def small_trainer(
         graph if graph is not None else small_graph(),
         run_dir=run_dir,
         seed=11,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=made,
         scheduler=scheduler,

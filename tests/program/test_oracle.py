@@ -193,7 +193,7 @@ def test_a_loader_shorter_than_it_says_ends_its_epoch_there() -> None:
 def test_an_empty_loader_ends_the_run_at_once_and_it_is_said() -> None:
     said: list[str] = []
     events: list[Event] = []
-    trainer = trainer_of(Setting(lengths=(0,), after=("100 epochs",)), events, say=said.append)
+    trainer = trainer_of(Setting(lengths=(0,), after=("100 epochs",)), events, notify=said.append)
     assert trainer.run() is Outcome.FINISHED
     assert trainer.read("next_batch.batches") == trainer.read("step.steps") == 0
     assert any("no batch" in line for line in said)
@@ -215,7 +215,7 @@ def weights(graph: Graph, batches: list[float]) -> list[float]:
         train_data=[torch.tensor([number], dtype=torch.float64) for number in batches],
         training_step=lambda model, batch: model.loss(batch),
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
     )
     found = []
     while trainer.position != "end":

@@ -104,7 +104,7 @@ def slow_trainer(run_dir: Path | None = None, **seconds: float) -> Trainer:
         Graph.load("fit").set("finish", after="1 epochs"),
         run_dir,
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=Slow(5, seconds.get("data", 0.0)),
@@ -147,7 +147,7 @@ def test_a_body_that_trains_is_training_and_one_that_does_not_is_an_activity() -
     trainer = Trainer(
         outer,
         display=None,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=Slow(4, 0.02),

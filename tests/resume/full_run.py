@@ -203,7 +203,7 @@ def full_trainer(
     kind: str = "Loader",
     workers: int = 0,
     losses: list[float] | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
     graph: Graph | None = None,
 ) -> Trainer:
     """A trainer of the run; `losses` takes the loss of every batch, trained or validated."""
@@ -228,7 +228,7 @@ def full_trainer(
         run_dir=run_dir,
         seed=11,
         device="cpu",
-        say=say,
+        notify=notify,
         display=None,
         model=model,
         optimizer=optimizer,

@@ -21,7 +21,7 @@ CUTS = [7, 22, 30, 44, 61]
 
 def trainer_of(run_dir: Path | None, graph: Graph, said: list[str] | None = None) -> Trainer:
     made = small_trainer(run_dir, graph=graph)
-    made._say = said.append if said is not None else lambda line: None
+    made._notify = said.append if said is not None else lambda line: None
     return made
 
 
@@ -306,7 +306,7 @@ def tiny(graph: Graph, run_dir: Path | None = None, said: list[str] | None = Non
         graph,
         run_dir,
         display=None,
-        say=said.append if said is not None else lambda line: None,
+        notify=said.append if said is not None else lambda line: None,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.full((2, 1), float(number)) / batches for number in range(batches)],

@@ -26,8 +26,8 @@ from tests.resume.sweep import CONTEXT
 KEEP = 3
 
 
-def trainer_of(run_dir: Path, say: Callable[[str], None] = lambda line: None, **checkpoint: object) -> Trainer:
-    return full_trainer(run_dir, say=say, graph=full_graph().set("checkpoint", **{"keep": KEEP, **checkpoint}))
+def trainer_of(run_dir: Path, notify: Callable[[str], None] = lambda line: None, **checkpoint: object) -> Trainer:
+    return full_trainer(run_dir, notify=notify, graph=full_graph().set("checkpoint", **{"keep": KEEP, **checkpoint}))
 
 
 def result_of(trainer: Trainer, run_dir: Path) -> tuple[str, bytes]:

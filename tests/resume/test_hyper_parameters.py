@@ -38,7 +38,7 @@ def trainer(
         graph,
         run_dir,
         display=None,
-        say=said.append if said is not None else lambda line: None,
+        notify=said.append if said is not None else lambda line: None,
         model=model,
         optimizer=made,
         scheduler=make(made) if make is not None else None,
@@ -232,7 +232,7 @@ def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
 def over_the_same_objects(first: Trainer, run_dir: Path, **changes: Any) -> Trainer:
     names = ("model", "optimizer", "scheduler", "train_data", "training_step")
     objects = {name: first.resources[name] for name in names if name in first.resources}
-    return Trainer(first.graph, run_dir, display=None, say=lambda line: None, **(objects | changes))
+    return Trainer(first.graph, run_dir, display=None, notify=lambda line: None, **(objects | changes))
 
 
 MOVED: dict[str, Make] = {
@@ -456,7 +456,7 @@ def test_other_resources_with_state_are_compared_too(tmp_path: Path) -> None:
         made = trainer(tmp_path)
         objects = {name: made.resources[name] for name in made.resources if name != "scheduler"}
         return Trainer(
-            made.graph, tmp_path, display=None, say=lambda line: None, curriculum=Curriculum(hardest), **objects
+            made.graph, tmp_path, display=None, notify=lambda line: None, curriculum=Curriculum(hardest), **objects
         )
 
     first = with_curriculum(3)
@@ -604,7 +604,7 @@ def test_a_module_that_is_new_begins_without_a_past(tmp_path: Path) -> None:
 
     def with_mean() -> Trainer:
         mean = torch.nn.Linear(3, 1)
-        return Trainer(first.graph, tmp_path, display=None, say=lambda line: None, mean=mean, **objects)
+        return Trainer(first.graph, tmp_path, display=None, notify=lambda line: None, mean=mean, **objects)
 
     with pytest.raises(UsageError, match=r"mean: new, begins as it is set up now"):
         with_mean().run()

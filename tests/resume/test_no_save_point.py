@@ -52,7 +52,7 @@ def ring() -> Graph:
 
 
 def make_trainer(graph: Graph, run_dir: Path) -> Trainer:
-    return Trainer(graph, run_dir, device="cpu", display=None, say=lambda line: None)
+    return Trainer(graph, run_dir, device="cpu", display=None, notify=lambda line: None)
 
 
 def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_alive(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def of_any_torch(results: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(("old", "position"), POSITIONS.items(), indirect=["old"])
 def test_an_old_run_stands_where_it_was_cut(old: Path, position: str) -> None:
     said: list[str] = []
-    run = trainer(old, say=said.append)
+    run = trainer(old, notify=said.append)
     if position == "end":
         assert run.run() is Outcome.ALREADY_FINISHED
     else:
@@ -71,7 +71,7 @@ def test_an_old_run_stands_where_it_was_cut(old: Path, position: str) -> None:
 @pytest.mark.parametrize("old", POSITIONS, indirect=True)
 def test_an_old_run_ends_in_the_bits_of_the_run_never_cut(old: Path, whole: dict[str, Any]) -> None:
     said: list[str] = []
-    run = trainer(old, say=said.append)
+    run = trainer(old, notify=said.append)
     assert run.run() is (Outcome.FINISHED if old.name in CUT else Outcome.ALREADY_FINISHED)
     assert any(line.startswith(f"resumed {old}: step ") for line in said)
     resumed = of_any_torch(result(run, old))
@@ -116,7 +116,7 @@ def test_another_learning_rate_is_refused_until_the_saved_one_is_chosen(old: Pat
     with pytest.raises(UsageError, match=r"optimizer\.lr: 0\.25 -> 0\.5"):
         trainer(old, rate=2 * RATE).run()
     said: list[str] = []
-    run: Trainer = trainer(old, rate=2 * RATE, say=said.append)
+    run: Trainer = trainer(old, rate=2 * RATE, notify=said.append)
     run.run(from_saved=True)
     assert any("optimizer.lr: 0.25 -> 0.5 (kept as saved)" in line for line in said)
     assert of_any_torch(result(run, old)) == of_any_torch(EXPECTED["whole"])

@@ -170,7 +170,7 @@ def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_go_on(tmp_pa
 def test_a_run_may_go_on_without_its_checkpoint(tmp_path: Path, disk: Disk) -> None:
     said: list[str] = []
     trainer = small_trainer(tmp_path, graph=saving(if_failed="continue"))
-    trainer._writer._say = said.append  # type: ignore[union-attr]
+    trainer._writer._notify = said.append  # type: ignore[union-attr]
     disk.refuses = 1
     assert trainer.run() is Outcome.FINISHED
     assert len(said) == 1 and said[0].endswith("earlier checkpoints are kept, and the run goes on")
@@ -244,9 +244,9 @@ def test_what_cannot_be_saved_is_an_error_before_anything_trains(tmp_path: Path)
     trainer = small_trainer(tmp_path, losses=losses)
     resources = dict(trainer.resources)
     with pytest.raises(UnsaveableError, match=r"teacher\['inside'\]\[1\]\['here'\] cannot be saved"):
-        Trainer(small_graph(), tmp_path, say=lambda line: None, teacher=Odd(), **resources).run()
+        Trainer(small_graph(), tmp_path, notify=lambda line: None, teacher=Odd(), **resources).run()
     assert not losses
-    without = Trainer(small_graph(), say=lambda line: None, teacher=Odd(), **resources)
+    without = Trainer(small_graph(), notify=lambda line: None, teacher=Odd(), **resources)
     without.run(until="1 batches")
     assert losses, "without a run directory nothing is saved"
 
@@ -291,7 +291,7 @@ def test_a_full_disk_does_not_lose_rows_of_metrics(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "write", write)
     said: list[str] = []
     trainer = small_trainer(tmp_path / "r", graph=saving(if_failed="continue"))
-    trainer._writer._say = said.append  # type: ignore[union-attr]
+    trainer._writer._notify = said.append  # type: ignore[union-attr]
     on_batch(trainer, 2, lambda: refusing.__setitem__(0, True))
     on_batch(trainer, 5, lambda: refusing.__setitem__(0, False))
     trainer.run()
@@ -415,4 +415,4 @@ def test_the_best_is_known_after_a_resume(tmp_path: Path) -> None:
 def test_a_resource_whose_name_no_file_can_have_is_refused_at_once(tmp_path: Path) -> None:
     resources = dict(small_trainer().resources)
     with pytest.raises(UnsaveableError, match="that is no name for a file"):
-        Trainer(small_graph(), tmp_path, say=lambda line: None, **{"..": torch.nn.Linear(1, 1)}, **resources).run()
+        Trainer(small_graph(), tmp_path, notify=lambda line: None, **{"..": torch.nn.Linear(1, 1)}, **resources).run()

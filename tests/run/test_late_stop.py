@@ -36,7 +36,7 @@ def test_a_late_signal_does_not_stop_the_next_run(number: signal.Signals) -> Non
         Graph.load("fit").set("finish", after="2 epochs"),
         device="cpu",
         display=display,
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.ones(2, 1)] * 5,

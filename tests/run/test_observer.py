@@ -43,7 +43,7 @@ def trainer(graph: Graph | None = None, display: Display | None = None, **more: 
         graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs"),
         more.pop("run_dir", None),
         display=display,
-        say=more.pop("say", lambda line: None),
+        notify=more.pop("notify", lambda line: None),
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         **{
@@ -103,7 +103,7 @@ def test_any_failure_of_a_display_is_said_once() -> None:
             raise RuntimeError("no such colour")
 
     said: list[str] = []
-    assert trainer(display=Wrong(), say=said.append).run() is Outcome.FINISHED
+    assert trainer(display=Wrong(), notify=said.append).run() is Outcome.FINISHED
     assert [one for one in said if "display" in one] == [
         "nothing is shown any more: the display raised RuntimeError: no such colour"
     ]
@@ -124,7 +124,7 @@ def test_a_slow_display_leaves_most_of_the_time_to_training() -> None:
 
 def test_a_status_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    run = trainer(Graph.load("fit").set("checkpoint", every="never"), run_dir=tmp_path, say=said.append)
+    run = trainer(Graph.load("fit").set("checkpoint", every="never"), run_dir=tmp_path, notify=said.append)
     run.run(until="1 batches")
 
     def full(self: RunDirectory, status: Any) -> None:

@@ -402,8 +402,8 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
     }
     graph = graph if graph is not None else Graph.load("fit").set("finish", after="1 epochs")
     resources = {name: one for name, one in resources.items() if one is not None}
-    say = resources.pop("say", lambda line: None)
-    return Trainer(graph, run_dir, display=None, say=say, **resources)
+    notify = resources.pop("notify", lambda line: None)
+    return Trainer(graph, run_dir, display=None, notify=notify, **resources)
 
 
 def test_a_kind_declared_anew_is_said_where_the_graph_has_the_former_one() -> None:
@@ -415,7 +415,7 @@ def test_a_kind_declared_anew_is_said_where_the_graph_has_the_former_one() -> No
         return tally
 
     said: list[str] = []
-    trainer = tiny(Graph.load("fit").insert("tally", declare(), after="step"), say=said.append)
+    trainer = tiny(Graph.load("fit").insert("tally", declare(), after="step"), notify=said.append)
     assert not [line for line in said if "anew" in line]
     newer = declare()
     trainer.rewire(trainer.graph)

@@ -44,14 +44,16 @@ def tiny(
         "training_step": lambda model, batch: model(batch).mean(),
         **more,
     }
-    say = said.append if said is not None else lambda line: None
+    notify = said.append if said is not None else lambda line: None
     graph = graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs")
-    return Trainer(graph, run_dir, say=say, **{key: value for key, value in resources.items() if value is not None})
+    return Trainer(
+        graph, run_dir, notify=notify, **{key: value for key, value in resources.items() if value is not None}
+    )
 
 
 def test_everything_missing_is_reported_together() -> None:
     with pytest.raises(GraphError) as caught:
-        Trainer("fit", say=lambda line: None, training_data=[1])
+        Trainer("fit", notify=lambda line: None, training_data=[1])
     messages = [str(problem) for problem in caught.value.problems]
     assert [problem.code for problem in caught.value.problems] == ["G301"] * 4
     assert "`train_data` is read by `next_batch`" in "".join(messages)
@@ -257,7 +259,7 @@ def test_loggers_get_every_row_and_losses_are_means_over_samples() -> None:
     model = torch.nn.Linear(1, 1)
     trainer = Trainer(
         graph,
-        say=lambda line: None,
+        notify=lambda line: None,
         loggers=[lambda row, step: rows.append((row, step))],
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
@@ -358,9 +360,9 @@ def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path)
     (tmp_path / "metrics.jsonl").write_bytes(expected[: read_manifest(paths[0])["metrics_bytes"]])
     said: list[str] = []
     again = small_trainer(tmp_path)
-    again._say = said.append
+    again._notify = said.append
     assert again._run_files is not None
-    again._run_files._folder._say = said.append
+    again._run_files._folder._notify = said.append
     again.run()
     assert any("gone on with from an earlier checkpoint" in line for line in said)
     assert (tmp_path / "metrics.jsonl").read_bytes() == expected
@@ -472,7 +474,7 @@ def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any,
     while trainer.advance() != "using":
         pass
     said: list[str] = []
-    trainer._say = said.append
+    trainer._notify = said.append
     path = trainer.save()
     assert path is not None
     assert trainer.position == "accumulate"
@@ -740,8 +742,24 @@ def test_the_order_of_nodes_and_resources_in_a_file_is_no_difference(tmp_path: P
     turned = replace(graph, nodes=dict(reversed(graph.nodes.items())))
     assert turned == graph and list(turned.nodes) != list(graph.nodes)
     again = small_trainer(tmp_path, graph=turned)
-    again = Trainer(turned, tmp_path, seed=11, say=lambda line: None, **dict(reversed(again.resources.items())))
+    again = Trainer(turned, tmp_path, seed=11, notify=lambda line: None, **dict(reversed(again.resources.items())))
     again.advance()
     uncut = small_trainer()
     uncut.advance(21)
     assert again.digest() == uncut.digest()
+
+
+def test_the_former_name_of_notify_is_understood() -> None:
+    lines: list[str] = []
+    tiny(said=lines)
+    former: list[str] = []
+    model = torch.nn.Linear(1, 1)
+    Trainer(
+        "fit",
+        say=former.append,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 1)] * 5,
+        training_step=lambda model, batch: model(batch).mean(),
+    )
+    assert former and former == lines

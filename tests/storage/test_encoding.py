@@ -611,7 +611,7 @@ def trainer_with_everything(run_dir: Path) -> tuple[Trainer, Everything, Statefu
         graph,
         run_dir,
         device="cpu",
-        say=lambda line: None,
+        notify=lambda line: None,
         model=model,
         teacher=frozen,
         optimizer=torch.optim.AdamW([*model.parameters(), torch.nn.Parameter(torch.ones(2))], lr=0.1),

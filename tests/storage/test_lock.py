@@ -128,12 +128,12 @@ def test_the_lock_names_its_process(tmp_path: Path) -> None:
 
 
 def test_it_is_let_go_of_while_a_worker_that_was_just_forked_has_its_file_open(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path, say=lambda line: None)
+    lock = RunLock(tmp_path, notify=lambda line: None)
     lock.acquire()
     assert lock._descriptor is not None
     shared = os.dup(lock._descriptor)  # as a forked process has it until it has let go
     lock.release()
-    other = RunLock(tmp_path, say=lambda line: None)
+    other = RunLock(tmp_path, notify=lambda line: None)
     other.acquire()
     other.release()
     os.close(shared)
