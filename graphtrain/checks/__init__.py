@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
-from graphtrain.checks.data_flow import Slots, check_data_flow
+from graphtrain.checks.data_flow import check_data_flow, written_before
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_guards
 from graphtrain.checks.loops import check_loops
@@ -18,6 +18,8 @@ from graphtrain.graph.problem import Problem
 from graphtrain.graph.read_toml import Draft, read_graph
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.names import Scope
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.slots import Slots
 
 
 def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]:
@@ -43,12 +45,13 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]
 
 def _along_paths(scope: Scope) -> Iterator[tuple[str, Problem]]:
     """What follows from paths: each problem, and the path of the graph in which it is."""
-    flow = Flow(scope)
+    flow = Flow(Plan(scope.graph, scope))
     slots = Slots(flow)
+    before = written_before(slots)
     gradients = Gradients(flow)
-    found = [*check_data_flow(flow, slots), *gradients.problems(), *check_loops(flow, gradients)]
+    found = [*check_data_flow(slots, before), *gradients.problems(), *check_loops(flow, gradients)]
     if not scope.has_unknown:
-        found += check_saving(flow, slots)
+        found += check_saving(slots, before)
     for one in found:
         path, slash, _ = one.where.split(" ")[-1].rpartition("/")
         yield path + slash, one

@@ -7,160 +7,13 @@ Source: the data-flow analyses of Kildall, "A unified approach to global program
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, Name, walk
 from graphtrain.plan.flow import Flow, Point, told
-from graphtrain.plan.names import Scope
-
-
-@dataclass(frozen=True)
-class Uses:
-    """What a point does with slots; each is one bit of a number.
-
-    Attributes:
-        needs: read there, without a default; `reads` has the others too.
-        writes: written there.
-        forgets: slots of a body that is entered there: what an earlier visit wrote is not theirs.
-    """
-
-    needs: int = 0
-    reads: int = 0
-    writes: int = 0
-    forgets: int = 0
-
-
-class Slots:
-    """The slots that some node writes, numbered, and what each point of a flow does with them."""
-
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
-        self.names: list[str] = []
-        self._bits: dict[str, int] = {}
-        self._asked: dict[Point, int] = {}
-        for point in flow.points:
-            for name in self._written(point):
-                self._bits.setdefault(name, 1 << len(self._bits))
-        self.names = list(self._bits)
-        self.uses = {point: self._uses(point) for point in flow.points}
-        self.before = _solved(self)
-
-    def named(self, bits: int) -> list[str]:
-        """The names of slots, by path."""
-        return [name for name, bit in self._bits.items() if bits & bit]
-
-    def bit(self, name: str) -> int:
-        """The bit of a slot; 0 for a resource."""
-        return self._bits.get(name, 0)
-
-    def transient(self) -> int:
-        """The slots that are declared not to be saved."""
-        bits = 0
-        for point in self.flow.points:
-            if point.kind is not None and point.acts and point.node is not None and point.node.body is None:
-                for slot in point.kind.transient:
-                    bits |= self.bit(point.scope.slot_path(point.node.writes.get(slot, slot)))
-        return bits
-
-    def alive(self) -> dict[Point, int]:
-        """The slots that are read later, before each point."""
-        after: dict[Point, int] = dict.fromkeys(self.flow.points, 0)
-        into: dict[Point, list[Point]] = {point: [] for point in self.flow.points}
-        for point in self.flow.points:
-            for arrow in point.arrows:
-                into[arrow.target].append(point)
-        before = {point: self.uses[point].reads for point in self.flow.points}
-        waiting = deque(self.flow.points)
-        while waiting:
-            point = waiting.popleft()
-            for earlier in into[point]:
-                guards = self.guards_read(earlier)
-                after[earlier] |= before[point] | guards
-                use = self.uses[earlier]
-                found = use.reads | (after[earlier] & ~use.writes & ~use.forgets)
-                if found != before[earlier]:
-                    before[earlier] = found
-                    waiting.append(earlier)
-        self.after = after
-        return before
-
-    def _written(self, point: Point) -> list[str]:
-        if point.node is None or not point.acts:
-            return []
-        names: Iterable[str] = (
-            point.node.body.outputs
-            if point.node.body is not None
-            else (point.kind.writes if point.kind is not None else ())
-        )
-        return [point.scope.path + point.node.writes.get(name, name) for name in names]
-
-    def _uses(self, point: Point) -> Uses:
-        writes = sum({self.bit(name) for name in self._written(point)})
-        if point.node is None:
-            return Uses()
-        if point.opens is not None:
-            inside = point.opens
-            forgets = sum({self.bit(inside.path + name) for name in inside.written})
-            needs, reads = self._setup_reads(inside)
-            return Uses(needs, reads, 0, forgets)
-        if not point.acts:
-            return Uses()
-        if point.is_unknown:
-            everything = (1 << len(self._bits)) - 1
-            return Uses(0, everything, everything)
-        if point.node.body is not None:
-            outputs = sum({self.bit(f"{point.path}/{name}") for name in point.node.body.outputs})
-            return Uses(outputs, outputs, writes)
-        needs = reads = 0
-        for read in point.kind.reads if point.kind is not None else ():
-            bits = self._read(point.scope, point.node.reads.get(read.name, read.name))
-            reads |= bits
-            needs |= bits if read.required else 0
-        return Uses(needs, reads, writes)
-
-    def _setup_reads(self, scope: Scope) -> tuple[int, int]:
-        needs = reads = 0
-        for name, node in scope.graph.nodes.items():
-            kind = scope.kinds[name]
-            for read in (kind.setup_reads or ()) if kind is not None else ():
-                bits = self._read(scope, node.reads.get(read.name, read.name))
-                reads |= bits
-                needs |= bits if read.required else 0
-        return needs, reads
-
-    def _read(self, scope: Scope, target: str | tuple[str, ...]) -> int:
-        bits = 0
-        for name in (target,) if isinstance(target, str) else target:
-            if "." not in name:
-                bits |= self.bit(scope.slot_path(name))
-        return bits
-
-    def guards_read(self, point: Point) -> int:
-        """The slots that the guards on the edges of a node read."""
-        if point not in self._asked:
-            self._asked[point] = self._guards_read(point)
-        return self._asked[point]
-
-    def _guards_read(self, point: Point) -> int:
-        bits = 0
-        for arrow in point.arrows:
-            if arrow.guard is not None:
-                bits |= self.guard_needs(point.scope, arrow.guard)
-        return bits
-
-    def guard_needs(self, scope: Scope, guard: Expression) -> int:
-        """The slots that a guard reads."""
-        bits = 0
-        for one in walk(guard):
-            if isinstance(one, Name):
-                bits |= self.bit(scope.slot_path(one.name))
-        return bits
-
-    def setup_needs(self) -> tuple[int, int]:
-        """What nodes of the outermost graph are set up with before anything is written."""
-        return self._setup_reads(self.flow.scope)
+from graphtrain.plan.names import Scope, slots_of
+from graphtrain.plan.slots import Slots, alive
 
 
 @dataclass
@@ -174,7 +27,8 @@ class Before:
     sometimes: dict[Point, int]
 
 
-def _solved(slots: Slots) -> Before:
+def written_before(slots: Slots) -> Before:
+    """What is written when each point is reached."""
     start = slots.flow.start
     always: dict[Point, int] = {start: 0}
     sometimes: dict[Point, int] = {start: 0}
@@ -182,7 +36,7 @@ def _solved(slots: Slots) -> Before:
     while waiting:
         point = waiting.popleft()
         use = slots.uses[point]
-        surely = (always[point] & ~use.forgets) | use.writes | use.needs | slots.guards_read(point)
+        surely = (always[point] & ~use.forgets) | use.writes | use.needs | slots.guards[point]
         maybe = (sometimes[point] & ~use.forgets) | use.writes
         for arrow in point.arrows:
             target = arrow.target
@@ -194,21 +48,22 @@ def _solved(slots: Slots) -> Before:
     return Before(always, sometimes)
 
 
-def check_data_flow(flow: Flow, slots: Slots) -> Iterator[Problem]:
+def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
     """Every problem of slots."""
-    needs, _ = slots.setup_needs()
-    for name in slots.named(needs):
-        node = _set_up_with(flow.scope, name)
+    flow = slots.flow
+    needs, _ = slots.set_up_with(flow.scope)
+    for slot in slots.named(needs):
+        name = _set_up_with(flow, slot)
         yield flow.scope.problem(
             "G303",
-            flow.scope.graph.nodes[node].place,
-            f"nodes.{node}",
-            f"`{node}` is set up with `{name}` before the graph runs, and only the graph writes it",
+            flow.scope.graph.nodes[name].place,
+            f"nodes.{name}",
+            f"`{name}` is set up with `{slot}` before the graph runs, and only the graph writes it",
             "let it read the slot when it is called, not in `setup`",
         )
     missed: set[str] = set()
-    yield from _unwritten(slots, missed)
-    yield from _dead(flow, slots, missed)
+    yield from _unwritten(slots, before, missed)
+    yield from _dead(slots, before, missed)
     yield from _kept_inside(flow)
 
 
@@ -222,9 +77,8 @@ class _Reading:
     met: int = 0
 
 
-def _unwritten(slots: Slots, missed: set[str]) -> Iterator[Problem]:
+def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
     """Slots that are read too early; those that are never written before are added to `missed`."""
-    before = slots.before
     readings: dict[tuple[str, str], _Reading] = {}
 
     def note(point: Point, verb: str, needed: int, always: int, sometimes: int) -> None:
@@ -244,7 +98,7 @@ def _unwritten(slots: Slots, missed: set[str]) -> Iterator[Problem]:
             verb = "hands out" if point.acts else "sets its nodes up with"
         note(point, verb, use.needs, before.always[point], before.sometimes[point])
         surely, maybe = before.always[point] | use.writes | use.needs, before.sometimes[point] | use.writes
-        note(point, "guard", slots.guards_read(point), surely, maybe)
+        note(point, "guard", slots.guards[point], surely, maybe)
     for one in readings.values():
         for never, bits in ((True, one.missed & ~one.met), (False, one.missed & one.met)):
             if bits:
@@ -298,7 +152,7 @@ def _path_without(slots: Slots, goal: Point, name: str, *, inside: bool) -> tupl
     Arguments:
         inside: True if what the point itself does counts as before.
     """
-    bit = slots.bit(name)
+    bit = slots.bits([name])
     start = slots.flow.start
     state = {(start, False)}
     came_from: dict[tuple[Point, bool], tuple[Point, bool] | None] = {(start, False): None}
@@ -314,7 +168,7 @@ def _path_without(slots: Slots, goal: Point, name: str, *, inside: bool) -> tupl
                 path.append(step[0])
                 step = came_from[step]
             return told(reversed(path))
-        settled = use.writes | use.needs | slots.guards_read(point)
+        settled = use.writes | use.needs | slots.guards[point]
         after = (written and not use.forgets & bit) or bool(settled & bit)
         for arrow in point.arrows:
             following = (arrow.target, after)
@@ -325,29 +179,26 @@ def _path_without(slots: Slots, goal: Point, name: str, *, inside: bool) -> tupl
     return ()
 
 
-def _set_up_with(scope: Scope, name: str) -> str:
-    for node, one in scope.graph.nodes.items():
-        kind = scope.kinds[node]
-        for read in (kind.setup_reads or ()) if kind is not None else ():
-            target = one.reads.get(read.name, read.name)
-            if name in {scope.slot_path(each) for each in ((target,) if isinstance(target, str) else target)}:
-                return node
-    raise AssertionError(name)
+def _set_up_with(flow: Flow, slot: str) -> str:
+    for planned in flow.plan.nodes_in(flow.scope):
+        if slot in slots_of(target for _, target in planned.setup_reads):
+            return planned.node.name
+    raise AssertionError(slot)
 
 
-def _dead(flow: Flow, slots: Slots, missed: set[str]) -> Iterator[Problem]:
-    """Writes that no reader ever sees, of slots that have readers; of `missed` it is said already."""
-    slots.alive()
+def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
+    """Writes that no reader ever sees, of slots that have readers; those in `missed` are reported already."""
+    flow, after = slots.flow, alive(slots).after
     read_somewhere = 0
     for point in flow.points:
-        read_somewhere |= slots.uses[point].reads | slots.guards_read(point)
+        read_somewhere |= slots.uses[point].reads | slots.guards[point]
     for point in flow.points:
-        if point not in slots.before.always or point.node is None or point.is_unknown:
+        if point not in before.always or point.node is None or point.is_unknown:
             continue
-        unread = slots.uses[point].writes & read_somewhere & ~slots.after[point]
+        unread = slots.uses[point].writes & read_somewhere & ~after[point]
         names = [name for name in slots.named(unread) if name not in missed]
         if names:
-            bits = sum(map(slots.bit, names))
+            bits = slots.bits(names)
             readers = sorted(
                 {
                     one.path

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args, get_origin
 
-from graphtrain.graph.elements import END, Node
+from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Both, Comparison, Constant, Either, Expression, FieldOf, Not, walk
 from graphtrain.kind.parameter import Above
@@ -133,21 +133,6 @@ _OPEN = Fault(
 )
 
 
-def optimizers_of(scope: Scope, node: Node) -> tuple[str, ...]:
-    """The optimizers that the effects of a node act on, by the names of the resources."""
-    target = node.reads.get("optimizer", "optimizer")
-    names = (target,) if isinstance(target, str) else target
-    return tuple(dict.fromkeys(one for name in names for one in _outward(scope, name)))
-
-
-def _outward(scope: Scope, name: str) -> tuple[str, ...]:
-    if name in scope.written or scope.outer is None or scope.outer_node is None:
-        return (scope.path + name if name in scope.written else name,)
-    target = scope.outer_node.reads.get(name, name)
-    names = (target,) if isinstance(target, str) else target
-    return tuple(one for name in names for one in _outward(scope.outer, name))
-
-
 def effects_of(point: Point) -> tuple[str, ...]:
     """What a visit does to gradients, in order."""
     if point.kind is None or not point.acts or (point.node is not None and point.node.body is not None):
@@ -165,9 +150,9 @@ class Gradients:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self.targets = {
-            point: optimizers_of(point.scope, point.node)
+            point: point.planned.optimizers
             for point in flow.points
-            if point.node and (effects_of(point) or counters_of(point))
+            if point.planned is not None and (effects_of(point) or counters_of(point))
         }
         acting = [(point, names) for point, names in self.targets.items() if effects_of(point)]
         self.optimizers = list(dict.fromkeys(name for _, names in acting for name in names))
@@ -460,7 +445,7 @@ def _unasked(start: Point, optimizers: set[str], fields: set[FieldOf]) -> list[P
     while waiting:
         point, before = waiting.popleft()
         if before is not None:
-            acts = point.node is not None and optimizers & set(optimizers_of(point.scope, point.node))
+            acts = point.planned is not None and optimizers & set(point.planned.optimizers)
             effects = effects_of(point) if acts else ()
             if point is start or "step" in effects:
                 path = [point, before]

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from graphtrain.checks.gradients import Gradients, counters_of, effects_of, optimizers_of
+from graphtrain.checks.gradients import Gradients, counters_of, effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
-from graphtrain.plan.facts import clock_owners, written_by
+from graphtrain.plan.facts import clock_owners
 from graphtrain.plan.flow import Arrow, Flow, Point, told
 
 if TYPE_CHECKING:
@@ -134,7 +134,11 @@ class _Loops:
             if isinstance(one, FieldOf):
                 found |= self._of_field(one.node, one.field)
             elif isinstance(one, Name):
-                found |= {point for name, point in self._acting.items() if one.name in written_by(self._scope, name)}
+                found |= {
+                    self._acting[name]
+                    for name, node in self._scope.graph.nodes.items()
+                    if one.name in self._scope.written_by(node) and name in self._acting
+                }
         return found
 
     def _of_field(self, name: str, field: str) -> set[Point]:
@@ -148,7 +152,11 @@ class _Loops:
             return set()
         if field != "due":
             return {point}
-        owners = {self._acting[owner] for owner in clock_owners(self._scope, name) if owner in self._acting}
+        owners = {
+            self._acting[owner]
+            for owner in clock_owners(self._gradients.flow.plan, self._scope, name)
+            if owner in self._acting
+        }
         return owners | ({point} if kind.trigger == "every" else set())
 
     # ---- counts of backward passes
@@ -160,8 +168,8 @@ class _Loops:
             if isinstance(one, FieldOf):
                 point = self._acting[one.node]
                 if one.field in counters_of(point):
-                    assert point.node is not None
-                    found.update(optimizers_of(point.scope, point.node))
+                    assert point.planned is not None
+                    found.update(point.planned.optimizers)
         return found
 
     def _without_counting(self, part: list[Point], counted: set[str]) -> list[list[Point]]:

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
-from graphtrain.checks.data_flow import Slots
+from graphtrain.checks.data_flow import Before
 from graphtrain.checks.gradients import effects_of
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Flow, Point, told
+from graphtrain.plan.flow import Arrow, Flow, Point, told
+from graphtrain.plan.save_points import SavePoints
+from graphtrain.plan.slots import Slots
 
 
-def check_saving(flow: Flow, slots: Slots) -> Iterator[Problem]:
+def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
     """Every loop of training without a save point, and every checkpoint that comes late."""
-    transient = slots.transient()
-    if not transient:
-        return
+    if slots.transient:
+        flow = slots.flow
+        points = SavePoints(slots)
+        reached = [point for point in flow.points if point in before.always]
+        yield from _without_save_points(flow, points, reached)
+        for point in reached:
+            if _asks(point):
+                yield from _late(point, points)
+
+
+def _without_save_points(flow: Flow, points: SavePoints, reached: list[Point]) -> Iterator[Problem]:
     import networkx
 
-    alive = slots.alive()
     network = networkx.DiGraph()
-    reached = set(slots.before.always)
     network.add_nodes_from(flow.points)
-    # An arrow that leads where nothing transient is alive is a save point.
     network.add_edges_from(
-        (point, arrow.target)
-        for point in flow.points
-        if point in reached
-        for arrow in point.arrows
-        if alive[arrow.target] & transient
+        (point, arrow.target) for point in reached for arrow in point.arrows if _cannot_save(points, point, arrow)
     )
     for part in networkx.strongly_connected_components(network):
         inside = network.subgraph(part)
@@ -36,40 +40,57 @@ def check_saving(flow: Flow, slots: Slots) -> Iterator[Problem]:
             point = trained[0]
             # In a part that has edges every point is on a circle.
             assert point.node is not None
-            back = min((networkx.shortest_path(inside, one, point) for one in inside.successors(point)), key=len)
-            names = _shown(slots, alive[back[0]] & transient)
+            back = min((networkx.shortest_path(inside, after, point) for after in inside.successors(point)), key=len)
+            circle = [point, *back]
+            arrows = [
+                (before, arrow)
+                for before, after in itertools.pairwise(circle)
+                for arrow in before.arrows
+                if arrow.target is after
+            ]
+            names = next(late for before, arrow in arrows if (late := points.late(arrow, before)))
             yield point.scope.problem(
                 "G601",
                 point.node.place,
                 f"nodes.{point.node.name}",
-                f"the run can train round and round without a moment at which it can be saved: {names} cannot be saved "
-                "and is always still needed",
+                f"the run can train round and round without a moment at which it can be saved: {_listed(names)} cannot "
+                "be saved and is always still needed",
                 "let it be read before the way round ends, or save it as progress of its node",
-                path=told([point, *back]),
+                path=told(circle),
             )
-    for point in flow.points:
-        if point in reached and _asks(point):
-            late = [arrow for arrow in point.arrows if alive[arrow.target] & transient]
-            if late:
-                assert point.node is not None
-                yield point.scope.problem(
-                    "G602",
-                    point.node.place,
-                    f"nodes.{point.node.name}",
-                    f"after `{point.path}` {_shown(slots, alive[late[0].target] & transient)} is still needed and "
-                    "cannot be saved: the checkpoint is made later, where it can be",
-                    "ask for checkpoints where it was read already",
-                    severity="warning",
-                    path=told([point, late[0].target]),
-                )
+
+
+def _cannot_save(points: SavePoints, source: Point, arrow: Arrow) -> bool:
+    """True if the run cannot be saved where an arrow leads: within a visit it stands nowhere."""
+    return not points.is_position(arrow, source) or bool(points.late(arrow, source))
+
+
+def _late(point: Point, points: SavePoints) -> Iterator[Problem]:
+    """A node that asks for a checkpoint where none can be made."""
+    assert point.node is not None
+    for arrow in point.arrows:
+        if names := points.late(arrow, point):
+            yield point.scope.problem(
+                "G602",
+                point.node.place,
+                f"nodes.{point.node.name}",
+                f"after `{point.path}` {_listed(names)} is still needed and cannot be saved: the checkpoint is made "
+                "later, where it can be",
+                "ask for checkpoints where it was read already",
+                severity="warning",
+                path=told([point, arrow.target]),
+            )
+            return
 
 
 def _asks(point: Point) -> bool:
     """True for a node that asks for checkpoints."""
-    if not point.acts or point.kind is None:
-        return False
-    return any(read.name == "checkpoints" for read in point.kind.setup_reads or ())
+    return (
+        point.acts
+        and point.planned is not None
+        and any(read.name == "checkpoints" for read, _ in point.planned.setup_reads)
+    )
 
 
-def _shown(slots: Slots, bits: int) -> str:
-    return ", ".join(f"`{name}`" for name in slots.named(bits))
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

@@ -14,7 +14,7 @@ from graphtrain.graph import Graph
 from graphtrain.kind.parameter import show_value
 
 if TYPE_CHECKING:
-    from graphtrain.program.save_points import SavePoint
+    from graphtrain.plan.save_points import SavePoint
 
 
 def show_command(source: str, *, save_points: bool = False, script: str | None = None) -> None:
@@ -33,9 +33,10 @@ def show_command(source: str, *, save_points: bool = False, script: str | None =
     if not save_points:
         _show(graph, graph.name, console)
         return
-    from graphtrain.program.save_points import save_points_of
+    from graphtrain.checks import checked_graph
+    from graphtrain.plan.save_points import save_points_of
 
-    points = {one.path: one for one in save_points_of(graph)}
+    points = {point.path: point for point in save_points_of(checked_graph(graph))}
     _show(graph, graph.name, console, points)
     console.print()
     places = sum(not one.transient for one in points.values())

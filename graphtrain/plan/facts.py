@@ -7,12 +7,12 @@ asks for another answer is never taken, and a node that is entered because it is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, walk
-from graphtrain.kind.trigger import Trigger
 from graphtrain.plan.names import Scope
+from graphtrain.plan.plan import Plan
 
 if TYPE_CHECKING:
     from graphtrain.plan.flow import Arrow, Point
@@ -25,8 +25,7 @@ class Facts:
         points: of the graph, without those in bodies; `start` is where it is entered.
     """
 
-    def __init__(self, scope: Scope, points: list[Point], start: Point) -> None:
-        self._scope = scope
+    def __init__(self, plan: Plan, scope: Scope, points: list[Point], start: Point) -> None:
         self._bits: dict[tuple[Expression, bool], int] = {}
         self._inside = set(points)
         # Of each arrow: what is known once it is taken, and what may not be known before it for it to be taken.
@@ -36,7 +35,7 @@ class Facts:
             self._ask(point, answers)
         changed: dict[str, int] = {}
         for (expression, _), bit in self._bits.items():
-            for name in changers(scope, expression):
+            for name in changers(plan, scope, expression):
                 changed[name] = changed.get(name, 0) | bit
         everything = (1 << len(self._bits)) - 1
         left = {point.node.name: point for point in points if point.acts and point.node is not None}
@@ -96,51 +95,38 @@ def conjuncts(expression: Expression) -> Iterator[Expression]:
         yield expression
 
 
-def changers(scope: Scope, guard: Expression) -> set[str]:
+def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
     """The nodes of a graph of which a visit may change what a guard reads."""
-    found: set[str] = set()
-    for one in walk(guard):
-        if isinstance(one, FieldOf):
-            found |= _of_field(scope, one.node, one.field)
-        elif isinstance(one, Name):
-            found |= {name for name in scope.graph.nodes if one.name in written_by(scope, name)}
-    return found
+    names: set[str] = set()
+    for part in walk(guard):
+        if isinstance(part, FieldOf):
+            names |= _changers_of_field(plan, scope, part)
+        elif isinstance(part, Name):
+            names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
+    return names
 
 
-def _of_field(scope: Scope, name: str, field: str) -> set[str]:
-    kind = scope.kinds[name]
+def _changers_of_field(plan: Plan, scope: Scope, read: FieldOf) -> set[str]:
+    kind = scope.kinds[read.node]
     if kind is None:
-        return {name}
-    if field in kind.parameters:
+        return {read.node}
+    if read.field in kind.parameters:
         return set()
-    if kind.fields[field].counts is not None:  # the engine counts it, where the effects are
-        return {one for one in scope.graph.nodes if scope.graph.nodes[one].body is not None or _has_effects(scope, one)}
-    if field != "due":
-        return {name}
-    return clock_owners(scope, name) | ({name} if kind.trigger == "every" else set())
+    if kind.fields[read.field].counts is not None:  # the engine counts it, where the effects are
+        return {name for name, node in scope.graph.nodes.items() if node.body is not None or _counts(scope, name)}
+    if read.field != "due":
+        return {read.node}
+    return clock_owners(plan, scope, read.node) | ({read.node} if kind.trigger == "every" else set())
 
 
-def _has_effects(scope: Scope, name: str) -> bool:
+def _counts(scope: Scope, name: str) -> bool:
     kind = scope.kinds[name]
     return kind is None or bool({"backward", "zero_grad"} & set(kind.effects))
 
 
-def clock_owners(scope: Scope, name: str) -> set[str]:
+def clock_owners(plan: Plan, scope: Scope, name: str) -> set[str]:
     """The nodes that count the units of a node's trigger."""
-    kind, node = scope.kinds[name], scope.graph.nodes[name]
-    if kind is None or kind.trigger is None:
+    trigger = plan.by_path[f"{scope.path}{name}"].trigger
+    if trigger is None:
         return set()
-    parameter = kind.parameters[kind.trigger]
-    value = node.parameters.get(kind.trigger, parameter.default)
-    trigger = parameter.coerce(value) if value is not None else None
-    if not isinstance(trigger, Trigger):
-        return set()
-    units = scope.graph.units
-    return {units[term.base.unit].partition(".")[0] for term in trigger.terms if term.base.unit in units}
-
-
-def written_by(scope: Scope, name: str) -> set[str]:
-    """The slots that a node writes, by their names in its graph."""
-    node, kind = scope.graph.nodes[name], scope.kinds[name]
-    written: Iterable[str] = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
-    return {node.writes.get(one, one) for one in written}
+    return {owner.node.name for owner, _, _ in plan.terms(scope, trigger)}

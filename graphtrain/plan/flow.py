@@ -6,16 +6,16 @@ entered, left, and has the points of its body in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from graphtrain.graph.elements import END, Node
-from graphtrain.guards.syntax import Expression, expand, parse
+from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind
-from graphtrain.kind.parameter import is_trigger
 from graphtrain.plan.facts import Facts
 from graphtrain.plan.names import Scope
+from graphtrain.plan.plan import Plan, PlanNode
 
 
 @dataclass(eq=False)
@@ -39,72 +39,99 @@ class Point:
     """A place in the flow.
 
     Attributes:
+        planned: the node; None at the end of the outermost graph.
         acts: True where the node itself does its work; where a body is left, that is handing out its outputs.
         opens: the scope of the body that is entered here.
+        arrows: the ways that can be taken.
+        closed: the ways that no run takes, because their guards were answered otherwise just before.
     """
 
     scope: Scope
-    node: Node | None
-    kind: Kind | None = None
+    planned: PlanNode | None
     acts: bool = False
     opens: Scope | None = None
     arrows: list[Arrow] = field(default_factory=list)
+    closed: list[Arrow] = field(default_factory=list)
+
+    @property
+    def node(self) -> Node | None:
+        """The node as it stands in its graph."""
+        return self.planned.node if self.planned is not None else None
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of the node."""
+        return self.planned.kind if self.planned is not None else None
 
     @property
     def is_unknown(self) -> bool:
         """True for a node whose kind nobody has declared so far: it may do anything."""
-        return self.node is not None and self.kind is None
+        return self.planned is not None and self.planned.kind is None
 
     @property
     def path(self) -> str:
         """The node's path; ``"end"`` for the end of the outermost graph."""
-        return END if self.node is None else f"{self.scope.path}{self.node.name}"
+        return END if self.planned is None else self.planned.path
 
 
+@final
 class Flow:
-    """The flow of a graph whose names all resolve.
+    """The flow of a plan.
+
+    Arguments:
+        bypassed: the paths of nodes that do nothing, and have no body. Default: none.
 
     Attributes:
         points: all of them; `start` and `end` are among them.
+        entries: path -> the points at which a node is entered: where its trigger is asked, and behind that.
+        exits: path -> the points at which it is left.
     """
 
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
+    def __init__(self, plan: Plan, bypassed: Collection[str] = ()) -> None:
+        self.plan = plan
+        self.scope = plan.main
         self.points: list[Point] = []
-        self._guards: dict[str, dict[str, Expression]] = {}
-        self.end = self._point(scope, None)
-        self.start = self._laid_out(scope, self.end)
+        self.entries: dict[str, tuple[Point, ...]] = {}
+        self.exits: dict[str, tuple[Point, ...]] = {}
+        self._bypassed = bypassed
+        self.end = self._point(plan.main, None)
+        self.start = self._lay_out(plan.main, self.end)
 
-    def _point(self, scope: Scope, node: Node | None, kind: Kind | None = None, **more: Any) -> Point:
-        self.points.append(Point(scope, node, kind, **more))
+    def _point(self, scope: Scope, planned: PlanNode | None, **more: Any) -> Point:
+        self.points.append(Point(scope, planned, **more))
         return self.points[-1]
 
-    def _laid_out(self, scope: Scope, end: Point) -> Point:
+    def _lay_out(self, scope: Scope, end: Point) -> Point:
         """Lay the points of a graph out; the one it starts with."""
         # Where a node is entered: where its trigger is asked, and behind that.
         asked: dict[str, Point] = {}
         certain: dict[str, Point] = {}
         left: list[Point] = []
-        for name, node in scope.graph.nodes.items():
-            kind = scope.kinds[name]
-            if node.body is not None:
-                inner = scope.body_of(node)
-                left.append(self._point(scope, node, kind, acts=True))
-                certain[name] = self._point(scope, node, kind, opens=inner)
-                certain[name].arrows.append(Arrow(self._laid_out(inner, left[-1])))
+        for planned in self.plan.nodes_in(scope):
+            name = planned.node.name
+            bypassed = planned.path in self._bypassed
+            exits = []
+            if planned.body is not None and not bypassed:
+                exits.append(self._point(scope, planned, acts=True))
+                certain[name] = self._point(scope, planned, opens=planned.body)
+                certain[name].arrows.append(Arrow(self._lay_out(planned.body, exits[0])))
             else:
-                certain[name] = self._point(scope, node, kind, acts=True)
-                left.append(certain[name])
+                certain[name] = self._point(scope, planned, acts=not bypassed)
+                exits.append(certain[name])
             asked[name] = certain[name]
-            if can_be_skipped(node, kind):
-                left.append(self._point(scope, node, kind))
-                asked[name] = self._point(scope, node, kind)
-                asked[name].arrows += [Arrow(certain[name]), Arrow(left[-1])]
+            if planned.can_be_skipped and not bypassed:
+                exits.append(self._point(scope, planned))
+                asked[name] = self._point(scope, planned)
+                asked[name].arrows += [Arrow(certain[name]), Arrow(exits[-1])]
+            self.entries[planned.path] = tuple(dict.fromkeys((asked[name], certain[name])))
+            self.exits[planned.path] = tuple(exits)
+            left += exits
         for point in left:
             self._leave(point, asked, end)
         # Some of these arrows are never taken, and some lead to a node that is then surely due.
-        facts = Facts(scope, list({*asked.values(), *certain.values(), *left}), asked[scope.graph.start])
+        facts = Facts(self.plan, scope, list({*asked.values(), *certain.values(), *left}), asked[scope.graph.start])
         for point in left:
+            point.closed = [arrow for arrow in point.arrows if not facts.is_open(arrow)]
             point.arrows = [arrow for arrow in point.arrows if facts.is_open(arrow)]
             for arrow in point.arrows:
                 if arrow.target is not end and arrow.target.node is not None:
@@ -115,32 +142,16 @@ class Flow:
 
     def _leave(self, point: Point, asked: Mapping[str, Point], end: Point) -> None:
         """Lay out where the edges of a node lead from one of the points at which it is left."""
-        assert point.node is not None
+        assert point.planned is not None
         failed: tuple[Expression, ...] = ()
         names: list[str] = []
-        for edge in point.scope.graph.edges[point.node.name]:
-            guard = self.guards(point.scope)[edge.when] if edge.when is not None else None
-            target = end if edge.target == END else asked[edge.target]
-            point.arrows.append(Arrow(target, guard, failed, (edge.when,) if edge.when is not None else tuple(names)))
-            if guard is not None and edge.when is not None:
-                failed = (*failed, guard)
-                names.append(edge.when)
-
-    def guards(self, scope: Scope) -> dict[str, Expression]:
-        """The guards of a graph, with those that they name written out."""
-        if scope.path not in self._guards:
-            parsed = {name: parse(text) for name, text in scope.graph.guards.items()}
-            self._guards[scope.path] = {name: expand(one, parsed, (name,)) for name, one in parsed.items()}
-        return self._guards[scope.path]
-
-
-def can_be_skipped(node: Node, kind: Kind | None) -> bool:
-    """True if a visit may do nothing because the node's trigger is not due."""
-    if kind is None or kind.trigger != "every":
-        return False
-    parameter = kind.parameters["every"]
-    value = node.parameters.get("every", parameter.default)
-    return is_trigger(parameter.annotation) and value is not None
+        for way in point.planned.exits:
+            target = end if way.target is None else asked[way.target.node.name]
+            asks = (way.when,) if way.when is not None else tuple(names)
+            point.arrows.append(Arrow(target, way.guard, failed, asks))
+            if way.guard is not None and way.when is not None:
+                failed = (*failed, way.guard)
+                names.append(way.when)
 
 
 def told(path: Iterable[Point]) -> tuple[str, ...]:

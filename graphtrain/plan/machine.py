@@ -15,8 +15,9 @@ from transitions import Machine
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
 from graphtrain.guards.evaluate import evaluate
-from graphtrain.guards.syntax import Expression, expand, parse
-from graphtrain.plan.names import Scope
+from graphtrain.guards.syntax import Expression
+from graphtrain.plan.names import FieldTarget, ListTarget, ResourceTarget, Scope, SlotTarget, Target
+from graphtrain.plan.plan import Plan, PlanNode
 
 
 def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:
@@ -36,7 +37,8 @@ def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:
     model = _Model()
     logging.getLogger("transitions").setLevel(logging.CRITICAL)
     machine = Machine(model, states=[END], initial=END, auto_transitions=False)
-    _add(machine, Scope(graph), read, leave=lambda when: [(when, END)])
+    plan = Plan(graph)
+    _add(machine, plan, plan.main, read, leave=lambda when: [(when, END)])
     machine.set_state(graph.start, model)
     return machine
 
@@ -52,40 +54,47 @@ Condition = Callable[[], bool]
 Leave = Callable[[Condition | None], list[tuple[Condition | None, str]]]
 
 
-def _add(machine: Machine, scope: Scope, read: Callable[[str], Any], leave: Leave) -> None:
-    graph, prefix = scope.graph, scope.path
-    parsed = {name: parse(text) for name, text in graph.guards.items()}
-    guards = {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
+def _add(machine: Machine, plan: Plan, scope: Scope, read: Callable[[str], Any], leave: Leave) -> None:
+    nodes = plan.nodes_in(scope)
 
-    def exits(source: str) -> list[tuple[Condition | None, str]]:
+    def exits(planned: PlanNode) -> list[tuple[Condition | None, str]]:
         """The edges of a node, in order, as conditions and states."""
-        found: list[tuple[Condition | None, str]] = []
-        for edge in graph.edges[source]:
-            when = None if edge.when is None else _condition(guards[edge.when], scope, read)
-            found += leave(when) if edge.target == END else [(when, prefix + edge.target)]
-        return found
+        ways: list[tuple[Condition | None, str]] = []
+        for way in planned.exits:
+            when = None if way.guard is None else _condition(way.guard, scope, read)
+            ways += leave(when) if way.target is None else [(when, way.target.path)]
+        return ways
 
-    for name in graph.nodes:
-        machine.add_state(prefix + name)
-    for name, node in graph.nodes.items():
-        path = prefix + name
-        if node.body is not None:
-            machine.add_transition("advance", path, f"{path}/{node.body.start}", conditions=[_due(path, read)])
-        for when, target in exits(name):
+    for planned in nodes:
+        machine.add_state(planned.path)
+    for planned in nodes:
+        path = planned.path
+        if planned.body is not None:
+            machine.add_transition("advance", path, plan.start_of(planned.body).path, conditions=[_due(path, read)])
+        for when, target in exits(planned):
             machine.add_transition("advance", path, target, conditions=[] if when is None else [when])
-        if node.body is not None:
+        if planned.body is not None:
 
-            def outward(when: Condition | None, source: str = name) -> list[tuple[Condition | None, str]]:
+            def outward(when: Condition | None, source: PlanNode = planned) -> list[tuple[Condition | None, str]]:
                 return [(_both(when, further), target) for further, target in exits(source)]
 
-            _add(machine, scope.body_of(node), read, outward)
+            _add(machine, plan, planned.body, read, outward)
 
 
-def _condition(expression: Expression, scope: Scope, read: Callable[[str], Any]) -> Condition:
-    def inside(name: str) -> Any:
-        return read(scope.path + name if "." in name else scope.slot_path(name))
+def _condition(guard: Expression, scope: Scope, read: Callable[[str], Any]) -> Condition:
+    return lambda: bool(evaluate(guard, lambda name: _value(scope.resolve(name), read)))
 
-    return lambda: bool(evaluate(expression, inside))
+
+def _value(target: Target, read: Callable[[str], Any]) -> Any:
+    match target:
+        case SlotTarget(path):
+            return read(path)
+        case FieldTarget(node, field):
+            return read(f"{node}.{field}")
+        case ResourceTarget(name):
+            return read(name)
+        case ListTarget(targets):
+            return tuple(_value(inner, read) for inner in targets)
 
 
 def _due(path: str, read: Callable[[str], Any]) -> Condition:

@@ -1,11 +1,15 @@
-"""One graph under check: its kinds, its slots, the types of its fields, and where its parts stand."""
+"""What every name in a graph means. It is resolved here and nowhere else: checks, plan, engine and machine ask this.
+
+A graph under check may be wrong in any way, so a scope takes what it finds: a kind may be unknown, a name may mean
+nothing.
+"""
 
 from __future__ import annotations
 
 import functools
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
@@ -14,10 +18,58 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node, Place
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
+from graphtrain.guards.syntax import Expression, Name, expand, parse, walk
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import is_trigger
 
 ValueType = Literal["number", "boolean", "string", "unknown", "trigger", "other"]
+
+
+@dataclass(frozen=True)
+class SlotTarget:
+    """A slot that some node writes, by path: ``"validate/batch"``."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class FieldTarget:
+    """A field or parameter of a node, by the path of the node."""
+
+    node: str
+    field: str
+
+
+@dataclass(frozen=True)
+class ResourceTarget:
+    """What nobody in the graph writes, so that it is supplied from outside."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ListTarget:
+    """Several targets that are read as one tuple."""
+
+    targets: tuple[Target, ...]
+
+
+Target = SlotTarget | FieldTarget | ResourceTarget | ListTarget
+
+
+def leaves(target: Target) -> Iterator[SlotTarget | FieldTarget | ResourceTarget]:
+    """The target itself, or those in a list, at any depth."""
+    if isinstance(target, ListTarget):
+        for inner in target.targets:
+            yield from leaves(inner)
+    else:
+        yield target
+
+
+def slots_of(targets: Iterable[Target]) -> Iterator[str]:
+    """The paths of the slots among some targets."""
+    for target in targets:
+        yield from (leaf.path for leaf in leaves(target) if isinstance(leaf, SlotTarget))
 
 
 @dataclass(frozen=True)
@@ -54,12 +106,7 @@ class Scope:
     @functools.cached_property
     def written(self) -> set[str]:
         """The slots that some node writes."""
-        slots: set[str] = set()
-        for name, node in self.graph.nodes.items():
-            kind = self.kinds[name]
-            names = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
-            slots.update(node.writes.get(one, one) for one in names)
-        return slots
+        return {slot for node in self.graph.nodes.values() for slot in self.written_by(node)}
 
     @functools.cached_property
     def slots(self) -> set[str]:
@@ -80,12 +127,38 @@ class Scope:
             return True
         return self.outer is not None and self.outer.may_hold(name)
 
-    def slot_path(self, name: str) -> str:
-        """Which slot a name means here: one of this graph (``"validate/batch"``), or one around it."""
-        if name in self.written or self.outer is None or self.outer_node is None:
-            return self.path + name
-        renamed = self.outer_node.reads.get(name, name)
-        return self.outer.slot_path(renamed) if isinstance(renamed, str) else name
+    def resolve(self, name: str | tuple[str, ...]) -> Target:
+        """What a name in this graph means: ``"node.field"``, a slot written here or around, or a resource."""
+        if not isinstance(name, str):
+            return ListTarget(tuple(self.resolve(part) for part in name))
+        owner, dot, field = name.partition(".")
+        if dot:
+            return FieldTarget(f"{self.path}{owner}", field)
+        if name in self.written:
+            return SlotTarget(f"{self.path}{name}")
+        if self.outer is None or self.outer_node is None:
+            return ResourceTarget(name)
+        return self.outer.resolve(self.outer_node.reads.get(name, name))
+
+    def read_by(self, node: Node, slot: str) -> Target:
+        """What a slot of the kind of a node means here, where the node may rename it."""
+        return self.resolve(node.reads.get(slot, slot))
+
+    def written_by(self, node: Node) -> tuple[str, ...]:
+        """The slots that a node writes, by their names in this graph, in the order in which its kind declares them."""
+        kind = self.kinds[node.name]
+        declared = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
+        return tuple(node.writes.get(slot, slot) for slot in declared)
+
+    @functools.cached_property
+    def guards(self) -> dict[str, Expression]:
+        """The guards, with those that they name written out; they must be sound."""
+        parsed = {name: parse(text) for name, text in self.graph.guards.items()}
+        return {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
+
+    def slots_in(self, guard: Expression) -> set[str]:
+        """The slots that a guard reads, by path."""
+        return set(slots_of(self.resolve(part.name) for part in walk(guard) if isinstance(part, Name)))
 
     def field_type(self, node: str, field: str) -> ValueType | None:
         """The type of ``node.field``; None if there is no such field, "unknown" if the kind is not known."""
@@ -129,12 +202,13 @@ def reads_of(graph: Graph) -> set[str]:
     for node in graph.nodes.values():
         if node.body is not None:
             inner = reads_of(node.body) - Scope(node.body).written
-            targets: list[Any] = [node.reads.get(slot, slot) for slot in inner]
+            names: Iterable[str] = inner
         else:
             kind = kind_of_node(node)
-            targets = [node.reads.get(slot, slot) for slot in kind.slots] if kind is not None else []
-        for target in targets:
-            slots.update([target] if isinstance(target, str) else target)
+            names = kind.slots if kind is not None else ()
+        for name in names:
+            renamed = node.reads.get(name, name)
+            slots.update([renamed] if isinstance(renamed, str) else renamed)
     return {slot for slot in slots if "." not in slot}
 
 
@@ -146,12 +220,12 @@ def value_type(annotation: Any) -> ValueType:
     if origin is typing.Annotated:
         return value_type(arguments[0])
     if origin is typing.Literal:
-        found = {_PLAIN.get(type(one), "other") for one in arguments}
+        types_of_values = {_PLAIN.get(type(argument), "other") for argument in arguments}
     elif origin in (typing.Union, types.UnionType):
-        found = {value_type(one) for one in arguments if one is not type(None)}
+        types_of_values = {value_type(argument) for argument in arguments if argument is not type(None)}
     else:
-        found = {_PLAIN.get(annotation, "other") if origin is None else "other"}
-    return found.pop() if len(found) == 1 else "other"
+        types_of_values = {_PLAIN.get(annotation, "other") if origin is None else "other"}
+    return types_of_values.pop() if len(types_of_values) == 1 else "other"
 
 
 _PLAIN: dict[Any, ValueType] = {

@@ -1,24 +1,34 @@
-"""A graph bound to resources: nested graphs flattened to paths, names resolved, absent options bypassed.
+"""A plan bound to resources: instances of kinds, one table of slot values, absent options bypassed.
 
-The result is data. `program.table` makes calls of it, `program.liveness` asks what is alive at each position.
+The result is data. `program.table` makes calls of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node
+from graphtrain.graph.elements import Node
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import Expression, FieldOf, Name, expand, parse, walk
+from graphtrain.guards.syntax import Expression, FieldOf, Name
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import FOREIGN, suggestion
-from graphtrain.plan.names import reads_of
+from graphtrain.plan.names import (
+    FieldTarget,
+    ListTarget,
+    ResourceTarget,
+    Scope,
+    SlotTarget,
+    Target,
+    leaves,
+    reads_of,
+)
+from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.program.resources import PROVIDED
 
 # What people supply to every graph, whether it is read or not.
@@ -67,30 +77,49 @@ Place = SlotPlace | FieldPlace | ConstantPlace | TuplePlace
 
 @dataclass(eq=False)
 class BoundNode:
-    """A node bound to its progress: one row of the table that the engine runs.
+    """A node with its progress: one row of the table that the engine runs.
 
     Attributes:
+        index: its position.
+        bypassed: True where it has nothing to do: an option of it, or a resource that it cannot do without, is absent.
         fields: the dictionary of the instance. Those who read or count a field at every visit go to it directly.
     """
 
-    path: str
-    node: Node
+    planned: PlanNode
     kind: Kind
     scope: BoundGraph
+    index: int
     instance: Any
-    parameters: dict[str, Any]
     bypassed: bool = False
     body: BoundGraph | None = None
     reads: list[Place] = field(default_factory=list)
     setup_reads: list[Place] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
-    optimizers: tuple[str, ...] = ()
     trigger: Any = None
-    index: int = -1
     fields: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.hold(self.instance)
+
+    @property
+    def path(self) -> str:
+        """``"validate/next_batch"``."""
+        return self.planned.path
+
+    @property
+    def node(self) -> Node:
+        """The node as it stands in its graph."""
+        return self.planned.node
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Every parameter of the kind, of its type."""
+        return self.planned.parameters
+
+    @property
+    def optimizers(self) -> tuple[str, ...]:
+        """The optimizers on whose gradients its effects act."""
+        return self.planned.optimizers
 
     def hold(self, instance: Any) -> None:
         """From now on this is the instance."""
@@ -109,22 +138,29 @@ class BoundNode:
                 "change the one it has: `self.__dict__.update(state)`",
             )
 
-    @property
-    def skippable(self) -> bool:
-        """True if a visit may do nothing because its trigger is not due."""
-        return self.kind.trigger == "every" and isinstance(self.parameters.get("every"), Trigger)
-
 
 @dataclass(eq=False)
 class BoundGraph:
     """A graph inside the program: the outermost, or the body of a node."""
 
-    graph: Graph
-    prefix: str
+    names: Scope
     outer: BoundNode | None
     nodes: dict[str, BoundNode] = field(default_factory=dict)
-    written: frozenset[str] = frozenset()
-    guards: dict[str, Expression] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph itself."""
+        return self.names.graph
+
+    @property
+    def prefix(self) -> str:
+        """What the paths in it begin with: empty, or ``"validate/"``."""
+        return self.names.path
+
+    @property
+    def guards(self) -> Mapping[str, Expression]:
+        """Its guards, with those that they name written out."""
+        return self.names.guards
 
     @property
     def activity(self) -> str | None:
@@ -161,14 +197,15 @@ def _trains(graph: Graph) -> bool:
     )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Missing:
-    """A slot that somebody reads and nobody supplies or writes."""
+    """A resource that somebody reads and nobody supplies."""
 
-    slot: str
+    name: str
     reader: str
 
 
+@final
 class Program:
     """The whole graph, flat, over one table of slot values.
 
@@ -176,135 +213,100 @@ class Program:
         resources: what the user supplies, with what the engine provides; by slot name.
 
     Attributes:
-        nodes: every bound node, by position. bypassed ones stay in the table, and do nothing.
-        missing: slots that nobody supplies, with a node that reads each.
+        nodes: every bound node, by position. Bypassed ones stay in the table, and do nothing; what is in their bodies
+            does not.
+        missing: resources that nobody supplies, with a node that reads each.
+        absent: a line for each node that is bypassed for want of a resource.
     """
 
-    def __init__(self, graph: Graph, resources: Mapping[str, Any]) -> None:
-        self.graph = graph
+    def __init__(self, plan: Plan, resources: Mapping[str, Any]) -> None:
+        self.plan = plan
+        self.graph = plan.graph
         self.resources = dict(resources)
         self.slots: list[Any] = []
         self.slot_names: list[str] = []
         self._slot_index: dict[str, int] = {}
         self.nodes: list[BoundNode] = []
+        self.by_path: dict[str, BoundNode] = {}
         self.missing: list[Missing] = []
         self.absent: list[str] = []
-        self.asked: set[str] = set()
-        self.main = self._bind_graph(graph, "", None)
+        self._read_resources: set[str] = set()
+        self.main = self._bind_graph(plan.main, None)
+        for bound in self.nodes:
+            for path in bound.planned.writes:
+                self._slot(path)
         for bound in self.nodes:
             if not bound.bypassed:
-                self._resolve(bound)
-        self.by_path = {bound.path: bound for bound in self.nodes}
+                self._bind_names(bound)
 
     # ---- nodes
 
-    def _bind_graph(self, graph: Graph, prefix: str, outer: BoundNode | None) -> BoundGraph:
-        scope = BoundGraph(graph, prefix, outer)
-        written: set[str] = set()
-        for name, node in graph.nodes.items():
-            kind = kind_of_node(node)
+    def _bind_graph(self, names: Scope, outer: BoundNode | None) -> BoundGraph:
+        scope = BoundGraph(names, outer)
+        for planned in self.plan.nodes_in(names):
+            kind = planned.kind
             assert kind is not None, "checked before"
-            outputs = node.body.outputs if node.body is not None else kind.writes
-            written.update(node.writes.get(slot, slot) for slot in outputs)
-            parameters = {
-                key: parameter.coerce(node.parameters[key]) if key in node.parameters else parameter.default
-                for key, parameter in kind.parameters.items()
-            }
-            bound = BoundNode(f"{prefix}{name}", node, kind, scope, kind.new_instance(), parameters)
-            for key, value in parameters.items():
-                setattr(bound.instance, key, value)
-            scope.nodes[name] = bound
-        scope.written = frozenset(written)
-        parsed = {name: parse(text) for name, text in graph.guards.items()}
-        scope.guards = {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
-        for bound in scope.nodes.values():
-            bound.index = len(self.nodes)
+            bound = BoundNode(planned, kind, scope, len(self.nodes), kind.new_instance())
+            for name, value in planned.parameters.items():
+                setattr(bound.instance, name, value)
             self.nodes.append(bound)
+            self.by_path[planned.path] = scope.nodes[planned.node.name] = bound
             bound.bypassed = self._has_no_work(bound)
-            if bound.node.body is not None and not bound.bypassed:
-                bound.body = self._bind_graph(bound.node.body, f"{bound.path}/", bound)
+            if planned.body is not None and not bound.bypassed:
+                bound.body = self._bind_graph(planned.body, bound)
         return scope
 
     def _has_no_work(self, bound: BoundNode) -> bool:
         is_idle = getattr(bound.instance, "is_idle", None)
         if is_idle is not None and is_idle():
             return True
-        optional = bound.node.body.optional if bound.node.body is not None else bound.kind.optional
-        for slot in optional:
-            renamed = bound.node.reads.get(slot, slot)
-            for one in (renamed,) if isinstance(renamed, str) else renamed:
-                place_name = self._outward(bound.scope, one)
-                if place_name is not None and self.resources.get(place_name) is None:
-                    self.absent.append(f"`{bound.path}` is bypassed: there is no `{place_name}`")
+        body = bound.planned.body
+        for slot in body.graph.optional if body is not None else bound.kind.optional:
+            for target in leaves(bound.scope.names.read_by(bound.node, slot)):
+                if isinstance(target, ResourceTarget) and self.resources.get(target.name) is None:
+                    self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`")
                     return True
         return False
 
-    def _outward(self, scope: BoundGraph, slot: str) -> str | None:
-        """The resource that a slot name means in a graph; None if some node around writes it."""
-        if slot in scope.written or "." in slot:
-            return None
-        if scope.outer is None:
-            return slot
-        renamed = scope.outer.node.reads.get(slot, slot)
-        return self._outward(scope.outer.scope, renamed) if isinstance(renamed, str) else None
+    # ---- names
 
-    # ---- slots
+    def _bind_names(self, bound: BoundNode) -> None:
+        planned = bound.planned
+        bound.reads = [self._place(target, read, planned.path) for read, target in planned.reads]
+        bound.setup_reads = [self._place(target, read, planned.path) for read, target in planned.setup_reads]
+        bound.writes = [self._slot_index[path] for path in planned.writes]
 
-    def _resolve(self, bound: BoundNode) -> None:
-        bound.optimizers = self._optimizer_names(bound)
-        if bound.body is not None:
-            bound.writes = [
-                self._slot(bound.scope.prefix + bound.node.writes.get(slot, slot)) for slot in bound.body.graph.outputs
-            ]
-            return
-        bound.reads = [self._place(bound, read) for read in bound.kind.reads]
-        bound.setup_reads = [self._place(bound, read) for read in bound.kind.setup_reads or ()]
-        bound.writes = [
-            self._slot(bound.scope.prefix + bound.node.writes.get(slot, slot)) for slot in bound.kind.writes
-        ]
+    def _place(self, target: Target, read: Read, reader: str) -> Place:
+        match target:
+            case SlotTarget(path):
+                return SlotPlace(self._slot_index[path])
+            case FieldTarget(path, field_name):
+                return self.field_place(self.by_path[path], field_name)
+            case ListTarget(targets):
+                return TuplePlace(tuple(self._place(inner, read, reader) for inner in targets))
+            case ResourceTarget(name):
+                return self._resource(name, read, reader)
 
-    def _optimizer_names(self, bound: BoundNode) -> tuple[str, ...]:
-        target = bound.node.reads.get("optimizer", "optimizer")
-        names = (target,) if isinstance(target, str) else target
-        return tuple(self._outward(bound.scope, name) or name for name in names)
-
-    def _place(self, bound: BoundNode, read: Read) -> Place:
-        target = bound.node.reads.get(read.name, read.name)
-        if isinstance(target, tuple):
-            return TuplePlace(tuple(self._find(bound, bound.scope, one, read) for one in target))
-        return self._find(bound, bound.scope, target, read)
-
-    def _find(self, reader: BoundNode, scope: BoundGraph, name: str, read: Read) -> Place:
-        """What a slot name means in a graph: written there, around it, a field, a resource, or missing."""
-        owner, dot, field_name = name.partition(".")
-        if dot:
-            return self.field_place(scope.nodes[owner], field_name)
-        if name in scope.written:
-            return SlotPlace(self._slot(scope.prefix + name))
-        if scope.outer is not None:
-            renamed = scope.outer.node.reads.get(name, name)
-            if isinstance(renamed, tuple):
-                return TuplePlace(tuple(self._find(reader, scope.outer.scope, one, read) for one in renamed))
-            return self._find(reader, scope.outer.scope, renamed, read)
-        self.asked.add(name)
+    def _resource(self, name: str, read: Read, reader: str) -> ConstantPlace:
+        self._read_resources.add(name)
         if name in self.resources and (self.resources[name] is not None or name in PROVIDED):
             return ConstantPlace(self.resources[name])
         if not read.required:
             return ConstantPlace(read.default)
-        self.missing.append(Missing(name, reader.path))
+        self.missing.append(Missing(name, reader))
         return ConstantPlace(None)
 
     def place_asked_for(self, bound: BoundNode, read: Read) -> Place:
         """What a further parameter of a user's step function means, seen from the node that calls it."""
         name = read.name
         scope: BoundGraph | None = bound.scope
-        while scope is not None and name in ASKED and name not in scope.written and name not in self.resources:
+        while scope is not None and name in ASKED and name not in scope.names.written and name not in self.resources:
             unit, field_name = ASKED[name]
             if unit in scope.graph.units:
                 owner, _, counted = scope.graph.units[unit].partition(".")
                 return self.field_place(scope.nodes[owner], field_name or counted)
             scope = scope.outer.scope if scope.outer is not None else None
-        return self._find(bound, bound.scope, name, read)
+        return self._place(bound.scope.names.resolve(name), read, bound.path)
 
     def field_place(self, bound: BoundNode, field_name: str) -> Place:
         """What ``node.field`` means: a parameter is constant, progress is read when it is needed."""
@@ -312,73 +314,45 @@ class Program:
             return ConstantPlace(bound.parameters[field_name])
         return FieldPlace(bound, field_name)
 
-    def _slot(self, path: str) -> int:
+    def guard_place(self, scope: BoundGraph, expression: Name | FieldOf) -> Place:
+        """What a name in a guard means."""
+        if isinstance(expression, FieldOf):
+            return self.field_place(scope.nodes[expression.node], expression.field)
+        reader = next(iter(scope.nodes.values())).path
+        return self._place(scope.names.resolve(expression.name), Read(expression.name), reader)
+
+    # ---- slots
+
+    def _slot(self, path: str) -> None:
         if path not in self._slot_index:
             self._slot_index[path] = len(self.slots)
             self.slots.append(None)
             self.slot_names.append(path)
-        return self._slot_index[path]
 
     def slot_index(self, path: str) -> int:
         """The place of a slot that some node writes, by path (``"validate/batch"``); KeyError if there is none."""
         return self._slot_index[path]
 
-    # ---- what guards and clocks name
-
-    def guard_place(self, scope: BoundGraph, expression: Name | FieldOf) -> Place:
-        """What a name in a guard means."""
-        if isinstance(expression, FieldOf):
-            return self.field_place(scope.nodes[expression.node], expression.field)
-        return self._find(next(iter(scope.nodes.values())), scope, expression.name, Read(expression.name))
-
-    def guard_reads(self, bound: BoundNode) -> set[int]:
-        """The slots that the guards on the edges of a node read."""
-        places = [
-            self.guard_place(bound.scope, one)
-            for edge in bound.scope.graph.edges[bound.node.name]
-            if edge.when is not None
-            for one in walk(bound.scope.guards[edge.when])
-            if isinstance(one, Name)
-        ]
-        return {place.index for place in places if isinstance(place, SlotPlace)}
+    # ---- what comes next
 
     def terms(self, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
-        """For each amount of a trigger: the node and field that count its unit."""
-        found = []
-        for term in trigger.terms:
-            owner, _, field_name = bound.scope.graph.units[term.base.unit].partition(".")
-            found.append((bound.scope.nodes[owner], field_name, term))
-        return found
+        """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node."""
+        terms = self.plan.terms(bound.scope.names, trigger)
+        return [(self.by_path[owner.path], field_name, term) for owner, field_name, term in terms]
 
-    def fields_read(self) -> set[tuple[str, str]]:
-        """Every (path, field) that a guard, a clock or a read names: a `runs` outside it matters to nothing."""
-        found: set[tuple[str, str]] = set()
-        for scope in (self.main, *self.main.inner()):
-            for expression in scope.guards.values():
-                found |= {(scope.prefix + one.node, one.field) for one in walk(expression) if isinstance(one, FieldOf)}
-            texts = [*scope.graph.units.values()]
-            for node in scope.graph.nodes.values():
-                for target in node.reads.values():
-                    texts += [target] if isinstance(target, str) else target
-            for text in texts:
-                owner, dot, field_name = text.partition(".")
-                if dot:
-                    found.add((scope.prefix + owner, field_name))
-        return found
+    def targets(self, bound: BoundNode) -> list[BoundNode | None]:
+        """Where the edges of a node lead, in order; None is the end of its graph."""
+        return [None if way.target is None else self.by_path[way.target.path] for way in bound.planned.exits]
 
-    def transient_slots(self) -> set[int]:
-        """The slots that a kind declares it cannot have saved."""
-        return {
-            index
-            for bound in self.nodes
-            if bound.body is None
-            for slot, index in zip(bound.kind.writes, bound.writes, strict=False)
-            if slot in bound.kind.transient
-        }
+    # ---- reports
 
     def foreign_problems(self) -> list[Problem]:
         """A problem for every resource that nobody reads and that has the name of a setting elsewhere."""
-        unread = [name for name in self.resources if name in FOREIGN and name not in self.asked | reads_of(self.graph)]
+        unread = [
+            name
+            for name in self.resources
+            if name in FOREIGN and name not in self._read_resources | reads_of(self.graph)
+        ]
         return [
             Problem(
                 "G302",
@@ -392,7 +366,7 @@ class Program:
 
     def unread_resources(self) -> list[str]:
         """What to say of each resource that no node of the graph reads."""
-        known = self.asked | reads_of(self.graph)
+        known = self._read_resources | reads_of(self.graph)
         lines = []
         for name in self.resources:
             if name not in known and name not in PROVIDED and name not in USUAL:
@@ -426,18 +400,11 @@ class Program:
     def missing_problems(self, supplied: Mapping[str, Any]) -> list[Problem]:
         """A problem for every slot that is read, and neither written nor supplied."""
         problems = []
-        for slot in sorted({one.slot for one in self.missing}):
-            readers = sorted({one.reader for one in self.missing if one.slot == slot})
-            hint = suggestion(slot, [name for name in supplied if name not in self.asked])
+        for slot in sorted({missing.name for missing in self.missing}):
+            readers = sorted({missing.reader for missing in self.missing if missing.name == slot})
+            hint = suggestion(slot, [name for name in supplied if name not in self._read_resources])
             if "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {slot}=...), or let `setup` return it"
             message = f"`{slot}` is read by {', '.join(f'`{one}`' for one in readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", f"{self.graph.name}: nodes.{readers[0]}", message, hint))
         return problems
-
-    def targets(self, bound: BoundNode) -> list[BoundNode | None]:
-        """Where the edges of a node lead, in order; None is the end of its graph."""
-        return [
-            None if edge.target == END else bound.scope.nodes[edge.target]
-            for edge in bound.scope.graph.edges[bound.node.name]
-        ]

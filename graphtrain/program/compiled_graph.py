@@ -10,9 +10,13 @@ from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
+from graphtrain.plan.flow import Flow
+from graphtrain.plan.names import SlotTarget, Target
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.save_points import SavePoints
+from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundNode, ConstantPlace, FieldPlace, Place, Program, SlotPlace, TuplePlace
 from graphtrain.program.clock import RunClock
-from graphtrain.program.liveness import live_slots, reader_after
 from graphtrain.program.loop import Request
 from graphtrain.program.run_state import State
 from graphtrain.program.stopwatch import Stopwatch
@@ -44,7 +48,7 @@ class CompiledGraph:
         renaming: Renaming | None = None,
     ) -> None:
         self.graph = graph
-        self.program = Program(graph, prepared)
+        self.program = Program(Plan(graph), prepared)
         if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
             raise GraphError(problems, f"graph `{graph.name}`")
         # Nodes that are as they were keep their object: an iterator it holds goes on, nothing is fetched again.
@@ -58,8 +62,23 @@ class CompiledGraph:
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = State(self.program, resources, recorder)
-        self._before, self._after = live_slots(self.program, self.table.asked)
-        self._transient = self.program.transient_slots()
+        self._save_points = SavePoints(self._slots())
+
+    def _slots(self) -> Slots:
+        """What the nodes that are bound here read and write, the inputs of user functions included."""
+        program = self.program
+        bypassed = {bound.path for bound in program.nodes if bound.bypassed}
+        extra_reads = {path: self._slot_targets(places) for path, places in self.table.asked.items()}
+        return Slots(Flow(program.plan, bypassed), extra_reads)
+
+    def _slot_targets(self, places: Iterable[Place]) -> list[Target]:
+        targets: list[Target] = []
+        for place in places:
+            if isinstance(place, SlotPlace):
+                targets.append(SlotTarget(self.program.slot_names[place.index]))
+            elif isinstance(place, TuplePlace):
+                targets += self._slot_targets(place.places)
+        return targets
 
     @property
     def start(self) -> int:
@@ -72,11 +91,11 @@ class CompiledGraph:
 
     def alive(self, position: int, ended: bool = False) -> set[int]:
         """The slots that will be read, before the node at a position runs; if it took an edge to the end, after it."""
-        return (self._after if ended else self._before)[position]
+        return {self.program.slot_index(name) for name in self.alive_names(position, ended)}
 
     def alive_names(self, position: int, ended: bool = False) -> set[str]:
         """Their names, as paths."""
-        return {self.program.slot_names[index] for index in self.alive(position, ended)}
+        return set(self._save_points.alive(self.path(position), ended=ended))
 
     def written_names(self) -> set[str]:
         """The slots that hold a value: what was written last, whether somebody will read it or not."""
@@ -86,7 +105,7 @@ class CompiledGraph:
 
     def is_save_point(self, position: int, ended: bool = False) -> bool:
         """True if nothing alive there is declared transient."""
-        return not self._transient & self.alive(position, ended)
+        return not self._save_points.transient(self.path(position), ended=ended)
 
     def save_points(self) -> list[str]:
         """The paths of all of them."""
@@ -118,10 +137,8 @@ class CompiledGraph:
                 hint or suggestion(path, self.program.by_path),
             )
         if self.alive_names(bound.index, ended) - set(saved):
-            before, after = live_slots(self.program, self.table.asked, optional=False)
-            needed = {self.program.slot_names[index] for index in (after if ended else before)[bound.index]}
-            for name in sorted(needed - set(saved)):
-                reader = reader_after(self.program, self.table.asked, self.program.slot_index(name), bound.index, ended)
+            for name in sorted(set(self._save_points.needed(path, ended=ended)) - set(saved)):
+                reader = self._save_points.reader_after(name, path, ended=ended)
                 raise UsageError(
                     f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: "
                     f"`{reader}` reads it before anything writes it",

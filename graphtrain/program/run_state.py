@@ -92,7 +92,7 @@ class State:
 
     def essential(self, tree: Tree) -> Tree:
         """What the continuation depends on: no clocks, no observers, no `runs` that nothing reads."""
-        read = self._program.fields_read()
+        read = self._program.plan.fields_read
         progress = {}
         for bound in self._program.nodes:
             if bound.bypassed or bound.kind.observer:

@@ -20,7 +20,8 @@ import graphtrain.checks.data_flow
 import graphtrain.checks.gradients
 import graphtrain.checks.loops
 import graphtrain.plan.facts
-import graphtrain.plan.flow
+import graphtrain.plan.plan
+import graphtrain.plan.slots
 from graphtrain import Edge, Graph, Node, Trainer, Trigger, progress
 from graphtrain.checks import check_graph
 from graphtrain.checks.codes import CODES
@@ -28,7 +29,7 @@ from graphtrain.errors import GraphError, GuardError
 from graphtrain.guards.syntax import FieldOf, Name, parse, walk
 from graphtrain.kind import Kind
 from graphtrain.nodes.accumulate import Accumulate
-from graphtrain.plan.names import Scope
+from graphtrain.plan.names import Scope, slots_of
 from tests.checks.corpus import undeclared
 
 MOST = 160  # transitions of a run; the loops of these graphs are a few nodes long
@@ -324,7 +325,7 @@ def _asked(graph: Graph) -> list[str]:
         for text in scope.graph.guards.values():
             for one in walk(parse(text)):
                 if isinstance(one, Name):
-                    found.add(scope.slot_path(one.name))
+                    found.update(slots_of([scope.resolve(one.name)]))
                 elif isinstance(one, FieldOf):
                     found.add(f"{scope.path}{one.node}.{one.field}")
                     if one.field == "due":
@@ -450,12 +451,12 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
     "no automaton": (_attribute(graphtrain.checks.gradients._Automaton, "problems", _never), "ended with unused"),
     "no data flow": (_attribute(graphtrain.checks.data_flow, "_unwritten", _never), "unwritten"),
     "guards read no slots": (
-        _attribute(graphtrain.checks.data_flow.Slots, "guards_read", lambda *_: 0), "unwritten"),
+        _attribute(graphtrain.plan.slots.Slots, "_guards", lambda *_: 0), "unwritten"),
     "no loops": (_attribute(graphtrain.checks, "check_loops", _never), "goes round for ever"),
     "counting is progress": (
         _attribute(graphtrain.checks.loops._Loops, "_without_counting", _never), "goes round for ever"),
     "no node is skipped": (
-        _attribute(graphtrain.plan.flow, "can_be_skipped", lambda *_: False), "goes round for ever"),
+        _attribute(graphtrain.plan.plan.PlanNode, "can_be_skipped", False), "goes round for ever"),
     "nothing is forgotten": (_attribute(graphtrain.plan.facts, "changers", lambda *_: set()), "unwritten"),
 }  # fmt: skip
 

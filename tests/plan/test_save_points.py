@@ -15,8 +15,6 @@ from graphtrain.storage.manifest import read_manifest
 from tests.checks.corpus import EVALUATE, FIT, SAVING, Broken, tiny, undeclared, use
 from tests.checks.sound_graphs import SOUND, Sound
 
-CAUSE = "`check` closes edges whose guards were answered on the way and the engine does not, so they disagree: "
-
 
 class Ask:
     """Ask for a checkpoint."""
@@ -169,7 +167,6 @@ ASKED_TWICE = tiny(
 )
 
 
-@pytest.mark.xfail(strict=True, reason=CAUSE + "G602 is silent and the checkpoint is made at another node")
 def test_a_checkpoint_is_made_where_check_says_nothing(tmp_path: Path) -> None:
     is_late = any(problem.code == "G602" for problem in ASKED_TWICE.check())
     trainer_of(ASKED_TWICE, tmp_path).run()
@@ -184,7 +181,6 @@ SURELY_DUE = around(
 )
 
 
-@pytest.mark.xfail(strict=True, reason=CAUSE + "behind a guard that was answered, G602 is silent")
 @pytest.mark.parametrize(
     "graph",
     [ASKED_TWICE, streaming(FIT, "train_batch", "begin_epoch"), SURELY_DUE],
@@ -194,7 +190,6 @@ def test_they_agree_where_a_guard_was_answered_on_the_way(graph: Graph) -> None:
     assert disagreements(graph) == set()
 
 
-@pytest.mark.xfail(strict=True, reason="`check` holds what a body is set up with for alive only where it is entered")
 def test_they_agree_inside_a_body_that_is_set_up_with_the_stream() -> None:
     body = EVALUATE.insert("take_stream", SET_UP_WITH_STREAM, before="eval_batch")
     graph = use(FIT.set("validate", graph=body), "open_before", "holds_open", between=("decide", "validate"))

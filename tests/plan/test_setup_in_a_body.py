@@ -116,9 +116,6 @@ def test_a_resume_inside_a_body_sets_it_up_with_what_it_was_set_up_with(position
     assert resumed.digest() == whole.digest()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="live_slots adds what the innermost body was set up with, not the bodies around that one"
-)
 def test_a_resume_two_bodies_deep_sets_the_outer_body_up_with_what_it_was_set_up_with(tmp_path: Path) -> None:
     received: list[int | None] = []
 

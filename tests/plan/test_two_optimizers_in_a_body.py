@@ -75,8 +75,6 @@ BODIES = {
     ),
 }
 
-CAUSE = "Program._outward takes a list of optimizers around a body for none, so their backward passes are not counted"
-
 
 def ring(body: str, counted: str | list[str], **reads: str | list[str]) -> Graph:
     """The ring with its backward pass in a body, clipping and stepping what `counted` and `reads` name."""
@@ -173,6 +171,5 @@ def test_a_body_with_two_optimizers_is_sound(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("graph", TWO_OPTIMIZERS, ids=TITLES)
-@pytest.mark.xfail(strict=True, reason=CAUSE)
 def test_a_body_with_two_optimizers_trains_as_by_hand(graph: Graph) -> None:
     assert_trains_as_by_hand(graph, ["a", "b"])

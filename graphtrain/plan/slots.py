@@ -1,0 +1,173 @@
+"""What each point of a flow does with slots, and which of them are alive: written before, read later.
+
+A checkpoint holds the slots that are alive and no others; where one of them cannot be saved, no checkpoint is made.
+Source: the backward data-flow analysis of Kildall, "A unified approach to global program optimization", 1973.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from graphtrain.kind import Read
+from graphtrain.plan.flow import Arrow, Flow, Point
+from graphtrain.plan.names import Scope, Target, slots_of
+
+# What the nodes at some paths read beside the slots of their kinds, as a user's step function does.
+ExtraReads = Mapping[str, Sequence[Target]]
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What a point does with slots; each is one bit of a number.
+
+    Attributes:
+        needs: read there, without a default; `reads` has the others too.
+        writes: written there.
+        forgets: slots of a body that is entered there: what an earlier visit wrote is not theirs.
+    """
+
+    needs: int = 0
+    reads: int = 0
+    writes: int = 0
+    forgets: int = 0
+
+
+@final
+class Slots:
+    """The slots that some node writes, numbered, and what each point of a flow does with them.
+
+    Arguments:
+        extra_reads: path of a node -> what it reads beside the slots of its kind. Default: nothing.
+
+    Attributes:
+        uses: what each point does.
+        guards: the slots that the guards on the edges leaving each point read.
+    """
+
+    def __init__(self, flow: Flow, extra_reads: ExtraReads | None = None) -> None:
+        self.flow = flow
+        self._extra_reads = extra_reads or {}
+        self._bits: dict[str, int] = {}
+        for planned in flow.plan.nodes:
+            for path in planned.writes:
+                self._bits.setdefault(path, 1 << len(self._bits))
+        self.uses = {point: self._uses(point) for point in flow.points}
+        self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
+        self.transient = self.bits(flow.plan.transient)
+
+    def bits(self, paths: Iterable[str]) -> int:
+        """The bits of some slots; a resource has none."""
+        bits = 0
+        for path in paths:
+            bits |= self._bits.get(path, 0)
+        return bits
+
+    def named(self, bits: int) -> list[str]:
+        """The paths of slots."""
+        return [path for path, bit in self._bits.items() if bits & bit]
+
+    def set_up_with(self, scope: Scope) -> tuple[int, int]:
+        """What the nodes of a graph are set up with: without a default, and in all."""
+        reads = [pair for planned in self.flow.plan.nodes_in(scope) for pair in planned.setup_reads]
+        return self._bits_of(reads)
+
+    def _bits_of(self, reads: Iterable[tuple[Read, Target]]) -> tuple[int, int]:
+        needs = everything = 0
+        for read, target in reads:
+            bits = self.bits(slots_of([target]))
+            everything |= bits
+            needs |= bits if read.required else 0
+        return needs, everything
+
+    def _uses(self, point: Point) -> Uses:
+        planned = point.planned
+        if point.opens is not None:
+            inside = point.opens
+            forgets = self.bits(f"{inside.path}{name}" for name in inside.written)
+            needs, reads = self.set_up_with(inside)
+            return Uses(needs, reads, 0, forgets)
+        if planned is None or not point.acts:
+            return Uses()
+        if point.is_unknown:
+            everything = (1 << len(self._bits)) - 1
+            return Uses(0, everything, everything)
+        writes = self.bits(planned.writes)
+        if planned.body is not None:
+            outputs = self.bits(f"{planned.path}/{name}" for name in planned.body.graph.outputs)
+            return Uses(outputs, outputs, writes)
+        needs, reads = self._bits_of(planned.reads)
+        extra = self.bits(slots_of(self._extra_reads.get(planned.path, ())))
+        return Uses(needs | extra, reads | extra, writes)
+
+    def _guards(self, point: Point, arrows: Iterable[Arrow]) -> int:
+        guards = [arrow.guard for arrow in arrows if arrow.guard is not None]
+        return self.bits(path for guard in guards for path in point.scope.slots_in(guard))
+
+    def guards_asked(self, point: Point) -> int:
+        """As `guards`, with those of the edges that no run takes, which are asked all the same."""
+        return self.guards[point] | self._guards(point, point.closed)
+
+
+@dataclass(frozen=True)
+class Alive:
+    """The slots that are alive at each point: before it, and once it has done what it does."""
+
+    before: Mapping[Point, int]
+    after: Mapping[Point, int]
+
+
+def alive(slots: Slots) -> Alive:
+    """The slots that a run reads later."""
+    reads = {point: slots.uses[point].reads for point in slots.flow.points}
+    return _solved(slots, reads, slots.guards, closed=False)
+
+
+def alive_for_a_resume(slots: Slots, *, optional: bool = True) -> Alive:
+    """The slots that a resume reads later, from wherever it begins.
+
+    It sets the nodes of the body that it is in up again, and those of the bodies around. At the end of a run it asks
+    the guards of the last node again, whose answer may be another one now, as when the ending was raised: so ways that
+    no run takes count.
+
+    Arguments:
+        optional: False leaves out what is read with a default. Default: it counts too.
+    """
+    plan = slots.flow.plan
+    set_up = {path: slots.set_up_with(scope)[1 if optional else 0] for path, scope in plan.scopes.items()}
+    reads = {}
+    for point in slots.flow.points:
+        use = slots.uses[point]
+        reads[point] = use.reads if optional else use.needs
+        for scope in plan.around(point.scope):
+            reads[point] |= set_up[scope.path]
+    guards = {point: slots.guards_asked(point) for point in slots.flow.points}
+    return _solved(slots, reads, guards, closed=True)
+
+
+def _solved(slots: Slots, reads: Mapping[Point, int], guards: Mapping[Point, int], *, closed: bool) -> Alive:
+    points = slots.flow.points
+    after = dict(guards)
+    before: dict[Point, int] = {}
+    into: dict[Point, list[Point]] = {point: [] for point in points}
+    for point in points:
+        for arrow in (*point.arrows, *point.closed) if closed else point.arrows:
+            into[arrow.target].append(point)
+
+    def into_point(point: Point) -> int:
+        use = slots.uses[point]
+        return reads[point] | (after[point] & ~use.writes & ~use.forgets)
+
+    for point in points:
+        before[point] = into_point(point)
+    waiting = deque(points)
+    while waiting:
+        point = waiting.popleft()
+        for earlier in into[point]:
+            after[earlier] |= before[point]
+            if (bits := into_point(earlier)) != before[earlier]:
+                before[earlier] = bits
+                waiting.append(earlier)
+    return Alive(before, after)
