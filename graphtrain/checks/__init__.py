@@ -28,19 +28,19 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]
     What follows from paths, G3xx and on, is asked of graphs whose names and guards are sound.
 
     Arguments:
-        all_kinds_known: True if no script is to declare further kinds, so that one which is not known is an error.
-            Default: False, it is said that it is not checked, and nothing that depends on it is judged.
+        all_kinds_known: True if no script is to declare further kinds, so that a kind that is not known is an error.
+            Default: False, it is reported as not checked, and nothing that depends on it is judged.
     """
     scopes = list(Scope(graph).with_inner())
-    found = [
-        (scope, one)
+    problems = [
+        (scope, problem)
         for scope in scopes
-        for one in (*check_structure(scope, all_kinds_known=all_kinds_known), *check_guards(scope))
+        for problem in (*check_structure(scope, all_kinds_known=all_kinds_known), *check_guards(scope))
     ]
-    if not any(one.severity == "error" for _, one in found):
+    if not any(problem.severity == "error" for _, problem in problems):
         by_path = {scope.path: scope for scope in scopes}
-        found += [(by_path[path], one) for path, one in _along_paths(scopes[0])]
-    return [one for scope, one in found if not _is_allowed(one, {*graph.allow, *scope.graph.allow})]
+        problems += [(by_path[path], problem) for path, problem in _along_paths(scopes[0])]
+    return [problem for scope, problem in problems if not _is_allowed(problem, {*graph.allow, *scope.graph.allow})]
 
 
 def _along_paths(scope: Scope) -> Iterator[tuple[str, Problem]]:
@@ -49,12 +49,12 @@ def _along_paths(scope: Scope) -> Iterator[tuple[str, Problem]]:
     slots = Slots(flow)
     before = written_before(slots)
     gradients = Gradients(flow)
-    found = [*check_data_flow(slots, before), *gradients.problems(), *check_loops(flow, gradients)]
+    problems = [*check_data_flow(slots, before), *gradients.problems(), *check_loops(flow, gradients)]
     if not scope.has_unknown:
-        found += check_saving(slots, before)
-    for one in found:
-        path, slash, _ = one.where.split(" ")[-1].rpartition("/")
-        yield path + slash, one
+        problems += check_saving(slots, before)
+    for problem in problems:
+        path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
+        yield path + slash, problem
 
 
 def _is_allowed(problem: Problem, codes: set[str]) -> bool:

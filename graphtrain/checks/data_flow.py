@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Flow, Point, told
+from graphtrain.plan.flow import Flow, Point, names_on
 from graphtrain.plan.names import Scope, slots_of
 from graphtrain.plan.slots import Slots, alive
 
@@ -83,11 +83,11 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
 
     def note(point: Point, verb: str, needed: int, always: int, sometimes: int) -> None:
         if needed:
-            one = readings.setdefault((point.path, verb), _Reading(point, verb))
-            if needed & ~always and not one.missed:
-                one.point = point
-            one.missed |= needed & ~always
-            one.met |= needed & sometimes
+            reading = readings.setdefault((point.path, verb), _Reading(point, verb))
+            if needed & ~always and not reading.missed:
+                reading.point = point
+            reading.missed |= needed & ~always
+            reading.met |= needed & sometimes
 
     for point in slots.flow.points:
         if point not in before.always or point.node is None:
@@ -99,11 +99,11 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
         note(point, verb, use.needs, before.always[point], before.sometimes[point])
         surely, maybe = before.always[point] | use.writes | use.needs, before.sometimes[point] | use.writes
         note(point, "guard", slots.guards[point], surely, maybe)
-    for one in readings.values():
-        for never, bits in ((True, one.missed & ~one.met), (False, one.missed & one.met)):
+    for reading in readings.values():
+        for never, bits in ((True, reading.missed & ~reading.met), (False, reading.missed & reading.met)):
             if bits:
                 missed.update(slots.named(bits) if never else ())
-                yield _missed(slots, one, bits, never=never)
+                yield _missed(slots, reading, bits, never=never)
 
 
 def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Problem:
@@ -111,8 +111,10 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
     assert point.node is not None
     names = slots.named(bits)
     shown = _listed(names)
-    writers = [one.path for one in slots.flow.points if slots.uses[one].writes & bits and not one.is_unknown]
-    found = _listed(list(dict.fromkeys(writers)))
+    writers = [
+        writer.path for writer in slots.flow.points if slots.uses[writer].writes & bits and not writer.is_unknown
+    ]
+    writing = _listed(list(dict.fromkeys(writers)))
     reads = (
         f"a guard on an edge leaving `{point.path}` reads"
         if reading.verb == "guard"
@@ -120,12 +122,14 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
     )
     written = "is" if len(names) == 1 else "are"
     it = "it" if len(names) == 1 else "them"
-    told_never = (
-        f"{reads} {shown}, which {written} never written before: {found} would write {it}, and no path leads from "
+    never_written = (
+        f"{reads} {shown}, which {written} never written before: {writing} would write {it}, and no path leads from "
         "there to here"
     )
-    told_sometimes = f"{reads} {shown}, which {written} not written on every path that leads there, only by {found}"
-    hint = f"lead the path through {found} first"
+    sometimes_written = (
+        f"{reads} {shown}, which {written} not written on every path that leads there, only by {writing}"
+    )
+    hint = f"lead the path through {writing} first"
     if reading.verb == "reads":
         hint += ", or give the read a default (`= None`) where it may be absent"
     elif reading.verb == "guard":
@@ -134,7 +138,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
         "G303" if never else "G304",
         point.node.place,
         f"nodes.{point.node.name}" if reading.verb != "guard" else f"edges.{point.node.name}",
-        told_never if never else told_sometimes,
+        never_written if never else sometimes_written,
         hint,
         severity="error" if never else "warning",
         path=_path_without(slots, point, names[0], inside=reading.verb == "guard"),
@@ -167,7 +171,7 @@ def _path_without(slots: Slots, goal: Point, name: str, *, inside: bool) -> tupl
             while step is not None:
                 path.append(step[0])
                 step = came_from[step]
-            return told(reversed(path))
+            return names_on(reversed(path))
         settled = use.writes | use.needs | slots.guards[point]
         after = (written and not use.forgets & bit) or bool(settled & bit)
         for arrow in point.arrows:
@@ -201,9 +205,9 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
             bits = slots.bits(names)
             readers = sorted(
                 {
-                    one.path
-                    for one in flow.points
-                    if slots.uses[one].reads & bits and not one.is_unknown and one is not point
+                    reader.path
+                    for reader in flow.points
+                    if slots.uses[reader].reads & bits and not reader.is_unknown and reader is not point
                 }
             )
             shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"

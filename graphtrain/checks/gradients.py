@@ -17,7 +17,7 @@ from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Both, Comparison, Constant, Either, Expression, FieldOf, Not, walk
 from graphtrain.kind.parameter import Above
-from graphtrain.plan.flow import Arrow, Flow, Point, told
+from graphtrain.plan.flow import Arrow, Flow, Point, names_on
 from graphtrain.plan.names import Scope
 
 State = Literal["clean", "fresh", "clipped", "used"]
@@ -177,13 +177,12 @@ class Gradients:
                 yield _problem(
                     point,
                     "G410",
-                    f"`{point.path}` {does} of `optimizer` because nobody told it otherwise, and there are several "
-                    f"optimizers: {several}",
+                    f"`{point.path}` {does} of `optimizer` by default, and there are several optimizers: {several}",
                     f'name the one it is for: reads = {{ optimizer = "{bound}" }}, or "optimizer" for that one',
                 )
             return
         for name in self.optimizers:
-            effects = [(point, effect) for point, found in self.acting(name) for effect in found]
+            effects = [(point, effect) for point, effects in self.acting(name) for effect in effects]
             used = {effect for _, effect in effects}
             if "backward" in used and not used & {"step", "use"} and not self.flow.scope.has_unknown:
                 point = next(point for point, effect in effects if effect == "backward")
@@ -252,20 +251,22 @@ class _Automaton:
         return len(self._entered_late) == late
 
     def problems(self) -> Iterator[Problem]:
-        found: dict[tuple[str, str], tuple[Fault, Point, State]] = {}
+        faults_at: dict[tuple[str, str], tuple[Fault, Point, State]] = {}
         for point, state in self.came_from:
             if point.is_unknown:
                 continue
             after, faults = self._acted(point, state)
-            if after in ("fresh", "clipped") and any(one.target is self._flow.end for one in self._open(point, after)):
+            if after in ("fresh", "clipped") and any(
+                arrow.target is self._flow.end for arrow in self._open(point, after)
+            ):
                 faults.append(_OPEN)
             for fault in faults:
-                found.setdefault((fault.code, point.path), (fault, point, state))
+                faults_at.setdefault((fault.code, point.path), (fault, point, state))
         # Gradients that are never cleared are met again by everything that comes: that is said once.
-        kept = {self._after_step(point, state) for fault, point, state in found.values() if fault.code == "G405"}
-        for fault, point, state in found.values():
+        kept = {self._after_step(point, state) for fault, point, state in faults_at.values() if fault.code == "G405"}
+        for fault, point, state in faults_at.values():
             if fault.code not in ("G403", "G406") or self._after_step(point, state) not in kept:
-                yield self._told(fault, point, state)
+                yield self._reported(fault, point, state)
 
     def _way(self, point: Point, state: State) -> list[Point]:
         """A shortest path to a point in a state."""
@@ -296,7 +297,7 @@ class _Automaton:
         """The arrows that can be taken in a state."""
         count = 0  # what failed before an arrow is the beginning of what failed before the next
         for arrow in point.arrows:
-            if not all(False in self._outcomes(point.scope, one, state) for one in arrow.failed[count:]):
+            if not all(False in self._outcomes(point.scope, guard, state) for guard in arrow.failed[count:]):
                 return
             count = len(arrow.failed)
             if arrow.guard is None or True in self._outcomes(point.scope, arrow.guard, state):
@@ -305,8 +306,8 @@ class _Automaton:
     def _outcomes(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
         """What a guard may answer in a state."""
 
-        def interval(one: Expression) -> Interval:
-            match one:
+        def interval(part: Expression) -> Interval:
+            match part:
                 case FieldOf(node, field) if (scope.path, node, field) in self._counters:
                     if state != "clean":
                         return (0, math.inf) if scope.path in self._entered_late else (1, math.inf)
@@ -319,12 +320,12 @@ class _Automaton:
 
         return outcomes(guard, interval)
 
-    def _told(self, fault: Fault, point: Point, state: State) -> Problem:
+    def _reported(self, fault: Fault, point: Point, state: State) -> Problem:
         clears = any("zero_grad" in effects for effects in self._effects.values())
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
             fault = _NEVER_CLEARED
         message = fault.message.format(node=point.path, optimizer=f"`{self._optimizer}`")
-        witness = told(self._way(point, state)) + ((END,) if fault is _OPEN else ())
+        witness = names_on(self._way(point, state)) + ((END,) if fault is _OPEN else ())
         return _problem(point, fault.code, message, fault.hint, path=witness)
 
 
@@ -332,7 +333,7 @@ def counters_of(point: Point) -> tuple[str, ...]:
     """The fields of a node in which the engine counts backward passes."""
     if point.kind is None or not point.acts:
         return ()
-    return tuple(name for name, one in point.kind.fields.items() if one.counts == "backward")
+    return tuple(name for name, declared in point.kind.fields.items() if declared.counts == "backward")
 
 
 def _sure_counters(
@@ -359,7 +360,7 @@ def _declared(scope: Scope, node: str, field: str) -> Interval:
     annotation = kind.parameters[field].annotation if kind is not None and field in kind.parameters else None
     if get_origin(annotation) is Annotated:
         plain, *bounds = get_args(annotation)
-        least = max((one.bound for one in bounds if isinstance(one, Above)), default=-math.inf)
+        least = max((bound.bound for bound in bounds if isinstance(bound, Above)), default=-math.inf)
         return (math.floor(least) + 1 if plain is int and math.isfinite(least) else least), math.inf
     return -math.inf, math.inf
 
@@ -368,26 +369,28 @@ def outcomes(expression: Expression, interval: Callable[[Expression], Interval])
     """What a guard may answer if all that is known of its parts is between which numbers they lie.
 
     >>> from graphtrain.guards.syntax import parse
-    >>> outcomes(parse("a.b > 0 and c.d > 0"), lambda one: (0, 0) if one == parse("a.b") else (0, 9))
+    >>> outcomes(parse("a.b > 0 and c.d > 0"), lambda part: (0, 0) if part == parse("a.b") else (0, 9))
     frozenset({False})
     """
     match expression:
         case Constant(bool() as value):
             return frozenset({value})
         case Not(operand):
-            return frozenset(not one for one in outcomes(operand, interval))
+            return frozenset(not answer for answer in outcomes(operand, interval))
         case Both(operands) | Either(operands):
             ends = isinstance(expression, Either)  # the answer that one part alone decides
-            parts = [outcomes(one, interval) for one in operands]
+            parts = [outcomes(operand, interval) for operand in operands]
             return frozenset(
-                [ends] * any(ends in one for one in parts) + [not ends] * all((not ends) in one for one in parts)
+                [ends] * any(ends in part for part in parts) + [not ends] * all((not ends) in part for part in parts)
             )
         case Comparison(operands, symbols):
             pairs = [
                 _compared(symbol, interval(left), interval(right))
                 for symbol, left, right in zip(symbols, operands, operands[1:], strict=False)
             ]
-            return frozenset([False] * any(False in one for one in pairs) + [True] * all(True in one for one in pairs))
+            return frozenset(
+                [False] * any(False in pair for pair in pairs) + [True] * all(True in pair for pair in pairs)
+            )
     return frozenset({True, False})
 
 
@@ -396,7 +399,7 @@ def _compared(symbol: str, left: Interval, right: Interval) -> set[bool]:
         case ">" | ">=":
             return _compared({">": "<", ">=": "<="}[symbol], right, left)
         case "!=":
-            return {not one for one in _compared("==", left, right)}
+            return {not answer for answer in _compared("==", left, right)}
         case "==":
             apart = left[1] < right[0] or right[1] < left[0]
             same = left == right and left[0] == left[1]
@@ -418,7 +421,7 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         kind = point.scope.kinds.get(owner)
         if kind is None:
             continue
-        counters = {FieldOf(owner, name) for name, one in kind.fields.items() if one.counts == "backward"}
+        counters = {FieldOf(owner, name) for name, declared in kind.fields.items() if declared.counts == "backward"}
         path = _unasked(point, set(optimizers), {FieldOf(owner, size), *counters}) if counters else []
         if not path:
             continue
@@ -433,7 +436,7 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
             "so many gradients are there",
             f"lead the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
             f"take `window` out of the reads of `{point.path}`",
-            path=told(path),
+            path=names_on(path),
             severity="warning" if value == 1 else "error",
         )
 
@@ -463,7 +466,7 @@ def _unasked(start: Point, optimizers: set[str], fields: set[FieldOf]) -> list[P
 
 def _asks(point: Point, home: Scope, fields: set[FieldOf]) -> bool:
     return point.scope.path == home.path and any(
-        arrow.guard is not None and fields <= {one for one in walk(arrow.guard) if isinstance(one, FieldOf)}
+        arrow.guard is not None and fields <= {part for part in walk(arrow.guard) if isinstance(part, FieldOf)}
         for arrow in point.arrows
     )
 

@@ -37,7 +37,7 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             yield _problem(scope, "G201", name, str(error))
     used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
     expanded: dict[str, Expression] = {}
-    circles: set[frozenset[str]] = set()  # each is told once, at its first guard
+    circles: set[frozenset[str]] = set()  # each is reported once, at its first guard
     too_large: set[str] = set()  # and of guards that name each other, the first that is too large
     for name, expression in guards.items():
         problems = list(_guard(scope, name, expression, guards))
@@ -50,7 +50,7 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             yield from problems
             continue
         except GuardSyntaxError as error:
-            if not too_large.intersection(one.name for one in walk(expression) if isinstance(one, Name)):
+            if not too_large.intersection(part.name for part in walk(expression) if isinstance(part, Name)):
                 yield _problem(scope, "G201", name, str(error))
             too_large.add(name)
             yield from problems
@@ -60,7 +60,7 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             problems.append(_problem(scope, "G205", name, f"is always {str(constant).lower()}, whatever happens", hint))
         yield from problems
         expanded[name] = whole
-    named = {one.name for each in guards.values() for one in walk(each) if isinstance(one, Name)}
+    named = {part.name for guard in guards.values() for part in walk(guard) if isinstance(part, Name)}
     for name in guards:
         if name not in used and name not in named:
             yield _problem(scope, "G209", name, "no edge and no other guard names it", severity="warning")
@@ -72,47 +72,51 @@ def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Ex
         message = f"a slot is called `{name}` too, so the name means two things"
         yield _problem(scope, "G208", name, message, "rename the guard")
     sound = True
-    for one in walk(expression):
-        for problem in _name(scope, name, one, guards):
+    for part in walk(expression):
+        for problem in _name(scope, name, part, guards):
             sound = False
             yield problem
     if sound:
         try:
-            found = _type(scope, expression, frozenset(guards))
+            value_type = _type(scope, expression, frozenset(guards))
         except _ValueTypeError as problem:
             yield _problem(scope, "G204", name, str(problem), problem.hint)
         else:
-            if found not in ("boolean", "unknown"):
-                message = f"a guard is true or false; this is a {found}"
+            if value_type not in ("boolean", "unknown"):
+                message = f"a guard is true or false; this is a {value_type}"
                 yield _problem(scope, "G204", name, message, "compare it with something, as in `> 0`")
 
 
-def _name(scope: Scope, guard: str, one: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:
+def _name(scope: Scope, guard: str, part: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:
     nodes = scope.graph.nodes
     if (
-        isinstance(one, Name)
-        and one.name not in scope.graph.guards
-        and one.name not in scope.slots
-        and (one.name in nodes or not _may_be_a_slot(scope))
+        isinstance(part, Name)
+        and part.name not in scope.graph.guards
+        and part.name not in scope.slots
+        and (part.name in nodes or not _may_be_a_slot(scope))
     ):
-        hint = suggestion(one.name, [*scope.graph.guards, *scope.slots])
-        if one.name in nodes:
-            hint = f"`{one.name}` is a node; read one of its fields: {', '.join(scope.fields(one.name))}"
-        yield _problem(scope, "G202", guard, f"unknown name `{one.name}`", hint)
-    if not isinstance(one, FieldOf):
+        hint = suggestion(part.name, [*scope.graph.guards, *scope.slots])
+        if part.name in nodes:
+            hint = f"`{part.name}` is a node; read one of its fields: {', '.join(scope.fields(part.name))}"
+        yield _problem(scope, "G202", guard, f"unknown name `{part.name}`", hint)
+    if not isinstance(part, FieldOf):
         return
-    if one.node not in nodes:
+    if part.node not in nodes:
         yield _problem(
-            scope, "G202", guard, f"unknown node `{one.node}` in `{one.node}.{one.field}`", suggestion(one.node, nodes)
+            scope,
+            "G202",
+            guard,
+            f"unknown node `{part.node}` in `{part.node}.{part.field}`",
+            suggestion(part.node, nodes),
         )
         return
-    found = scope.field_type(one.node, one.field)
-    if found is None:
-        hint = suggestion(one.field, scope.fields(one.node))
-        yield _problem(scope, "G203", guard, f"`{one.node}` has no field `{one.field}`", hint)
-    elif found in ("trigger", "other"):
-        hint = f"read `{one.node}.due`" if found == "trigger" else suggestion("", scope.fields(one.node))
-        yield _problem(scope, "G204", guard, f"`{one.node}.{one.field}` is no number, text or truth value", hint)
+    value_type = scope.field_type(part.node, part.field)
+    if value_type is None:
+        hint = suggestion(part.field, scope.fields(part.node))
+        yield _problem(scope, "G203", guard, f"`{part.node}` has no field `{part.field}`", hint)
+    elif value_type in ("trigger", "other"):
+        hint = f"read `{part.node}.due`" if value_type == "trigger" else suggestion("", scope.fields(part.node))
+        yield _problem(scope, "G204", guard, f"`{part.node}.{part.field}` is no number, text or truth value", hint)
 
 
 def _may_be_a_slot(scope: Scope) -> bool:
@@ -143,8 +147,8 @@ def _type(scope: Scope, expression: Expression, guards: frozenset[str]) -> Value
             _expect(scope, operand, "boolean", "not", guards)
             return "boolean"
         case Both(operands) | Either(operands):
-            for one in operands:
-                _expect(scope, one, "boolean", "and" if isinstance(expression, Both) else "or", guards)
+            for operand in operands:
+                _expect(scope, operand, "boolean", "and" if isinstance(expression, Both) else "or", guards)
             return "boolean"
         case Negative(operand):
             _expect(scope, operand, "number", "-", guards)
@@ -159,14 +163,14 @@ def _type(scope: Scope, expression: Expression, guards: frozenset[str]) -> Value
 
 
 def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, guards: frozenset[str]) -> None:
-    found = _type(scope, operand, guards)
-    if found not in (wanted, "unknown"):
-        hint = "compare the number, as in `> 0`" if (wanted, found) == ("boolean", "number") else ""
-        raise _ValueTypeError(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {found}", hint)
+    value_type = _type(scope, operand, guards)
+    if value_type not in (wanted, "unknown"):
+        hint = "compare the number, as in `> 0`" if (wanted, value_type) == ("boolean", "number") else ""
+        raise _ValueTypeError(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {value_type}", hint)
 
 
 def _compare(scope: Scope, operands: tuple[Expression, ...], symbols: tuple[str, ...], guards: frozenset[str]) -> None:
-    types = [_type(scope, one, guards) for one in operands]
+    types = [_type(scope, operand, guards) for operand in operands]
     for symbol, left, right, first, second in zip(symbols, types, types[1:], operands, operands[1:], strict=False):
         if "unknown" not in (left, right) and left != right:
             raise _ValueTypeError(
@@ -208,7 +212,7 @@ def spell(expression: Expression) -> str:
         case Arithmetic(symbol, left, right):
             return f"({spell(left)} {symbol} {spell(right)})"
         case Comparison(operands, symbols):
-            rest = "".join(f" {symbol} {spell(one)}" for symbol, one in zip(symbols, operands[1:], strict=True))
+            rest = "".join(f" {symbol} {spell(operand)}" for symbol, operand in zip(symbols, operands[1:], strict=True))
             return spell(operands[0]) + rest
 
 
@@ -216,5 +220,5 @@ def _problem(scope: Scope, code: str, name: str, message: str, hint: str = "", *
     place = scope.graph.places.get(f"guards.{name}")
     text = scope.graph.guards[name]
     shown = text if len(text) <= 120 else text[:117] + "..."
-    said = f'guard `{name}`: {message}\n    {name} = "{shown}"'
-    return scope.problem(code, place, f"guards.{name}", said, hint, severity=severity)  # type: ignore[arg-type]
+    text = f'guard `{name}`: {message}\n    {name} = "{shown}"'
+    return scope.problem(code, place, f"guards.{name}", text, hint, severity=severity)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from graphtrain.checks.gradients import Gradients, counters_of, effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
 from graphtrain.plan.facts import clock_owners
-from graphtrain.plan.flow import Arrow, Flow, Point, told
+from graphtrain.plan.flow import Arrow, Flow, Point, names_on
 
 if TYPE_CHECKING:
     import networkx
@@ -52,7 +52,7 @@ class _Loops:
             changing |= {point for point in part if point.is_unknown}
             rest = _parts(self._network(point for point in part if point not in changing))
             counted = {name for guard in guards for name in self._counted(guard)}
-            endless = [circle for one in rest for circle in self._without_counting(one, counted)]
+            endless = [circle for inner in rest for circle in self._without_counting(inner, counted)]
             for circle in endless:
                 yield self._endless(circle)
             if not endless:
@@ -78,7 +78,7 @@ class _Loops:
 
     def _endless(self, part: list[Point]) -> Problem:
         circle = _circle(self._network(part))
-        names = told(circle)
+        names = names_on(circle)
         node = circle[0].node
         assert node is not None
         around = f"stay at {_shown(names[:1])}" if len(names) == 1 else f"go round {_shown(names[:-1])}"
@@ -113,33 +113,33 @@ class _Loops:
             "G502",
             node.place,
             f"edges.{node.name}",
-            f"the loop of {_shown(told(part))} can be left only at `{point.path}`, as {_shown(arrow.asks)} decides, "
-            "and nothing in the loop changes what that reads",
+            f"the loop of {_shown(names_on(part))} can be left only at `{point.path}`, as {_shown(arrow.asks)} "
+            "decides, and nothing in the loop changes what that reads",
             "let the guard read progress of a node of the loop, such as `runs`",
-            path=told(_circle(self._network(part))),
+            path=names_on(_circle(self._network(part))),
         )
 
     def _may_open(self, arrow: Arrow, part: set[Point]) -> bool:
         """True if a way out that is closed may be open another time round."""
         if arrow.guard is not None:
             return self._changes(arrow.guard, part)
-        return not arrow.failed or any(self._changes(one, part) for one in arrow.failed)
+        return not arrow.failed or any(self._changes(guard, part) for guard in arrow.failed)
 
     # ---- what changes what
 
     def _changers(self, guard: Expression) -> set[Point]:
         """The points whose visits may change what a guard reads."""
-        found: set[Point] = set()
-        for one in walk(guard):
-            if isinstance(one, FieldOf):
-                found |= self._of_field(one.node, one.field)
-            elif isinstance(one, Name):
-                found |= {
+        points: set[Point] = set()
+        for read in walk(guard):
+            if isinstance(read, FieldOf):
+                points |= self._of_field(read.node, read.field)
+            elif isinstance(read, Name):
+                points |= {
                     self._acting[name]
                     for name, node in self._scope.graph.nodes.items()
-                    if one.name in self._scope.written_by(node) and name in self._acting
+                    if read.name in self._scope.written_by(node) and name in self._acting
                 }
-        return found
+        return points
 
     def _of_field(self, name: str, field: str) -> set[Point]:
         point = self._acting[name]
@@ -163,14 +163,14 @@ class _Loops:
 
     def _counted(self, guard: Expression) -> set[str]:
         """The optimizers whose backward passes a guard counts."""
-        found: set[str] = set()
-        for one in walk(guard):
-            if isinstance(one, FieldOf):
-                point = self._acting[one.node]
-                if one.field in counters_of(point):
+        optimizers: set[str] = set()
+        for read in walk(guard):
+            if isinstance(read, FieldOf):
+                point = self._acting[read.node]
+                if read.field in counters_of(point):
                     assert point.planned is not None
-                    found.update(point.planned.optimizers)
-        return found
+                    optimizers.update(point.planned.optimizers)
+        return optimizers
 
     def _without_counting(self, part: list[Point], counted: set[str]) -> list[list[Point]]:
         """The parts that remain of one when the points are deleted that let a count grow, or end it."""
@@ -180,18 +180,20 @@ class _Loops:
         kept = [point for point in part if not adding[point] - cleared and not clearing[point] - added]
         if len(kept) == len(part):
             return [part]
-        return [one for less in _parts(self._network(kept)) for one in self._without_counting(less, counted)]
+        return [inner for less in _parts(self._network(kept)) for inner in self._without_counting(less, counted)]
 
     def _doing(self, effect: str, point: Point) -> set[str]:
         """The optimizers to which a visit, or one inside its body, does something that counts."""
         assert point.node is not None
         prefix = f"{point.path}/"
-        found: set[str] = set()
+        optimizers: set[str] = set()
         for acting, names in self._gradients.targets.items() if point.acts else ():
             inside = point.node.body is not None and acting.path.startswith(prefix)
             if (acting is point or inside) and effect in effects_of(acting):
-                found |= {one for one in names if effect == "backward" or not self._gradients.is_without(acting, one)}
-        return found
+                optimizers |= {
+                    name for name in names if effect == "backward" or not self._gradients.is_without(acting, name)
+                }
+        return optimizers
 
     def _changes(self, guard: Expression, part: set[Point]) -> bool:
         """True if a visit in a part may change what a guard reads."""
@@ -208,12 +210,12 @@ def _parts(network: networkx.DiGraph) -> list[list[Point]]:
     import networkx
 
     order = {point: number for number, point in enumerate(network)}
-    found = [
+    parts = [
         sorted(part, key=order.__getitem__)
         for part in networkx.strongly_connected_components(network)
         if len(part) > 1 or any(network.has_edge(point, point) for point in part)
     ]
-    return sorted(found, key=lambda part: order[part[0]])
+    return sorted(parts, key=lambda part: order[part[0]])
 
 
 def _circle(network: networkx.DiGraph) -> list[Point]:
@@ -222,7 +224,7 @@ def _circle(network: networkx.DiGraph) -> list[Point]:
 
     first = next(iter(network))
     ways = networkx.single_target_shortest_path(network, first)
-    back = min((ways[one] for one in network.successors(first)), key=len)
+    back = min((ways[after] for after in network.successors(first)), key=len)
     return [first, *back]
 
 

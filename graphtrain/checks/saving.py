@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from graphtrain.checks.data_flow import Before
 from graphtrain.checks.gradients import effects_of
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Arrow, Flow, Point, told
+from graphtrain.plan.flow import Arrow, Flow, Point, names_on
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.slots import Slots
 
@@ -56,7 +56,7 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[Point]) -
                 f"the run can train round and round without a moment at which it can be saved: {_listed(names)} cannot "
                 "be saved and is always still needed",
                 "let it be read before the way round ends, or save it as progress of its node",
-                path=told(circle),
+                path=names_on(circle),
             )
 
 
@@ -78,7 +78,7 @@ def _late(point: Point, points: SavePoints) -> Iterator[Problem]:
                 "later, where it can be",
                 "ask for checkpoints where it was read already",
                 severity="warning",
-                path=told([point, arrow.target]),
+                path=names_on([point, arrow.target]),
             )
             return
 

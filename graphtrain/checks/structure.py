@@ -84,7 +84,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     kind = scope.kinds[node.name]
     thing = f"nodes.{node.name}"
     if node.name in RESERVED:
-        return  # G114 has said it
+        return  # reported as G114
     if kind is None:
         if all_kinds_known or _misspelt(node.use):
             hint = suggestion(node.use, known_kinds())
@@ -127,18 +127,18 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
 
 def _misspelt(name: str) -> bool:
     """True for a slip of the fingers; a name that is merely alike may be one that a script declares."""
-    found = nearest(name, known_kinds())
-    return found is not None and _distance(name.casefold(), found) <= max(1, len(name) // 4)
+    known = nearest(name, known_kinds())
+    return known is not None and _distance(name.casefold(), known) <= max(1, len(name) // 4)
 
 
-def _distance(one: str, other: str) -> int:
+def _distance(name: str, other: str) -> int:
     """How many characters must be put in, left out, changed or swapped with the next to make one name the other."""
     rows = [list(range(len(other) + 1))]
-    for i, first in enumerate(one, start=1):
+    for i, first in enumerate(name, start=1):
         row = [i]
         for j, second in enumerate(other, start=1):
             row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (first != second)))
-            if i > 1 and j > 1 and (first, one[i - 2]) == (other[j - 2], second):
+            if i > 1 and j > 1 and (first, name[i - 2]) == (other[j - 2], second):
                 row[-1] = min(row[-1], rows[-2][j - 2] + 1)
         rows.append(row)
     return rows[-1][-1]
@@ -177,11 +177,11 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
             yield scope.problem(
                 "G115", node.place, f"nodes.{node.name}.reads.{slot}", message, "name a slot, or leave it out"
             )
-        for one in (target,) if isinstance(target, str) else target:
-            owner, dot, field = one.partition(".")
+        for name in (target,) if isinstance(target, str) else target:
+            owner, dot, field = name.partition(".")
             if not dot:
-                if not one.isidentifier():
-                    message = f"`{one}` is no name for a slot"
+                if not name.isidentifier():
+                    message = f"`{name}` is no name for a slot"
                     yield scope.problem("G115", node.place, f"nodes.{node.name}.reads.{slot}", message)
             else:
                 yield from _field(scope, node, f"nodes.{node.name}.reads.{slot}", owner, field)
@@ -205,7 +205,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
         yield scope.problem("G101", place, thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
         return
     if source in RESERVED:
-        return  # G114 has said it
+        return  # reported as G114
     if not leaving:
         message = f"`{source}` has no edge: the run could not go on from it"
         yield scope.problem(
@@ -225,8 +225,8 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
             yield scope.problem("G105", where, thing, f"unknown guard `{edge.when}`", hint)
         if (edge.target, edge.when) in seen:
             yield scope.problem("G111", where, thing, f'the edge "{edge}" stands twice')
-        elif edge.when is None and any(one != edge for one in leaving[number + 1 :]):
-            after = ", ".join(f'"{one}"' for one in leaving[number + 1 :])
+        elif edge.when is None and any(later != edge for later in leaving[number + 1 :]):
+            after = ", ".join(f'"{later}"' for later in leaving[number + 1 :])
             message = f'"{edge}" has no guard, so what follows it is never taken: {after}'
             yield scope.problem("G110", where, thing, message, "move it to the end, or give it a guard")
         seen.add((edge.target, edge.when))
@@ -268,12 +268,12 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
     network = networkx.DiGraph()
     network.add_nodes_from([*graph.nodes, END])
     targets = {source: [edge.target for edge in graph.edges.get(source, ())] for source in graph.nodes}
-    for source, there in targets.items():
+    for source, following in targets.items():
         # Where an edge is missing (G113) or leads nowhere (G101), nobody knows yet what could not be reached from it.
-        network.add_edges_from((source, target if target in network else END) for target in there or [END])
+        network.add_edges_from((source, target if target in network else END) for target in following or [END])
     reached = networkx.descendants(network, graph.start) | {graph.start}
     incomplete = any(
-        not there or set(there) - network.nodes.keys() for name, there in targets.items() if name in reached
+        not following or set(following) - network.nodes.keys() for name, following in targets.items() if name in reached
     )
     ending = networkx.ancestors(network, END)
     for name, node in graph.nodes.items():

@@ -67,14 +67,14 @@ class Facts:
         """Note what the arrows of a point ask; what failed before one is where what failed before the next begins."""
         count = failed = held = 0
         for arrow in point.arrows:
-            for one in arrow.failed[count:]:
-                failed |= self._bit(one, False)
-                held |= self._bit(one, True)
+            for guard in arrow.failed[count:]:
+                failed |= self._bit(guard, False)
+                held |= self._bit(guard, True)
             count = len(arrow.failed)
             answers[arrow], self._against[arrow] = failed, held
             if arrow.guard is not None:
-                for one in (arrow.guard, *conjuncts(arrow.guard)):
-                    answers[arrow] |= self._bit(one, True)
+                for part in (arrow.guard, *conjuncts(arrow.guard)):
+                    answers[arrow] |= self._bit(part, True)
                 self._against[arrow] |= self._bit(arrow.guard, False)
 
     def is_open(self, arrow: Arrow) -> bool:
@@ -89,8 +89,8 @@ class Facts:
 def conjuncts(expression: Expression) -> Iterator[Expression]:
     """The parts of which all must hold."""
     if isinstance(expression, Both):
-        for one in expression.operands:
-            yield from conjuncts(one)
+        for operand in expression.operands:
+            yield from conjuncts(operand)
     else:
         yield expression
 

@@ -154,7 +154,7 @@ class Flow:
                 names.append(way.when)
 
 
-def told(path: Iterable[Point]) -> tuple[str, ...]:
+def names_on(path: Iterable[Point]) -> tuple[str, ...]:
     """A path for a person: every node once where it is visited once."""
     names: list[str] = []
     for point in path:
