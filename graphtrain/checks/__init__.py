@@ -17,8 +17,8 @@ from graphtrain.graph import Graph
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.read_toml import Draft, read_graph
 from graphtrain.plan.flow import Flow
-from graphtrain.plan.names import Scope
 from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import Scope
 from graphtrain.plan.slots import Slots
 
 

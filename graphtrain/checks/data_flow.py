@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Flow, Point, names_on
-from graphtrain.plan.names import Scope, slots_of
+from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.scope import Scope, slots_of
 from graphtrain.plan.slots import Slots, alive
 
 
@@ -23,15 +23,15 @@ class Before:
     What was read on a path counts as written from there on, so that a slot is missed once and not at every reader.
     """
 
-    always: dict[Point, int]
-    sometimes: dict[Point, int]
+    always: dict[FlowPoint, int]
+    sometimes: dict[FlowPoint, int]
 
 
 def written_before(slots: Slots) -> Before:
     """What is written when each point is reached."""
     start = slots.flow.start
-    always: dict[Point, int] = {start: 0}
-    sometimes: dict[Point, int] = {start: 0}
+    always: dict[FlowPoint, int] = {start: 0}
+    sometimes: dict[FlowPoint, int] = {start: 0}
     waiting = deque([start])
     while waiting:
         point = waiting.popleft()
@@ -71,7 +71,7 @@ def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
 class _Reading:
     """The slots that a node, or the guards on its edges, read: missed on some path, and met on some."""
 
-    point: Point
+    point: FlowPoint
     verb: str
     missed: int = 0
     met: int = 0
@@ -81,7 +81,7 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
     """Slots that are read too early; those that are never written before are added to `missed`."""
     readings: dict[tuple[str, str], _Reading] = {}
 
-    def note(point: Point, verb: str, needed: int, always: int, sometimes: int) -> None:
+    def note(point: FlowPoint, verb: str, needed: int, always: int, sometimes: int) -> None:
         if needed:
             reading = readings.setdefault((point.path, verb), _Reading(point, verb))
             if needed & ~always and not reading.missed:
@@ -150,7 +150,7 @@ def _listed(names: list[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _path_without(slots: Slots, goal: Point, name: str, *, inside: bool) -> tuple[str, ...]:
+def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> tuple[str, ...]:
     """A shortest path to a point on which a slot is neither written nor read before.
 
     Arguments:
@@ -159,7 +159,7 @@ def _path_without(slots: Slots, goal: Point, name: str, *, inside: bool) -> tupl
     bit = slots.bits([name])
     start = slots.flow.start
     state = {(start, False)}
-    came_from: dict[tuple[Point, bool], tuple[Point, bool] | None] = {(start, False): None}
+    came_from: dict[tuple[FlowPoint, bool], tuple[FlowPoint, bool] | None] = {(start, False): None}
     waiting = deque([(start, False)])
     while waiting:
         at = waiting.popleft()

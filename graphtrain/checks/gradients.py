@@ -17,8 +17,8 @@ from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Both, Comparison, Constant, Either, Expression, FieldOf, Not, walk
 from graphtrain.kind.parameter import Above
-from graphtrain.plan.flow import Arrow, Flow, Point, names_on
-from graphtrain.plan.names import Scope
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
+from graphtrain.plan.scope import Scope
 
 State = Literal["clean", "fresh", "clipped", "used"]
 ON_GRADIENTS = frozenset({"backward", "clip", "unscale", "use", "step", "zero_grad"})
@@ -133,7 +133,7 @@ _OPEN = Fault(
 )
 
 
-def effects_of(point: Point) -> tuple[str, ...]:
+def effects_of(point: FlowPoint) -> tuple[str, ...]:
     """What a visit does to gradients, in order."""
     if point.kind is None or not point.acts or (point.node is not None and point.node.body is not None):
         return ()
@@ -158,11 +158,11 @@ class Gradients:
         self.optimizers = list(dict.fromkeys(name for _, names in acting for name in names))
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
 
-    def acting(self, optimizer: str) -> list[tuple[Point, tuple[str, ...]]]:
+    def acting(self, optimizer: str) -> list[tuple[FlowPoint, tuple[str, ...]]]:
         """The points that act on the gradients of an optimizer, and what they do."""
         return [(point, effects_of(point)) for point, names in self.targets.items() if optimizer in names]
 
-    def is_without(self, point: Point, optimizer: str) -> bool:
+    def is_without(self, point: FlowPoint, optimizer: str) -> bool:
         """True if an optimizer may have no gradients when a point is reached."""
         return (point, "clean") in self._automata[optimizer].came_from
 
@@ -197,7 +197,7 @@ class Gradients:
         yield from _divided(self)
 
 
-def _is_unbound(point: Point) -> bool:
+def _is_unbound(point: FlowPoint) -> bool:
     """True where nobody said which optimizer a node is for, neither at the node nor at one around it."""
     scope: Scope | None = point.scope
     node = point.node
@@ -226,13 +226,13 @@ class _Automaton:
         }
         # Bodies that are entered while there are gradients: counting begins anew in there, so their 0 says nothing.
         self._entered_late: set[str] = set()
-        self.came_from: dict[tuple[Point, State], tuple[Point, State] | None] = {}
+        self.came_from: dict[tuple[FlowPoint, State], tuple[FlowPoint, State] | None] = {}
         while not self._explore():
             pass
 
     def _explore(self) -> bool:
         """Follow all arrows from the start; False if what was held of a body turned out to be wrong."""
-        start: tuple[Point, State] = (self._flow.start, "clean")
+        start: tuple[FlowPoint, State] = (self._flow.start, "clean")
         self.came_from = {start: None}
         waiting = deque([start])
         late = len(self._entered_late)
@@ -251,7 +251,7 @@ class _Automaton:
         return len(self._entered_late) == late
 
     def problems(self) -> Iterator[Problem]:
-        faults_at: dict[tuple[str, str], tuple[Fault, Point, State]] = {}
+        faults_at: dict[tuple[str, str], tuple[Fault, FlowPoint, State]] = {}
         for point, state in self.came_from:
             if point.is_unknown:
                 continue
@@ -268,16 +268,16 @@ class _Automaton:
             if fault.code not in ("G403", "G406") or self._after_step(point, state) not in kept:
                 yield self._reported(fault, point, state)
 
-    def _way(self, point: Point, state: State) -> list[Point]:
+    def _way(self, point: FlowPoint, state: State) -> list[FlowPoint]:
         """A shortest path to a point in a state."""
-        path: list[Point] = []
-        at: tuple[Point, State] | None = (point, state)
+        path: list[FlowPoint] = []
+        at: tuple[FlowPoint, State] | None = (point, state)
         while at is not None:
             path.append(at[0])
             at = self.came_from[at]
         return path[::-1]
 
-    def _after_step(self, point: Point, state: State) -> Point | None:
+    def _after_step(self, point: FlowPoint, state: State) -> FlowPoint | None:
         """Where the path to a point goes on after the last step on it."""
         path = self._way(point, state)
         for before, after in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
@@ -285,7 +285,7 @@ class _Automaton:
                 return after
         return None
 
-    def _acted(self, point: Point, state: State) -> tuple[State, list[Fault]]:
+    def _acted(self, point: FlowPoint, state: State) -> tuple[State, list[Fault]]:
         faults = []
         for effect in self._effects.get(point, ()):
             state, fault = _RULES[effect, state]
@@ -293,7 +293,7 @@ class _Automaton:
                 faults.append(fault)
         return state, faults
 
-    def _open(self, point: Point, state: State) -> Iterator[Arrow]:
+    def _open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:
         """The arrows that can be taken in a state."""
         count = 0  # what failed before an arrow is the beginning of what failed before the next
         for arrow in point.arrows:
@@ -320,7 +320,7 @@ class _Automaton:
 
         return outcomes(guard, interval)
 
-    def _reported(self, fault: Fault, point: Point, state: State) -> Problem:
+    def _reported(self, fault: Fault, point: FlowPoint, state: State) -> Problem:
         clears = any("zero_grad" in effects for effects in self._effects.values())
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
             fault = _NEVER_CLEARED
@@ -329,7 +329,7 @@ class _Automaton:
         return _problem(point, fault.code, message, fault.hint, path=witness)
 
 
-def counters_of(point: Point) -> tuple[str, ...]:
+def counters_of(point: FlowPoint) -> tuple[str, ...]:
     """The fields of a node in which the engine counts backward passes."""
     if point.kind is None or not point.acts:
         return ()
@@ -337,7 +337,7 @@ def counters_of(point: Point) -> tuple[str, ...]:
 
 
 def _sure_counters(
-    point: Point, names: tuple[str, ...], optimizer: str, gradients: Gradients
+    point: FlowPoint, names: tuple[str, ...], optimizer: str, gradients: Gradients
 ) -> Iterator[tuple[str, str, str]]:
     """The counters of a point that are 0 if and only if an optimizer has no gradients: (path, node, field)."""
     assert point.node is not None
@@ -441,10 +441,10 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         )
 
 
-def _unasked(start: Point, optimizers: set[str], fields: set[FieldOf]) -> list[Point]:
+def _unasked(start: FlowPoint, optimizers: set[str], fields: set[FieldOf]) -> list[FlowPoint]:
     """A shortest path from a backward pass back to it, or to a step, past no guard that reads all of the fields."""
-    came_from: dict[Point, Point | None] = {}
-    waiting: deque[tuple[Point, Point | None]] = deque([(start, None)])
+    came_from: dict[FlowPoint, FlowPoint | None] = {}
+    waiting: deque[tuple[FlowPoint, FlowPoint | None]] = deque([(start, None)])
     while waiting:
         point, before = waiting.popleft()
         if before is not None:
@@ -464,7 +464,7 @@ def _unasked(start: Point, optimizers: set[str], fields: set[FieldOf]) -> list[P
     return []
 
 
-def _asks(point: Point, home: Scope, fields: set[FieldOf]) -> bool:
+def _asks(point: FlowPoint, home: Scope, fields: set[FieldOf]) -> bool:
     return point.scope.path == home.path and any(
         arrow.guard is not None and fields <= {part for part in walk(arrow.guard) if isinstance(part, FieldOf)}
         for arrow in point.arrows
@@ -472,7 +472,7 @@ def _asks(point: Point, home: Scope, fields: set[FieldOf]) -> bool:
 
 
 def _problem(
-    point: Point,
+    point: FlowPoint,
     code: str,
     message: str,
     hint: str,

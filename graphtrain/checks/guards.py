@@ -24,7 +24,7 @@ from graphtrain.guards.syntax import (
     walk,
 )
 from graphtrain.names import suggestion
-from graphtrain.plan.names import Scope, ValueType
+from graphtrain.plan.scope import Scope, ValueType
 
 
 def check_guards(scope: Scope) -> Iterator[Problem]:

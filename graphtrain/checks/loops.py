@@ -15,7 +15,7 @@ from graphtrain.checks.gradients import Gradients, counters_of, effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
 from graphtrain.plan.facts import clock_owners
-from graphtrain.plan.flow import Arrow, Flow, Point, names_on
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 
 if TYPE_CHECKING:
     import networkx
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def check_loops(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
     """Every loop that nothing in it could end, in the graph and in those inside."""
-    scopes: dict[str, list[Point]] = {}
+    scopes: dict[str, list[FlowPoint]] = {}
     for point in flow.points:
         if point.node is not None:
             scopes.setdefault(point.scope.path, []).append(point)
@@ -34,11 +34,11 @@ def check_loops(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
 class _Loops:
     """The loops of one graph; a node with a body is passed in one go."""
 
-    def __init__(self, points: list[Point], gradients: Gradients) -> None:
+    def __init__(self, points: list[FlowPoint], gradients: Gradients) -> None:
         self._points = points
         self._scope = points[0].scope
         self._gradients = gradients
-        self._acting: dict[str, Point] = {}
+        self._acting: dict[str, FlowPoint] = {}
         for point in points:
             if point.acts:
                 assert point.node is not None
@@ -58,7 +58,7 @@ class _Loops:
             if not endless:
                 yield from self._stuck(part)
 
-    def _network(self, points: Iterable[Point]) -> networkx.DiGraph:
+    def _network(self, points: Iterable[FlowPoint]) -> networkx.DiGraph:
         import networkx
 
         network = networkx.DiGraph()
@@ -69,14 +69,14 @@ class _Loops:
                     network.add_edge(point, following)
         return network
 
-    def _following(self, point: Point) -> Iterator[Point]:
+    def _following(self, point: FlowPoint) -> Iterator[FlowPoint]:
         if point.opens is not None:
             assert point.node is not None
             yield self._acting[point.node.name]
         else:
             yield from (arrow.target for arrow in point.arrows if arrow.target in self._inside)
 
-    def _endless(self, part: list[Point]) -> Problem:
+    def _endless(self, part: list[FlowPoint]) -> Problem:
         circle = _circle(self._network(part))
         names = names_on(circle)
         node = circle[0].node
@@ -92,7 +92,7 @@ class _Loops:
             path=names if len(names) > 1 else names * 2,
         )
 
-    def _stuck(self, part: list[Point]) -> Iterator[Problem]:
+    def _stuck(self, part: list[FlowPoint]) -> Iterator[Problem]:
         """A loop that is left by guards alone, all of which read what does not change while it goes round."""
         inside = set(part)
         ways_out = [
@@ -119,7 +119,7 @@ class _Loops:
             path=names_on(_circle(self._network(part))),
         )
 
-    def _may_open(self, arrow: Arrow, part: set[Point]) -> bool:
+    def _may_open(self, arrow: FlowEdge, part: set[FlowPoint]) -> bool:
         """True if a way out that is closed may be open another time round."""
         if arrow.guard is not None:
             return self._changes(arrow.guard, part)
@@ -127,9 +127,9 @@ class _Loops:
 
     # ---- what changes what
 
-    def _changers(self, guard: Expression) -> set[Point]:
+    def _changers(self, guard: Expression) -> set[FlowPoint]:
         """The points whose visits may change what a guard reads."""
-        points: set[Point] = set()
+        points: set[FlowPoint] = set()
         for read in walk(guard):
             if isinstance(read, FieldOf):
                 points |= self._of_field(read.node, read.field)
@@ -141,7 +141,7 @@ class _Loops:
                 }
         return points
 
-    def _of_field(self, name: str, field: str) -> set[Point]:
+    def _of_field(self, name: str, field: str) -> set[FlowPoint]:
         point = self._acting[name]
         kind = point.kind
         if kind is None:
@@ -172,7 +172,7 @@ class _Loops:
                     optimizers.update(point.planned.optimizers)
         return optimizers
 
-    def _without_counting(self, part: list[Point], counted: set[str]) -> list[list[Point]]:
+    def _without_counting(self, part: list[FlowPoint], counted: set[str]) -> list[list[FlowPoint]]:
         """The parts that remain of one when the points are deleted that let a count grow, or end it."""
         adding = {point: self._doing("backward", point) & counted for point in part}
         clearing = {point: self._doing("zero_grad", point) & counted for point in part}
@@ -182,7 +182,7 @@ class _Loops:
             return [part]
         return [inner for less in _parts(self._network(kept)) for inner in self._without_counting(less, counted)]
 
-    def _doing(self, effect: str, point: Point) -> set[str]:
+    def _doing(self, effect: str, point: FlowPoint) -> set[str]:
         """The optimizers to which a visit, or one inside its body, does something that counts."""
         assert point.node is not None
         prefix = f"{point.path}/"
@@ -195,7 +195,7 @@ class _Loops:
                 }
         return optimizers
 
-    def _changes(self, guard: Expression, part: set[Point]) -> bool:
+    def _changes(self, guard: Expression, part: set[FlowPoint]) -> bool:
         """True if a visit in a part may change what a guard reads."""
         if self._changers(guard) & part:
             return True
@@ -205,7 +205,7 @@ class _Loops:
         )
 
 
-def _parts(network: networkx.DiGraph) -> list[list[Point]]:
+def _parts(network: networkx.DiGraph) -> list[list[FlowPoint]]:
     """The strongly connected parts in which one can go round; each, and they, in the order of the graph."""
     import networkx
 
@@ -218,7 +218,7 @@ def _parts(network: networkx.DiGraph) -> list[list[Point]]:
     return sorted(parts, key=lambda part: order[part[0]])
 
 
-def _circle(network: networkx.DiGraph) -> list[Point]:
+def _circle(network: networkx.DiGraph) -> list[FlowPoint]:
     """A shortest way from the first point back to itself, in a part in which there is one."""
     import networkx
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from graphtrain.checks.data_flow import Before
 from graphtrain.checks.gradients import effects_of
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Arrow, Flow, Point, names_on
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.slots import Slots
 
@@ -25,7 +25,7 @@ def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
                 yield from _late(point, points)
 
 
-def _without_save_points(flow: Flow, points: SavePoints, reached: list[Point]) -> Iterator[Problem]:
+def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint]) -> Iterator[Problem]:
     import networkx
 
     network = networkx.DiGraph()
@@ -60,12 +60,12 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[Point]) -
             )
 
 
-def _cannot_save(points: SavePoints, source: Point, arrow: Arrow) -> bool:
+def _cannot_save(points: SavePoints, source: FlowPoint, arrow: FlowEdge) -> bool:
     """True if the run cannot be saved where an arrow leads: within a visit it stands nowhere."""
     return not points.is_position(arrow, source) or bool(points.late(arrow, source))
 
 
-def _late(point: Point, points: SavePoints) -> Iterator[Problem]:
+def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
     """A node that asks for a checkpoint where none can be made."""
     assert point.node is not None
     for arrow in point.arrows:
@@ -83,7 +83,7 @@ def _late(point: Point, points: SavePoints) -> Iterator[Problem]:
             return
 
 
-def _asks(point: Point) -> bool:
+def _asks(point: FlowPoint) -> bool:
     """True for a node that asks for checkpoints."""
     return (
         point.acts

@@ -13,7 +13,7 @@ from graphtrain.graph.registry import known_kinds
 from graphtrain.kind.parameter import REQUIRED, is_trigger
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import nearest, suggestion
-from graphtrain.plan.names import Scope, reads_of
+from graphtrain.plan.scope import Scope, reads_of
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 

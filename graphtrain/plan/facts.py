@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, walk
-from graphtrain.plan.names import Scope
 from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import Scope
 
 if TYPE_CHECKING:
-    from graphtrain.plan.flow import Arrow, Point
+    from graphtrain.plan.flow import FlowEdge, FlowPoint
 
 
 class Facts:
@@ -25,12 +25,12 @@ class Facts:
         points: of the graph, without those in bodies; `start` is where it is entered.
     """
 
-    def __init__(self, plan: Plan, scope: Scope, points: list[Point], start: Point) -> None:
+    def __init__(self, plan: Plan, scope: Scope, points: list[FlowPoint], start: FlowPoint) -> None:
         self._bits: dict[tuple[Expression, bool], int] = {}
         self._inside = set(points)
         # Of each arrow: what is known once it is taken, and what may not be known before it for it to be taken.
-        answers: dict[Arrow, int] = {}
-        self._against: dict[Arrow, int] = {}
+        answers: dict[FlowEdge, int] = {}
+        self._against: dict[FlowEdge, int] = {}
         for point in points:
             self._ask(point, answers)
         changed: dict[str, int] = {}
@@ -39,15 +39,15 @@ class Facts:
                 changed[name] = changed.get(name, 0) | bit
         everything = (1 << len(self._bits)) - 1
         left = {point.node.name: point for point in points if point.acts and point.node is not None}
-        known: dict[Point, int] = {start: 0}
-        self.after: dict[Arrow, int] = {}
+        known: dict[FlowPoint, int] = {start: 0}
+        self.after: dict[FlowEdge, int] = {}
         waiting = deque([start])
         while waiting:
             point = waiting.popleft()
             assert point.node is not None
             lost = everything if point.is_unknown else changed.get(point.node.name, 0) if point.acts else 0
             kept = known[point] & ~lost
-            following: list[tuple[Point, int]] = []
+            following: list[tuple[FlowPoint, int]] = []
             if point.opens is not None:  # what happens in a body changes nothing out here before it is left
                 following = [(left[point.node.name], kept)]
             for arrow in point.arrows if point.opens is None else ():
@@ -63,7 +63,7 @@ class Facts:
     def _bit(self, expression: Expression, holds: bool) -> int:
         return self._bits.setdefault((expression, holds), 1 << len(self._bits))
 
-    def _ask(self, point: Point, answers: dict[Arrow, int]) -> None:
+    def _ask(self, point: FlowPoint, answers: dict[FlowEdge, int]) -> None:
         """Note what the arrows of a point ask; what failed before one is where what failed before the next begins."""
         count = failed = held = 0
         for arrow in point.arrows:
@@ -77,11 +77,11 @@ class Facts:
                     answers[arrow] |= self._bit(part, True)
                 self._against[arrow] |= self._bit(arrow.guard, False)
 
-    def is_open(self, arrow: Arrow) -> bool:
+    def is_open(self, arrow: FlowEdge) -> bool:
         """False for an arrow that asks for an answer other than the one that is known."""
         return not self.after.get(arrow, 0) & self._against[arrow]
 
-    def is_due(self, arrow: Arrow, name: str) -> bool:
+    def is_due(self, arrow: FlowEdge, name: str) -> bool:
         """True if a node is due where an arrow has led."""
         return bool(self.after.get(arrow, 0) & self._bits.get((FieldOf(name, "due"), True), 0))
 

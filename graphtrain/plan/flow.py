@@ -14,12 +14,12 @@ from graphtrain.graph.elements import END, Node
 from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind
 from graphtrain.plan.facts import Facts
-from graphtrain.plan.names import Scope
 from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.scope import Scope
 
 
 @dataclass(eq=False)
-class Arrow:
+class FlowEdge:
     """A way from one point to another.
 
     Attributes:
@@ -28,14 +28,14 @@ class Arrow:
         asks: the names of the guards that decide: its own, or, if it has none, those before it.
     """
 
-    target: Point
+    target: FlowPoint
     guard: Expression | None = None
     failed: tuple[Expression, ...] = ()
     asks: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
-class Point:
+class FlowPoint:
     """A place in the flow.
 
     Attributes:
@@ -50,8 +50,8 @@ class Point:
     planned: PlanNode | None
     acts: bool = False
     opens: Scope | None = None
-    arrows: list[Arrow] = field(default_factory=list)
-    closed: list[Arrow] = field(default_factory=list)
+    arrows: list[FlowEdge] = field(default_factory=list)
+    closed: list[FlowEdge] = field(default_factory=list)
 
     @property
     def node(self) -> Node | None:
@@ -90,23 +90,23 @@ class Flow:
     def __init__(self, plan: Plan, bypassed: Collection[str] = ()) -> None:
         self.plan = plan
         self.scope = plan.main
-        self.points: list[Point] = []
-        self.entries: dict[str, tuple[Point, ...]] = {}
-        self.exits: dict[str, tuple[Point, ...]] = {}
+        self.points: list[FlowPoint] = []
+        self.entries: dict[str, tuple[FlowPoint, ...]] = {}
+        self.exits: dict[str, tuple[FlowPoint, ...]] = {}
         self._bypassed = bypassed
         self.end = self._point(plan.main, None)
         self.start = self._lay_out(plan.main, self.end)
 
-    def _point(self, scope: Scope, planned: PlanNode | None, **more: Any) -> Point:
-        self.points.append(Point(scope, planned, **more))
+    def _point(self, scope: Scope, planned: PlanNode | None, **more: Any) -> FlowPoint:
+        self.points.append(FlowPoint(scope, planned, **more))
         return self.points[-1]
 
-    def _lay_out(self, scope: Scope, end: Point) -> Point:
+    def _lay_out(self, scope: Scope, end: FlowPoint) -> FlowPoint:
         """Lay the points of a graph out; the one it starts with."""
         # Where a node is entered: where its trigger is asked, and behind that.
-        asked: dict[str, Point] = {}
-        certain: dict[str, Point] = {}
-        left: list[Point] = []
+        asked: dict[str, FlowPoint] = {}
+        certain: dict[str, FlowPoint] = {}
+        left: list[FlowPoint] = []
         for planned in self.plan.nodes_in(scope):
             name = planned.node.name
             bypassed = planned.path in self._bypassed
@@ -114,7 +114,7 @@ class Flow:
             if planned.body is not None and not bypassed:
                 exits.append(self._point(scope, planned, acts=True))
                 certain[name] = self._point(scope, planned, opens=planned.body)
-                certain[name].arrows.append(Arrow(self._lay_out(planned.body, exits[0])))
+                certain[name].arrows.append(FlowEdge(self._lay_out(planned.body, exits[0])))
             else:
                 certain[name] = self._point(scope, planned, acts=not bypassed)
                 exits.append(certain[name])
@@ -122,7 +122,7 @@ class Flow:
             if planned.can_be_skipped and not bypassed:
                 exits.append(self._point(scope, planned))
                 asked[name] = self._point(scope, planned)
-                asked[name].arrows += [Arrow(certain[name]), Arrow(exits[-1])]
+                asked[name].arrows += [FlowEdge(certain[name]), FlowEdge(exits[-1])]
             self.entries[planned.path] = tuple(dict.fromkeys((asked[name], certain[name])))
             self.exits[planned.path] = tuple(exits)
             left += exits
@@ -140,7 +140,7 @@ class Flow:
                         arrow.target = certain[name]
         return asked[scope.graph.start]
 
-    def _leave(self, point: Point, asked: Mapping[str, Point], end: Point) -> None:
+    def _leave(self, point: FlowPoint, asked: Mapping[str, FlowPoint], end: FlowPoint) -> None:
         """Lay out where the edges of a node lead from one of the points at which it is left."""
         assert point.planned is not None
         failed: tuple[Expression, ...] = ()
@@ -148,13 +148,13 @@ class Flow:
         for way in point.planned.exits:
             target = end if way.target is None else asked[way.target.node.name]
             asks = (way.when,) if way.when is not None else tuple(names)
-            point.arrows.append(Arrow(target, way.guard, failed, asks))
+            point.arrows.append(FlowEdge(target, way.guard, failed, asks))
             if way.guard is not None and way.when is not None:
                 failed = (*failed, way.guard)
                 names.append(way.when)
 
 
-def names_on(path: Iterable[Point]) -> tuple[str, ...]:
+def names_on(path: Iterable[FlowPoint]) -> tuple[str, ...]:
     """A path for a person: every node once where it is visited once."""
     names: list[str] = []
     for point in path:

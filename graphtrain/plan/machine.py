@@ -16,8 +16,8 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
 from graphtrain.guards.evaluate import evaluate
 from graphtrain.guards.syntax import Expression
-from graphtrain.plan.names import FieldTarget, ListTarget, ResourceTarget, Scope, SlotTarget, Target
 from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, Scope, SlotTarget, Target
 
 
 def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:

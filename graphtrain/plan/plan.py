@@ -16,7 +16,7 @@ from graphtrain.graph.elements import END, Node
 from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.names import FieldTarget, Scope, Target, leaves
+from graphtrain.plan.scope import FieldTarget, Scope, Target, leaves
 
 
 @dataclass(eq=False)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import final
 
 from graphtrain.graph import Graph
-from graphtrain.plan.flow import Arrow, Flow, Point
-from graphtrain.plan.names import slots_of
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.scope import slots_of
 from graphtrain.plan.slots import Slots, alive_for_a_resume
 
 
@@ -42,7 +42,7 @@ class SavePoints:
             return self._slots.named(_union(needed.after[point] for point in self._flow.exits[path]))
         return self._slots.named(needed.before[self._flow.entries[path][0]])
 
-    def late(self, arrow: Arrow, source: Point) -> list[str]:
+    def late(self, arrow: FlowEdge, source: FlowPoint) -> list[str]:
         """The slots for which no checkpoint can be made where an arrow leads: it would be made at a later position."""
         bits = 0
         for path, ended in self._positions(arrow, source):
@@ -54,17 +54,17 @@ class SavePoints:
             return _union(self._alive.after[point] for point in self._flow.exits[path])
         return self._alive.before[self._flow.entries[path][0]]
 
-    def is_position(self, arrow: Arrow, source: Point) -> bool:
+    def is_position(self, arrow: FlowEdge, source: FlowPoint) -> bool:
         """True if a run stands somewhere when it has taken an arrow; within one visit it does not."""
         target, entries, exits = arrow.target, self._flow.entries, self._flow.exits
         if target is self._flow.end:
             return True
         return target in entries[target.path] and (source.opens is not None or source in exits[source.path])
 
-    def _positions(self, arrow: Arrow, source: Point) -> Iterator[tuple[str, bool]]:
+    def _positions(self, arrow: FlowEdge, source: FlowPoint) -> Iterator[tuple[str, bool]]:
         """Where the run stands once an arrow was taken: the end of a body is passed in the same visit."""
         waiting = deque([(source, arrow)])
-        seen: set[Point] = set()
+        seen: set[FlowPoint] = set()
         while waiting:
             source, arrow = waiting.popleft()
             if arrow.target is self._flow.end:
@@ -101,7 +101,7 @@ class SavePoints:
                     waiting.append(arrow.target)
         return path
 
-    def _set_up_again(self, point: Point) -> Iterator[PlanNode]:
+    def _set_up_again(self, point: FlowPoint) -> Iterator[PlanNode]:
         """The nodes that a resume sets up at a point: those of the body that it is in, and of the bodies around."""
         for scope in self._flow.plan.around(point.scope):
             yield from self._flow.plan.nodes_in(scope)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import final
 
 from graphtrain.kind import Read
-from graphtrain.plan.flow import Arrow, Flow, Point
-from graphtrain.plan.names import Scope, Target, slots_of
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
+from graphtrain.plan.scope import Scope, Target, slots_of
 
 # What the nodes at some paths read beside the slots of their kinds, as a user's step function does.
 ExtraReads = Mapping[str, Sequence[Target]]
@@ -82,7 +82,7 @@ class Slots:
             needs |= bits if read.required else 0
         return needs, everything
 
-    def _uses(self, point: Point) -> Uses:
+    def _uses(self, point: FlowPoint) -> Uses:
         planned = point.planned
         if point.opens is not None:
             inside = point.opens
@@ -102,11 +102,11 @@ class Slots:
         extra = self.bits(slots_of(self._extra_reads.get(planned.path, ())))
         return Uses(needs | extra, reads | extra, writes)
 
-    def _guards(self, point: Point, arrows: Iterable[Arrow]) -> int:
+    def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]
         return self.bits(path for guard in guards for path in point.scope.slots_in(guard))
 
-    def guards_asked(self, point: Point) -> int:
+    def guards_asked(self, point: FlowPoint) -> int:
         """As `guards`, with those of the edges that no run takes, which are asked all the same."""
         return self.guards[point] | self._guards(point, point.closed)
 
@@ -115,8 +115,8 @@ class Slots:
 class Alive:
     """The slots that are alive at each point: before it, and once it has done what it does."""
 
-    before: Mapping[Point, int]
-    after: Mapping[Point, int]
+    before: Mapping[FlowPoint, int]
+    after: Mapping[FlowPoint, int]
 
 
 def alive(slots: Slots) -> Alive:
@@ -147,16 +147,16 @@ def alive_for_a_resume(slots: Slots, *, optional: bool = True) -> Alive:
     return _solved(slots, reads, guards, closed=True)
 
 
-def _solved(slots: Slots, reads: Mapping[Point, int], guards: Mapping[Point, int], *, closed: bool) -> Alive:
+def _solved(slots: Slots, reads: Mapping[FlowPoint, int], guards: Mapping[FlowPoint, int], *, closed: bool) -> Alive:
     points = slots.flow.points
     after = dict(guards)
-    before: dict[Point, int] = {}
-    into: dict[Point, list[Point]] = {point: [] for point in points}
+    before: dict[FlowPoint, int] = {}
+    into: dict[FlowPoint, list[FlowPoint]] = {point: [] for point in points}
     for point in points:
         for arrow in (*point.arrows, *point.closed) if closed else point.arrows:
             into[arrow.target].append(point)
 
-    def into_point(point: Point) -> int:
+    def into_point(point: FlowPoint) -> int:
         use = slots.uses[point]
         return reads[point] | (after[point] & ~use.writes & ~use.forgets)
 

@@ -18,7 +18,8 @@ from graphtrain.guards.syntax import Expression, FieldOf, Name
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import FOREIGN, suggestion
-from graphtrain.plan.names import (
+from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.scope import (
     FieldTarget,
     ListTarget,
     ResourceTarget,
@@ -28,7 +29,6 @@ from graphtrain.plan.names import (
     leaves,
     reads_of,
 )
-from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.program.resources import PROVIDED
 
 # What people supply to every graph, whether it is read or not.

@@ -11,9 +11,9 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
-from graphtrain.plan.names import SlotTarget, Target
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
+from graphtrain.plan.scope import SlotTarget, Target
 from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundNode, ConstantPlace, FieldPlace, Place, Program, SlotPlace, TuplePlace
 from graphtrain.program.clock import RunClock

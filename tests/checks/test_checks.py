@@ -14,7 +14,7 @@ import graphtrain.checks.structure
 from graphtrain import Edge, Graph, Node, Problem, Trigger, node, progress
 from graphtrain.checks import check_graph, checked_graph
 from graphtrain.errors import GraphError
-from graphtrain.plan.names import value_type
+from graphtrain.plan.scope import value_type
 
 FIT = Graph.load("fit")
 EVALUATE = Graph.load("evaluate")

@@ -29,7 +29,7 @@ from graphtrain.errors import GraphError, GuardError
 from graphtrain.guards.syntax import FieldOf, Name, parse, walk
 from graphtrain.kind import Kind
 from graphtrain.nodes.accumulate import Accumulate
-from graphtrain.plan.names import Scope, slots_of
+from graphtrain.plan.scope import Scope, slots_of
 from tests.checks.corpus import undeclared
 
 MOST = 160  # transitions of a run; the loops of these graphs are a few nodes long
