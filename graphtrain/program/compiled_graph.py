@@ -58,7 +58,7 @@ class CompiledGraph:
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = State(self.program, resources, recorder)
-        self._before, self._after = live_slots(self.program, self.table.asked)
+        self._before, self._after = live_slots(self.program, self.table.extra_inputs)
         self._transient = self.program.transient_slots()
 
     @property
@@ -118,10 +118,12 @@ class CompiledGraph:
                 hint or suggestion(path, self.program.by_path),
             )
         if self.alive_names(bound.index, ended) - set(saved):
-            before, after = live_slots(self.program, self.table.asked, optional=False)
+            before, after = live_slots(self.program, self.table.extra_inputs, optional=False)
             needed = {self.program.slot_names[index] for index in (after if ended else before)[bound.index]}
             for name in sorted(needed - set(saved)):
-                reader = reader_after(self.program, self.table.asked, self.program.slot_index(name), bound.index, ended)
+                reader = reader_after(
+                    self.program, self.table.extra_inputs, self.program.slot_index(name), bound.index, ended
+                )
                 raise UsageError(
                     f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: "
                     f"`{reader}` reads it before anything writes it",
