@@ -68,7 +68,7 @@ class CompiledGraph:
         """What the nodes that are bound here read and write, the inputs of user functions included."""
         program = self.program
         bypassed = {bound.path for bound in program.nodes if bound.bypassed}
-        extra_reads = {path: self._slot_targets(places) for path, places in self.table.asked.items()}
+        extra_reads = {path: self._slot_targets(places) for path, places in self.table.extra_inputs.items()}
         return Slots(Flow(program.plan, bypassed), extra_reads)
 
     def _slot_targets(self, places: Iterable[Place]) -> list[Target]:

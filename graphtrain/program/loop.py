@@ -1,4 +1,4 @@
-"""The loop: positions, visits, and what makes it stop."""
+"""The loop: positions, transitions, and what makes it stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, final
 from graphtrain.outcome import Outcome
 from graphtrain.program.save_policy import SavePolicy
 
-Visit = Callable[[], int]
+Transition = Callable[[], int]
 
 # save: a checkpoint is wanted. written: one was written, or failed to be. stop: a signal came. pause: one transition
 # was asked for. reached: the amount given as `until` is reached. ended: an edge led to the end of the outermost graph.
@@ -32,29 +32,29 @@ class Loop:
         self.inside = False
         self.ended = False
 
-    def drive(self, visits: Sequence[Visit], serve: Callable[[], Outcome | None]) -> Outcome:
+    def drive(self, transitions: Sequence[Transition], serve: Callable[[], Outcome | None]) -> Outcome:
         """Run until `serve`, asked about the pending requests at each new position, answers an outcome."""
         pending = self.pending
         position = self.position
         self.inside = True
         try:
             while True:
-                self.position = position = visits[position]()
+                self.position = position = transitions[position]()
                 if pending and (outcome := serve()) is not None:
                     return outcome
         finally:
             self.inside = False
 
-    def choose_again(self, exits: Sequence[Visit]) -> None:
+    def choose_again(self, exits: Sequence[Transition]) -> None:
         """Choose the exit edge of the node at `position` anew, without running it; it may not lead to the end now."""
         self.position = exits[self.position]()
         self.ended = "ended" in self.pending
         self.pending.clear()
 
 
-def with_visit(visits: Sequence[Visit], position: int, visit: Visit) -> list[Visit]:
-    """The visits, with another at one position."""
-    return [*visits[:position], visit, *visits[position + 1 :]]
+def with_transition(transitions: Sequence[Transition], position: int, transition: Transition) -> list[Transition]:
+    """The transitions, with another at one position."""
+    return [*transitions[:position], transition, *transitions[position + 1 :]]
 
 
 class CheckpointRequests:

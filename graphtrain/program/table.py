@@ -1,7 +1,7 @@
-"""The table of calls: one closure per position, which runs the node, counts the run, and answers the next position.
+"""The transition table: one closure per position, which runs the node, counts the run, and returns the next position.
 
-Everything a visit needs is bound here, once: slots by index, guards as closures, edges as numbers. A visit of a node
-without work costs 0.15 us.
+Everything a transition needs is bound here, once: slots by index, guards as closures, edges as numbers. The transition
+of a node without work costs 0.15 us.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from graphtrain.errors import GuardError
-from graphtrain.graph.elements import NESTED
-from graphtrain.guards.closures import Scope, compile_guard, never
+from graphtrain.guards.closures import compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
 from graphtrain.kind import FunctionRecord
-from graphtrain.kind.trigger import Trigger
+from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.program.bind import (
     BoundGraph,
     BoundNode,
@@ -27,11 +26,11 @@ from graphtrain.program.bind import (
     SlotPlace,
     TuplePlace,
 )
+from graphtrain.program.loop import Transition
 from graphtrain.program.resources import StepCall, StepInputs
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after
 
-Visit = Callable[[], int]
 Act = Callable[[], Any]
 
 
@@ -40,66 +39,51 @@ class TransitionTable:
     """What the loop runs.
 
     Attributes:
-        visits: position -> run the node, answer the next position.
+        transitions: position -> run the node, return the next position.
         exits: position -> choose the exit edge again, without running the node.
         setups: position -> call the node's `setup` (nothing for most).
-        asked: path -> what the user's functions called there read beside the model and the batch.
+        extra_inputs: path -> what the user's functions called there read beside the model and the batch.
     """
 
-    visits: list[Visit] = field(default_factory=list)
-    exits: list[Visit] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+    exits: list[Transition] = field(default_factory=list)
     setups: list[Act] = field(default_factory=list)
-    asked: dict[str, list[Place]] = field(default_factory=dict)
-
-
-class Witness(Protocol):
-    """Sees what a table does, by calls of its own around its calls; one made without it knows nothing of it."""
-
-    def visit(self, bound: BoundNode, visit: Visit) -> Visit:
-        """In the place of the visit of a node."""
-
-    def leave(self, bound: BoundNode, leave: Visit) -> Visit:
-        """In the place of the choice among the edges of a node."""
-
-    def guard(self, bound: BoundNode, name: str, names: Scope) -> Due:
-        """In the place of a guard on an edge of a node."""
+    extra_inputs: dict[str, list[Place]] = field(default_factory=dict)
 
 
 class Compiler:
     """Makes the table of a program.
 
-    A program may have several tables: what their calls work on, triggers included, is the program's.
-
     Arguments:
         ended: called when the outermost graph ends.
-        watch: times the visits.
-        witness: sees what the table does. Default: nobody, and nothing is spent on it.
+        watch: times the transitions.
     """
 
-    def __init__(self, program: Program, ended: Act, watch: Stopwatch, witness: Witness | None = None) -> None:
+    def __init__(self, program: Program, ended: Act, watch: Stopwatch) -> None:
         self._program = program
         self._ended = ended
         self._watch = watch
-        self._witness = witness
         self._slots = program.slots
-        self._counters = self._effect_counters()
+        self._window_counters = [
+            (bound, declared.name)
+            for bound in program.nodes
+            for declared in bound.kind.fields.values()
+            if declared.counts is not None and not bound.bypassed
+        ]
         self.table = TransitionTable()
         for bound in program.nodes:
-            if bound.trigger is None:
-                bound.trigger = self._trigger(bound)
+            bound.trigger = self._trigger(bound)
         self.table.setups = [self._setup(bound) for bound in program.nodes]
-        exits = [self._leave(bound) for bound in program.nodes]
-        self.table.exits = exits if witness is None else list(map(witness.leave, program.nodes, exits))
-        visits = [self._timed(bound, self._visit(bound)) for bound in program.nodes]
-        self.table.visits = visits if witness is None else list(map(witness.visit, program.nodes, visits))
+        self.table.exits = [self._exit(bound) for bound in program.nodes]
+        self.table.transitions = [self._timed(bound, self._transition(bound)) for bound in program.nodes]
 
     # ---- entering graphs
 
     def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[BoundNode] = ()) -> None:
-        """Set the nodes of a graph up; `reset` begins anew, otherwise their progress is gone on from.
+        """Set the nodes of a graph up, with fresh progress if `reset`, otherwise with the progress that they have.
 
-        Those that are `ready` were set up before, and are not again. The order is that of names: where a node stands
-        in a file is no difference, not even to the random numbers that a `setup` draws.
+        Those that are `ready` are set up already. The order is that of names: where a node stands in a file makes no
+        difference, not even to the random numbers that a `setup` draws.
         """
         for bound in scope.nodes.values():
             if reset:
@@ -124,13 +108,17 @@ class Compiler:
         """The clock that a field of a node is."""
         return Clock(bound.instance, field_name, bound.kind.fields[field_name].restarts)
 
+    def clocks(self, bound: BoundNode, trigger: Trigger) -> list[tuple[Clock, Term]]:
+        """For each amount of a trigger of a node: the clock that counts its unit, and the amount."""
+        return [(self.clock(owner, counted), term) for owner, counted, term in self._program.terms(bound, trigger)]
+
     def _trigger(self, bound: BoundNode) -> Every | Due | None:
         name = bound.kind.trigger
         trigger = bound.parameters.get(name) if name is not None else None
         if not isinstance(trigger, Trigger) or bound.bypassed:
             return None
-        terms = [(self.clock(owner, counted), term) for owner, counted, term in self._program.terms(bound, trigger)]
-        return Every(terms, bound.instance) if name == "every" else after(terms)
+        clocks = self.clocks(bound, trigger)
+        return Every(clocks, bound.instance) if name == "every" else after(clocks)
 
     def _due(self, bound: BoundNode) -> Due:
         trigger = bound.parameters.get(bound.kind.trigger or "")
@@ -140,69 +128,60 @@ class Compiler:
             return bound.trigger.due
         return bound.trigger if bound.trigger is not None else _yes
 
-    # ---- visits
+    # ---- transitions
 
-    def _visit(self, bound: BoundNode) -> Visit:
+    def _transition(self, bound: BoundNode) -> Transition:
         leave = self.table.exits[bound.index]
         if bound.bypassed:
             return leave
         if bound.body is not None:
-            return self._entering_visit(bound, bound.body, leave)
-        act = self._act(bound)
-        for counter, name in self._counters.get(bound.index, ()):
-            for effect in bound.kind.effects:  # in their order: what is put around last happens last
-                if effect == "backward":
-                    act = _counting(act, counter.fields, name)
-                elif effect == "zero_grad":
-                    act = _clearing(act, counter.fields, name)
-        fields = bound.fields
+            return self._entering(bound, bound.body, leave)
+        act, fields = self._with_window_counters(bound, self._act(bound)), bound.fields
         if isinstance(bound.trigger, Every):
-            return _triggered_visit(act, fields, bound.trigger, leave)
+            return _triggered(act, fields, bound.trigger, leave)
         target = self._only_target(bound)
         if target is not None:
-            return _straight_visit(act, fields, target)
-        return _choosing_visit(act, fields, leave)
+            return _straight(act, fields, self.position(target))
+        return _choosing(act, fields, leave)
 
-    def _timed(self, bound: BoundNode, visit: Visit) -> Visit:
+    def _timed(self, bound: BoundNode, transition: Transition) -> Transition:
         if not bound.kind.activity or bound.bypassed:
-            return visit
-        inside = bound.scope.activity is not None
-        return self._watch.ticking(visit) if inside else self._watch.timed(visit, bound.kind.activity)
+            return transition
+        if bound.scope.activity is not None:  # counted as a whole
+            return self._watch.ticking(transition)
+        return self._watch.timed(transition, bound.kind.activity)
 
-    def _entering_visit(self, bound: BoundNode, body: BoundGraph, leave: Visit) -> Visit:
-        start = self._position(body.nodes[body.graph.start])
-        trigger = bound.trigger
-        inside = [body, *body.inner()]
-        watch = self._watch
-        begins = body.activity is not None and bound.scope.activity is None
+    def _entering(self, bound: BoundNode, body: BoundGraph, leave: Transition) -> Transition:
+        start = self.position(body.nodes[body.graph.start])
+        trigger, watch = bound.trigger, self._watch
+        inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
+        begins_activity = body.activity is not None and bound.scope.activity is None
 
-        def visit() -> int:
+        def enter() -> int:
             if isinstance(trigger, Every) and not trigger.due():
                 return leave()
-            if begins:
+            if begins_activity:
                 watch.enter(bound.node.name)
-            for scope in inside[1:]:
-                for each in scope.nodes.values():
-                    each.kind.reset(each.instance)
+            for inner in inner_nodes:
+                inner.kind.reset(inner.instance)
             self.enter(body, reset=True)
             return start
 
-        return visit
+        return enter
 
-    def _finish_body(self, scope: BoundGraph) -> Visit:
-        """The end of a body: its outputs go outward, the outer node has run, and its edges are chosen."""
+    def _finish_body(self, scope: BoundGraph) -> Transition:
+        """The end of a body: its outputs go outward, the outer node has run, and one of its edges is chosen."""
         outer = scope.outer
         assert outer is not None
         copies = [
             (self._program.slot_index(scope.prefix + slot), target)
             for slot, target in zip(scope.graph.outputs, outer.writes, strict=True)
         ]
-        slots, record, trigger = self._slots, outer.instance, outer.trigger
-        watch = self._watch
-        ends = scope.activity is not None and outer.scope.activity is None
+        slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
+        ends_activity = scope.activity is not None and outer.scope.activity is None
 
         def finish() -> int:
-            if ends:
+            if ends_activity:
                 watch.leave()
             for source, target in copies:
                 slots[target] = slots[source]
@@ -228,19 +207,31 @@ class Compiler:
         arguments = []
         for read, place in zip(bound.kind.reads, bound.reads, strict=True):
             if isinstance(place, ConstantPlace) and isinstance(place.value, StepCall):
-                plain = place.value.function
-                place = ConstantPlace(self._bound_step_function(bound, place.value) if read.is_step_function else plain)
+                step = place.value
+                place = ConstantPlace(self._step_inputs(bound, step) if read.is_step_function else step.function)
             arguments.append(place)
         return arguments
 
-    def _bound_step_function(self, bound: BoundNode, function: StepCall) -> Any:
-        """A user's step function, called with the model and the batch; what else it asks for is looked up here."""
-        if not function.extra_inputs:
-            return function.call
-        places = [self._program.place_asked_for(bound, read) for read in function.extra_inputs]
-        self.table.asked.setdefault(bound.path, []).extend(places)
-        getters = [(read.name, self._getter(place)) for read, place in zip(function.extra_inputs, places, strict=True)]
-        return StepInputs(function.call, tuple(getters))
+    def _step_inputs(self, bound: BoundNode, step: StepCall) -> Any:
+        """A user's step function, called with the model and the batch; its extra inputs are looked up here."""
+        if not step.extra_inputs:
+            return step.call
+        places = [self._program.place_asked_for(bound, read) for read in step.extra_inputs]
+        self.table.extra_inputs.setdefault(bound.path, []).extend(places)
+        getters = [(read.name, self._getter(place)) for read, place in zip(step.extra_inputs, places, strict=True)]
+        return StepInputs(step.call, tuple(getters))
+
+    def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
+        """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
+        for counter, name in self._window_counters:
+            if not set(counter.optimizers) & set(bound.optimizers):
+                continue
+            for effect in bound.kind.effects:  # in their order: what is wrapped around last happens last
+                if effect == "backward":
+                    act = _counting(act, counter.fields, name)
+                elif effect == "zero_grad":
+                    act = _clearing(act, counter.fields, name)
+        return act
 
     def _call(self, function: Callable[..., Any], places: list[Place]) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
@@ -264,7 +255,7 @@ class Compiler:
         return lambda: function(*[slots[index] for index in indices])
 
     def _slot_of(self, place: Place) -> int:
-        """The index of a slot; a constant is given a slot of its own."""
+        """The index of a slot; a constant gets a slot of its own."""
         if isinstance(place, SlotPlace):
             return place.index
         assert isinstance(place, ConstantPlace)
@@ -286,50 +277,45 @@ class Compiler:
                     return lambda: fields[name]
                 return functools.partial(getattr, bound.instance, name)
             case TuplePlace(places):
-                if all(isinstance(one, ConstantPlace) for one in places):
-                    value = tuple(one.value for one in places if isinstance(one, ConstantPlace))
-                    return lambda: value
-                getters = [self._getter(one) for one in places]
+                constants = tuple(part.value for part in places if isinstance(part, ConstantPlace))
+                if len(constants) == len(places):
+                    return lambda: constants
+                getters = [self._getter(part) for part in places]
                 return lambda: tuple(get() for get in getters)
         raise AssertionError(place)
 
     # ---- edges
 
-    def _position(self, bound: BoundNode) -> int:
+    def position(self, bound: BoundNode) -> int:
         """The position of a node, or of what follows it where it is bypassed and has one way out."""
         seen: set[int] = set()
         while bound.bypassed and bound.index not in seen:
             seen.add(bound.index)
-            targets = self._program.targets(bound)
-            if len(targets) != 1 or targets[0] is None:
-                break
-            bound = targets[0]
+            bound = self._only_target(bound) or bound
         return bound.index
 
-    def _only_target(self, bound: BoundNode) -> int | None:
+    def _only_target(self, bound: BoundNode) -> BoundNode | None:
+        """The node that the only edge leads to; None if there are several edges, or it ends the graph."""
         targets = self._program.targets(bound)
-        if len(targets) != 1 or targets[0] is None:
-            return None
-        return self._position(targets[0])
+        return targets[0] if len(targets) == 1 else None
 
-    def _leave(self, bound: BoundNode) -> Visit:
+    def _exit(self, bound: BoundNode) -> Transition:
         """Choose the exit edge: the first whose guard holds."""
-        edges = bound.scope.graph.edges[bound.node.name]
-        calls = [self._arrival(bound, target) for target in self._program.targets(bound)]
-        guards = [(edge.when, self._guard(bound, edge.when)) for edge in edges if edge.when is not None]
-        choices = [
-            (guard, *arrival) for (_, guard), arrival in zip(guards, calls[:-1], strict=True) if guard is not never
+        edges, names = bound.scope.graph.edges[bound.node.name], _Names(self, bound.scope)
+        guards = [
+            (edge.when, compile_guard(bound.scope.guards[edge.when], names)) for edge in edges if edge.when is not None
         ]
-        last_position, last_call = calls[-1]
-
-        def failed(error: Exception) -> GuardError | None:
-            """The error of a guard; None for one from the end of a body, which is called here too."""
-            return _diagnose(bound, guards, error)
-
+        *arrivals, (last_position, last_call) = [
+            self._arrival(bound, target) for target in self._program.targets(bound)
+        ]
+        choices = [
+            (guard, *arrival) for (_, guard), arrival in zip(guards, arrivals, strict=True) if guard is not never
+        ]
+        diagnosed = functools.partial(_diagnosed, bound, guards)
         if not choices:
             return last_call or (lambda: last_position)
         if len(choices) == 1 and choices[0][2] is None and last_call is None:
-            return _two_ways(choices[0][0], choices[0][1], last_position, failed)
+            return _two_ways(choices[0][0], choices[0][1], last_position, diagnosed)
 
         def leave() -> int:
             try:
@@ -337,21 +323,15 @@ class Compiler:
                     if guard():
                         return position if call is None else call()
             except Exception as error:
-                raise failed(error) or error from None
+                raise diagnosed(error) from None
             return last_position if last_call is None else last_call()
 
         return leave
 
-    def _guard(self, bound: BoundNode, name: str) -> Due:
-        names = _Names(self, bound.scope)
-        if self._witness is not None:
-            return self._witness.guard(bound, name, names)
-        return compile_guard(bound.scope.guards[name], names)
-
-    def _arrival(self, bound: BoundNode, target: BoundNode | None) -> tuple[int, Visit | None]:
-        """A position, or a call that makes one where an edge ends its graph."""
+    def _arrival(self, bound: BoundNode, target: BoundNode | None) -> tuple[int, Transition | None]:
+        """A position, or a call that returns one where an edge ends its graph."""
         if target is not None:
-            return self._position(target), None
+            return self.position(target), None
         if bound.scope.outer is not None:
             return -1, self._finish_body(bound.scope)
         position, ended = bound.index, self._ended
@@ -362,32 +342,16 @@ class Compiler:
 
         return -1, end
 
-    # ---- effects
-
-    def _effect_counters(self) -> dict[int, list[tuple[BoundNode, str]]]:
-        """Position -> the counters of windows that a backward or a clearing there changes."""
-        counters = [
-            (bound, one.name)
-            for bound in self._program.nodes
-            for one in bound.kind.fields.values()
-            if one.counts is not None and not bound.bypassed
-        ]
-        return {
-            bound.index: [
-                (counter, name) for counter, name in counters if set(counter.optimizers) & set(bound.optimizers)
-            ]
-            for bound in self._program.nodes
-            if {"backward", "zero_grad"} & set(bound.kind.effects) and bound.kind.name != NESTED
-        }
+    # ---- what names mean
 
     def field_value(self, bound: BoundNode, name: str) -> Any:
         """The value of a field now."""
         return self._getter(FieldPlace(bound, name))()
 
     def guard_getter(self, scope: BoundGraph, expression: Name | FieldOf) -> Act:
-        """A call that answers what a name in a guard holds: a slot must hold a Python number or text.
+        """A call that returns the value of a name in a guard. A slot must hold a Python number or text.
 
-        Reading a tensor would wait for its device at every visit.
+        Reading a tensor would wait for its device in every transition.
         """
         place = self._program.guard_place(scope, expression)
         get = self._getter(place)
@@ -398,8 +362,8 @@ class Compiler:
         def read() -> Any:
             value = get()
             if not isinstance(value, bool | int | float | str):
-                came = f"a {type(value).__name__}" if value is not None else "nothing yet"
-                raise TypeError(f"the slot `{name}` holds {came}; a guard reads Python numbers and text")
+                received = f"a {type(value).__name__}" if value is not None else "nothing yet"
+                raise TypeError(f"the slot `{name}` holds {received}; a guard reads Python numbers and text")
             return value
 
         return read
@@ -484,53 +448,56 @@ def _clearing(act: Act, fields: dict[str, Any], name: str) -> Act:
     return clear
 
 
-def _straight_visit(act: Act, fields: dict[str, Any], target: int) -> Visit:
-    def visit() -> int:
+def _straight(act: Act, fields: dict[str, Any], target: int) -> Transition:
+    def transition() -> int:
         act()
         fields["runs"] += 1
         return target
 
-    return visit
+    return transition
 
 
-def _choosing_visit(act: Act, fields: dict[str, Any], leave: Visit) -> Visit:
-    def visit() -> int:
+def _choosing(act: Act, fields: dict[str, Any], leave: Transition) -> Transition:
+    def transition() -> int:
         act()
         fields["runs"] += 1
         return leave()
 
-    return visit
+    return transition
 
 
-def _triggered_visit(act: Act, fields: dict[str, Any], trigger: Every, leave: Visit) -> Visit:
+def _triggered(act: Act, fields: dict[str, Any], trigger: Every, leave: Transition) -> Transition:
     is_due = trigger.due
 
-    def visit() -> int:
+    def transition() -> int:
         if is_due():
             act()
             trigger.fire()
             fields["runs"] += 1
         return leave()
 
-    return visit
+    return transition
 
 
-def _two_ways(guard: Due, position: int, otherwise: int, failed: Callable[[Exception], Exception | None]) -> Visit:
+def _two_ways(guard: Due, position: int, otherwise: int, diagnosed: Callable[[Exception], Exception]) -> Transition:
     def leave() -> int:
         try:
             return position if guard() else otherwise
         except Exception as error:
-            raise failed(error) or error from None
+            raise diagnosed(error) from None
 
     return leave
 
 
-def _diagnose(bound: BoundNode, guards: list[tuple[str, Due]], error: Exception) -> GuardError | None:
-    """Which guard raised: guards are pure, so asking them again finds it. None if it was no guard."""
+def _diagnosed(bound: BoundNode, guards: list[tuple[str, Due]], error: Exception) -> Exception:
+    """The error with the guard that raised it: guards are pure, so evaluating them again finds it.
+
+    An error from the end of a body, which an edge calls too, stays as it is.
+    """
     for name, guard in guards:
         try:
             if guard():
-                return None
+                break
         except Exception:
             return GuardError(bound.path, name, bound.scope.graph.guards[name], error)
-    return None
+    return error

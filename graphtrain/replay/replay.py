@@ -10,7 +10,7 @@ import torch
 from graphtrain.kind.trigger import Term
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop, Visit
+from graphtrain.program.loop import Loop, Transition
 from graphtrain.run.stops import Gate, at_amount, at_node, forgetting
 from graphtrain.run.trainer import Trainer
 
@@ -42,7 +42,7 @@ class Replay:
         return self._go(at_node(path))
 
     def _go(self, gate: Gate) -> bool:
-        def noted(compiled: CompiledGraph, loop: Loop) -> list[Visit]:
+        def noted(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
             self._compiled = compiled
             return forgetting(compiled, gate(compiled, loop))
 

@@ -16,7 +16,7 @@ from graphtrain.errors import CheckpointError, DataError, UsageError
 from graphtrain.kind.trigger import Trigger
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop, Visit
+from graphtrain.program.loop import Loop, Transition
 from graphtrain.replay.comparison import Comparison, Difference, compare
 from graphtrain.replay.history import Segment
 from graphtrain.run.stops import before
@@ -157,8 +157,8 @@ class Reexecution:
         self._nearest: Comparison | None = None
         self._misses = 0
 
-    def gate(self, compiled: CompiledGraph, loop: Loop) -> list[Visit]:
-        """The visits that stop there."""
+    def gate(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
+        """The transitions that stop there."""
         self._compiled, self._loop = compiled, loop
         self._began, self._batches = time.monotonic(), compiled.run_clock.trained()[0]
         self._place = compiled.locate(self._goal.manifest["position"], self._goal.tree["slots"], self._ended)
@@ -173,10 +173,12 @@ class Reexecution:
         self._yard, spare = self._yardstick()
         self._most = self._goal.tree["progress"][self._yard.path]["runs"]
         record, limit = self._yard.instance, self._most + spare
-        visits = before(compiled.table.visits, self._yard.index, loop, lambda: record.runs >= limit)
+        transitions = before(compiled.table.transitions, self._yard.index, loop, lambda: record.runs >= limit)
         if not self._ended:
-            visits = before(visits, self._place, loop, self._arrived)
-        return visits if self._trace is None else [self._traced(index, visit) for index, visit in enumerate(visits)]
+            transitions = before(transitions, self._place, loop, self._arrived)
+        if self._trace is None:
+            return transitions
+        return [self._traced(index, transition) for index, transition in enumerate(transitions)]
 
     def result(self) -> Replayed:
         """What came of it, once the run has stopped."""
@@ -245,13 +247,13 @@ class Reexecution:
                 f"the checkpoint has nothing of the node {error}: setup supplies other resources than it did then"
             ) from None
 
-    def _traced(self, index: int, visit: Visit) -> Visit:
+    def _traced(self, index: int, transition: Transition) -> Transition:
         compiled, loop, trace = self._compiled, self._loop, self._trace
         assert trace is not None
         path = compiled.path(index)
 
         def traced() -> int:
-            position = visit()
+            position = transition()
             alive = compiled.alive(position, "ended" in loop.pending)
             digest = tree_digest(compiled.state.essential(compiled.state.capture(alive)))
             if trace.passed(index, digest, lambda: f"`{path}` ({compiled.run_clock.describe()})"):

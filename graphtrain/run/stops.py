@@ -1,4 +1,4 @@
-"""Places at which a run that is gone through again stops: visits with a gate before or behind one node."""
+"""Places at which a run that is gone through again stops: transitions with a gate before or behind one node."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Term, Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop, Visit, with_visit
+from graphtrain.program.loop import Loop, Transition, with_transition
 from graphtrain.program.triggers import Clock
 
-Gate = Callable[[CompiledGraph, Loop], list[Visit]]
+Gate = Callable[[CompiledGraph, Loop], list[Transition]]
 
 
-def before(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool]) -> list[Visit]:
-    """The visits, with one that pauses instead of running the node at `index` while `stops` says so."""
-    visit = visits[index]
+def before(transitions: list[Transition], index: int, loop: Loop, stops: Callable[[], bool]) -> list[Transition]:
+    """The transitions, with one that pauses instead of running the node at `index` while `stops` says so."""
+    transition = transitions[index]
 
     def gated() -> int:
         if stops():
             loop.pending.append("pause")
             return index
-        return visit()
+        return transition()
 
-    return with_visit(visits, index, gated)
+    return with_transition(transitions, index, gated)
 
 
-def behind(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool]) -> list[Visit]:
-    """The visits, with one that pauses once the node at `index` has run, if `stops` says so then."""
-    visit = visits[index]
+def behind(transitions: list[Transition], index: int, loop: Loop, stops: Callable[[], bool]) -> list[Transition]:
+    """The transitions, with one that pauses once the node at `index` has run, if `stops` says so then."""
+    transition = transitions[index]
 
     def gated() -> int:
-        position = visit()
+        position = transition()
         if stops():
             loop.pending.append("pause")
         return position
 
-    return with_visit(visits, index, gated)
+    return with_transition(transitions, index, gated)
 
 
-def forgetting(compiled: CompiledGraph, visits: list[Visit]) -> list[Visit]:
-    """The visits, with one that fetches a batch and forgets what is left of the one before and read no more."""
+def forgetting(compiled: CompiledGraph, transitions: list[Transition]) -> list[Transition]:
+    """The transitions, with one that fetches a batch and forgets what is left of the one before and read no more."""
     counter = compiled.graph.units.get("batches")
     if counter is None:
-        return visits
+        return transitions
     bound = compiled.program.main.nodes[counter.partition(".")[0]]
-    visit, slots = visits[bound.index], compiled.program.slots
+    transition, slots = transitions[bound.index], compiled.program.slots
     written = set(range(len(compiled.program.slot_names)))  # constants come after them
 
     def fetched() -> int:
-        position = visit()
+        position = transition()
         for number in written - set(bound.writes) - compiled.alive(position):
             slots[number] = None
         return position
 
-    return with_visit(visits, bound.index, fetched)
+    return with_transition(transitions, bound.index, fetched)
 
 
 def moment(text: str, graph: Graph) -> Term:
@@ -102,9 +102,9 @@ def clock_of(compiled: CompiledGraph, term: Term) -> tuple[int, Clock]:
 def at_amount(term: Term) -> Gate:
     """Stop right after the node that counts a unit has reached an amount: gradients and batch are still there."""
 
-    def gate(compiled: CompiledGraph, loop: Loop) -> list[Visit]:
+    def gate(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
         index, clock = clock_of(compiled, term)
-        return behind(compiled.table.visits, index, loop, lambda: clock.now() >= term.base.amount)
+        return behind(compiled.table.transitions, index, loop, lambda: clock.now() >= term.base.amount)
 
     return gate
 
@@ -116,10 +116,10 @@ def at_node(path: str) -> Gate:
         UsageError: there is no such node.
     """
 
-    def gate(compiled: CompiledGraph, loop: Loop) -> list[Visit]:
+    def gate(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
         nodes = compiled.program.by_path
         if path not in nodes:
             raise UsageError(f"--node: there is no node `{path}`", suggestion(path, nodes))
-        return before(compiled.table.visits, nodes[path].index, loop, lambda: True)
+        return before(compiled.table.transitions, nodes[path].index, loop, lambda: True)
 
     return gate

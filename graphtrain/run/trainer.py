@@ -29,7 +29,7 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import CheckpointRequests, Loop, Request, Visit
+from graphtrain.program.loop import CheckpointRequests, Loop, Request, Transition
 from graphtrain.program.resources import prepare, prepare_further, refuse_provided, resolve_device
 from graphtrain.program.save_policy import SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
@@ -45,7 +45,7 @@ from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import StopSignals
-from graphtrain.run.until import gated_visits, until_trigger
+from graphtrain.run.until import gated_transitions, until_trigger
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.state_files import tree_digest
@@ -139,7 +139,7 @@ class Trainer:
         self._compiled = self._compile(graph, self._resources, self._prepared, pending)
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
         self._loop = Loop(self._compiled.start, pending)
-        self._explainer = Explainer(pending, self._watch, self._notify_once)
+        self._explainer = Explainer(self._notify_once)
         self._begun = False
         self._end_is_saved = True
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
@@ -355,11 +355,11 @@ class Trainer:
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = until_trigger(until, self.graph) if until is not None else Trigger("never")
-        visits = gated_visits(self._compiled, limit, self._loop.pending, self._visits(trace))
+        transitions = gated_transitions(self._compiled, limit, self._loop.pending, self._transitions(trace))
         how = Resumption.of(resume, from_setup, from_saved, rename)
         with StopSignals(self._request_stop), self._going(how, limit):
             if not self._loop.ended:
-                return self._drive(visits, is_traced=trace is not None)
+                return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
                 return Outcome.ALREADY_FINISHED
             self._save_end()
@@ -387,16 +387,18 @@ class Trainer:
                     self._one_transition()
         return self.position
 
-    def run_gated(self, gate: Callable[[CompiledGraph, Loop], list[Visit]], resume: str | Path = "auto") -> Outcome:
-        """Run by other visits, which ask for a pause where they like: how a past run is gone through again.
+    def run_gated(
+        self, gate: Callable[[CompiledGraph, Loop], list[Transition]], resume: str | Path = "auto"
+    ) -> Outcome:
+        """Run by other transitions, which ask for a pause where they like: how a past run is gone through again.
 
         Arguments:
-            gate: given what is run and the loop, once both stand where the run goes on; answers the visits.
+            gate: given what is run and the loop, once both stand where the run goes on; answers the transitions.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
         with self._going(Resumption.of(resume, (), from_saved=True)):
-            visits = gate(self._compiled, self._loop)
-            return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(visits)
+            transitions = gate(self._compiled, self._loop)
+            return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(transitions)
 
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Go on with another graph, in place: position, progress, data, gradients and random numbers stay as they are.
@@ -503,24 +505,24 @@ class Trainer:
                 self._one_transition()
         return self._run_files.latest[0] if self._run_files.latest is not None else None
 
-    def _drive(self, visits: list[Visit], *, is_traced: bool = False) -> Outcome:
+    def _drive(self, transitions: list[Transition], *, is_traced: bool = False) -> Outcome:
         if not is_traced:
             self._explainer.goes_untraced()
         try:
-            return self._loop.drive(visits, self._serve)
+            return self._loop.drive(transitions, self._serve)
         except SaveFailedError:
             self._loop.pending.clear()
             raise
         except BaseException as error:
             self._fail(error)
 
-    def _visits(self, trace: Callable[[Explanation], Any] | None) -> list[Visit]:
-        """The visits of a run: traced by another table, or not at all."""
-        return self._compiled.table.visits if trace is None else self._explainer.visits(self._compiled, trace)
+    def _transitions(self, trace: Callable[[Explanation], Any] | None) -> list[Transition]:
+        """The transitions of a run, explained only if somebody wants to know."""
+        return self._compiled.table.transitions if trace is None else self._explainer.transitions(self._compiled, trace)
 
     def _one_transition(self) -> None:
         self._loop.pending.append("pause")
-        self._drive(self._explainer.visits(self._compiled), is_traced=True)
+        self._drive(self._explainer.transitions(self._compiled), is_traced=True)
 
     def _serve(self) -> Outcome | None:
         """Do what was requested during the last transition, where this position allows it."""

@@ -7,7 +7,7 @@ from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Request, Visit, with_visit
+from graphtrain.program.loop import Request, Transition, with_transition
 from graphtrain.program.triggers import after
 
 
@@ -28,8 +28,10 @@ def until_trigger(until: str, graph: Graph) -> Trigger:
     return trigger
 
 
-def gated_visits(compiled: CompiledGraph, trigger: Trigger, pending: list[Request], visits: list[Visit]) -> list[Visit]:
-    """The visits given, with one that asks to stop instead of fetching a further batch once the amount is reached.
+def gated_transitions(
+    compiled: CompiledGraph, trigger: Trigger, pending: list[Request], transitions: list[Transition]
+) -> list[Transition]:
+    """The transitions given, with one that asks to stop instead of fetching a further batch once the amount is reached.
 
     So everything that the amount made due, such as a validation, is done before the run stops. A graph that counts no
     batches stops before the node that counts the unit.
@@ -37,18 +39,17 @@ def gated_visits(compiled: CompiledGraph, trigger: Trigger, pending: list[Reques
     program, compiler = compiled.program, compiled.compiler
     units = program.graph.units
     if not trigger.terms:
-        return visits
+        return transitions
     main = program.main
-    counted = program.terms(next(iter(main.nodes.values())), trigger)
-    due = after([(compiler.clock(owner, field), term) for owner, field, term in counted])
+    due = after(compiler.clocks(next(iter(main.nodes.values())), trigger))
     unit = "batches" if "batches" in units else trigger.terms[0].base.unit
     gate = main.nodes[units[unit].partition(".")[0]].index
-    visit = visits[gate]
+    transition = transitions[gate]
 
     def gated() -> int:
         if due():
             pending.append("reached")
             return gate
-        return visit()
+        return transition()
 
-    return with_visit(visits, gate, gated)
+    return with_transition(transitions, gate, gated)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from graphtrain import Graph, GuardError, Outcome, Trainer, node, progress
+from graphtrain import Edge, Graph, GuardError, Node, Outcome, Trainer, node, progress
 from graphtrain.explain import tracing
 from graphtrain.explain.explanation import Explanation, GuardReading, Reading
-from graphtrain.explain.tracing import Tracer
+from graphtrain.explain.tracing import Explainer
 from graphtrain.guards.evaluate import evaluate
 from graphtrain.guards.syntax import expand, parse
+from graphtrain.kind import kind_of
+from graphtrain.program.table import TransitionTable
+from graphtrain.program.triggers import Every
+from tests.checks.sound_graphs import SOUND, Sound
 from tests.program.oracle import Event, Setting, trainer_of
 from tests.program.small_run import small_graph, small_trainer
 
@@ -320,6 +325,48 @@ def test_a_guard_that_raised(go: Callable[[Trainer], None]) -> None:
     assert "broken=raised ZeroDivisionError: division by zero(log.runs=0 step.steps=2)" in explanation.line
 
 
+@pytest.mark.parametrize("go", [fails_by_run, fails_by_hand])
+def test_a_guard_that_raised_once_a_body_had_ended(go: Callable[[Trainer], None]) -> None:
+    graph = Graph.load("fit").guard("broken", "1 / (2 - validate.runs) > 5")
+    trainer = tiny(graph.connect("validate", "checkpoint", when="broken"), val_data=[torch.ones(2, 1)])
+    with pytest.raises(GuardError):
+        go(trainer)
+    explanation = trainer.explain()
+    assert answers(explanation, -1) == [("checkpoint", "broken", "raised"), ("decide", None, "not asked")]
+    assert read(guard_of(explanation, "broken")) == [("validate.runs", 2)]
+    if go is fails_by_hand:
+        assert [(one.node, one.event) for one in explanation.choices] == [
+            ("validate/end_evaluation", "ran"),
+            ("validate", "body ended"),
+        ]
+        assert answers(explanation) == [("end", None, "taken")]
+
+
+def test_a_guard_that_raised_behind_a_node_that_did_nothing() -> None:
+    """`schedule` has no scheduler: it is bypassed, and its edges are chosen from all the same."""
+    graph = Graph.load("fit").redirect("zero_grad", "decide", "schedule").disconnect("decide", "schedule")
+    trainer = tiny(graph.guard("broken", "1 / (2 - step.steps) > 0.5").connect("schedule", "log", when="broken"))
+    with pytest.raises(GuardError):
+        trainer.advance(1000)
+    (choice,) = trainer.explain().choices
+    assert (choice.node, choice.event) == ("schedule", "bypassed")
+    assert [one.answer for one in choice.edges] == ["raised", "not asked"]
+
+
+def test_the_end_of_a_body_that_failed_has_not_run_the_node_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(trigger: Every) -> None:
+        raise OverflowError("on purpose")
+
+    trainer = tiny(val_data=[torch.ones(2, 1)])
+    advance_to(trainer, "validate/end_evaluation")
+    monkeypatch.setattr(Every, "fire", refuse)
+    with pytest.raises(OverflowError):
+        trainer.advance()
+    explanation = trainer.explain()
+    assert [(one.node, one.event) for one in explanation.choices] == [("validate/end_evaluation", "ran")]
+    assert (answers(explanation), explanation.error) == ([("end", None, "taken")], "OverflowError: on purpose")
+
+
 # --- A run that is told to trace --------------------------------------------------------------------------------------
 
 
@@ -427,6 +474,99 @@ def check_against_the_reference(trainer: Trainer, told: list[Explanation]) -> No
     assert asked or not told
 
 
+@pytest.mark.parametrize("sound", SOUND, ids=lambda sound: sound.title)
+def test_every_rewiring_is_explained_as_it_goes(sound: Sound) -> None:
+    model = torch.nn.Linear(2, 2)
+    resources = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "train_data": [torch.ones(2, 2)] * 5,
+        "val_data": [torch.ones(2, 2)] * 2,
+        **{name: make() for name, make in sound.resources.items()},
+    }
+    trainer = tiny(sound.graph(), **resources)
+    told = traced_run(trainer)
+    check_against_the_reference(trainer, told)
+    assert {one.note for one in told} == {""}, "the edges taken led to where the run went"
+    for explanation, following in itertools.pairwise(told):
+        assert following.choices[0].node == explanation.next
+
+
+@node(writes=("score",))
+class Score:
+    """Writes how often it has run."""
+
+    visits: int = progress(0)
+
+    def __call__(self) -> int:
+        self.visits += 1
+        return self.visits
+
+
+@node
+class Uses:
+    """Makes slots of the graph around known to the guards of a body."""
+
+    def __call__(self, best: int, rounds: int, is_due: bool) -> None: ...
+
+
+def test_what_a_body_read_of_the_graph_around_it_before_its_end_changed_that() -> None:
+    def of(name: str, kind: Any, **more: Any) -> Node:
+        return Node(name, name, kind=kind_of(kind), **more)
+
+    body = Graph(
+        "body",
+        "uses",
+        {"uses": of("uses", Uses), "score": of("score", Score)},
+        {"uses": (Edge("score"),), "score": (Edge("end", "better"), Edge("uses"))},
+        {"better": "is_due and score.visits > best + rounds"},
+        outputs=("score",),
+    )
+    outside = {"rounds": "body.runs", "is_due": "body.due"}
+    graph = Graph(
+        "around",
+        "first",
+        {
+            "first": of("first", Score, writes={"score": "best"}),
+            "dice": of("dice", Dice),
+            "body": Node("body", "nested", {"every": "2 visits"}, outside, {"score": "best"}, body),
+        },
+        {"first": (Edge("dice"),), "dice": (Edge("body"),), "body": (Edge("end", "over"), Edge("dice"))},
+        {"over": "body.runs + dice.visits > 8"},
+        {"visits": "dice.visits"},
+    )
+    told = traced_run(Trainer(graph, notify=lambda line: None, display=None))
+    ends = [one for one in told if len(one.choices) == 2]
+    assert [read(guard_of(one, "better")) for one in ends] == [
+        [("is_due", True), ("score.visits", 2), ("best", 1), ("rounds", 0)],
+        [("is_due", True), ("score.visits", 4), ("best", 2), ("rounds", 1)],
+        [("is_due", True), ("score.visits", 7), ("best", 4), ("rounds", 2)],
+    ]
+    assert [read(guard_of(one, "over"))[0] for one in ends] == [("body.runs", number) for number in (1, 2, 3)]
+    assert {one.note for one in told} == {""}
+
+
+@node
+class Fickle:
+    """Has a field that is no pure function of saved state."""
+
+    def __call__(self) -> None: ...
+
+    @property
+    def flag(self) -> bool:
+        _ASKED.append("flag")
+        return len(_ASKED) % 2 == 1
+
+
+def test_a_guard_that_answers_otherwise_when_it_is_asked_again_is_reported() -> None:
+    graph = Graph.load("fit").insert("fickle", Fickle, after="train_batch").guard("odd", "fickle.flag")
+    trainer = tiny(graph.connect("fickle", "decide", when="odd"))
+    _ASKED.clear()
+    advance_to(trainer, "fickle")
+    assert trainer.advance() == "decide"
+    assert "not saved state" in trainer.explain().note
+
+
 _ASKED: list[str] = []
 
 
@@ -502,13 +642,13 @@ def dice_run(graph: Graph, trace: Callable[[Explanation], Any] | None) -> tuple[
     first=st.recursive(st.sampled_from([*ATOMS, "named"]), joined, max_leaves=6),
     second=st.recursive(st.sampled_from([*ATOMS, "named", "first"]), joined, max_leaves=6),
 )
-def test_every_name_is_asked_as_often_and_in_the_same_order(named: str, first: str, second: str) -> None:
+def test_every_name_that_is_told_was_read_as_often_and_in_the_same_order(named: str, first: str, second: str) -> None:
     graph = BASE.guard("named", named).guard("first", f"({first}) and not enough")
     graph = graph.guard("second", f"({second}) and not enough")
     assume(not [one for one in graph.check() if one.severity == "error"])  # one guard twice under two names
     plain = dice_run(graph, None)
     told: list[Explanation] = []
-    assert dice_run(graph, told.append) == plain
+    assert dice_run(graph, told.append)[1] == plain[1]
     assert plain[0], "or nothing was compared"
     in_order = [name for one in told for choice in one.choices for edge in choice.edges if edge.guard is not None
                 for name, _ in read(edge.guard) if name != "dice.visits"]  # fmt: skip
@@ -519,11 +659,11 @@ def test_every_name_is_asked_as_often_and_in_the_same_order(named: str, first: s
 # --- Off costs nothing ------------------------------------------------------------------------------------------------
 
 
-def reachable(table: Any) -> tuple[set[types.CodeType], set[int], list[Any]]:
-    """The code, the identities and the objects of everything that the calls of a table hold, however deep."""
+def reachable(calls: Iterable[Any]) -> set[types.CodeType]:
+    """The code of everything that some calls hold, however deep."""
     codes: set[types.CodeType] = set()
     seen: dict[int, Any] = {}
-    waiting: list[Any] = [*table.visits, *table.exits, *table.setups]
+    waiting: list[Any] = list(calls)
     while waiting:
         one = waiting.pop()
         if id(one) in seen:
@@ -540,7 +680,7 @@ def reachable(table: Any) -> tuple[set[types.CodeType], set[int], list[Any]]:
             waiting += one
         elif type(one).__module__.startswith("graphtrain.program.table"):
             waiting += vars(one).values()
-    return codes, set(seen), list(seen.values())
+    return codes
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -551,24 +691,26 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def test_the_plain_table_holds_nothing_of_tracing() -> None:
+def calls_of(table: TransitionTable) -> list[Any]:
+    return [*table.transitions, *table.exits, *table.setups]
+
+
+def test_the_table_holds_nothing_of_tracing() -> None:
     trainer = small_trainer(graph=small_graph())
     table = trainer._compiled.table
-    before = [*table.visits, *table.exits, *table.setups]
+    before = calls_of(table)
     trainer.advance(20)
     trainer.explain()
-    assert all(one is other for one, other in zip(before, [*table.visits, *table.exits, *table.setups], strict=True))
-    codes, _, objects = reachable(table)
-    assert not [code for code in codes if code.co_filename == tracing.__file__]
-    assert not [one for one in objects if isinstance(one, Tracer)]
-
-    tracer = trainer._explainer._tracer
-    assert tracer is not None
-    traced_codes, _, _ = reachable(tracer.table)
-    assert [code for code in traced_codes if code.co_filename == tracing.__file__], "or the test above sees nothing"
+    assert all(call is former for call, former in zip(calls_of(table), before, strict=True))
+    assert not [code for code in reachable(before) if code.co_filename == tracing.__file__]
+    traced = reachable(trainer._explainer.transitions(trainer._compiled))
+    assert [code for code in traced if code.co_filename == tracing.__file__], "or the line above sees nothing"
 
 
-def test_a_plain_run_makes_no_traced_table() -> None:
-    trainer = small_trainer(graph=small_graph())
-    trainer.run()
-    assert trainer._explainer._tracer is None
+def test_a_plain_run_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: Any) -> Any:
+        raise AssertionError("a plain run has no use for it")
+
+    monkeypatch.setattr(Explainer, "transitions", refused)
+    monkeypatch.setattr(tracing, "choice_at", refused)
+    assert small_trainer(graph=small_graph()).run() is Outcome.FINISHED

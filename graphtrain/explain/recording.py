@@ -1,0 +1,146 @@
+"""The edges of a node asked again, with everything that their guards read.
+
+A guard is a pure function of saved state, so it answers after a transition what it answered during it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any, final
+
+from graphtrain.explain.explanation import (
+    Answer,
+    Choice,
+    ClockReading,
+    EdgeReading,
+    Event,
+    GuardReading,
+    Reading,
+    TriggerReading,
+)
+from graphtrain.guards.closures import Read, compile_guard
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, parse, walk
+from graphtrain.kind.trigger import Term, Trigger, next_multiple
+from graphtrain.program.bind import BoundGraph, BoundNode
+from graphtrain.program.table import Compiler
+from graphtrain.program.triggers import Clock
+
+# By the prefix of a body and a name in its guards: what the name read before the body ended.
+Outside = Mapping[tuple[str, str], Read]
+
+
+def choice_at(
+    compiler: Compiler, bound: BoundNode, event: Event, trigger: TriggerReading | None, outside: Outside
+) -> Choice:
+    """The edges of a node, asked in order until one is taken; none is asked where its body began, or it failed."""
+    scope = RecordingScope(compiler, bound.scope, outside)
+    edges = []
+    is_open = event not in ("entered", "failed")
+    for edge in bound.scope.graph.edges[bound.node.name]:
+        answer: Answer = "taken" if is_open else "not asked"
+        guard = scope.ask(edge.when) if is_open and edge.when is not None else None
+        if guard is not None and not guard.value:
+            answer = "raised" if guard.error else "refused"
+        edges.append(EdgeReading(edge.target, edge.when, answer, guard))
+        is_open = answer == "refused"
+    return Choice(bound.path, event, tuple(edges), trigger)
+
+
+@final
+class RecordingScope:
+    """What names in the guards of a bound graph stand for; every value read is kept.
+
+    The closures of a guard are made as for the transition table, so they read the same names in the same order.
+    """
+
+    def __init__(self, compiler: Compiler, scope: BoundGraph, outside: Outside) -> None:
+        self._compiler = compiler
+        self._scope = scope
+        self._outside = outside
+        self._reads: list[Reading | GuardReading] = []  # of the guard that is being evaluated
+
+    def ask(self, name: str) -> GuardReading:
+        """Evaluate a guard; what it raises is part of the reading."""
+        with suppress(Exception):
+            self._evaluate(name)
+        reading = self._reads.pop()
+        assert isinstance(reading, GuardReading)
+        return reading
+
+    def _evaluate(self, name: str) -> Any:
+        """The value of a guard. Its reading joins those of the guard that names it."""
+        text = self._scope.graph.guards[name]
+        expression = parse(text)
+        around, self._reads = self._reads, []
+        value, error = None, ""
+        try:
+            value = compile_guard(expression, self)()
+        except Exception as raised:
+            error = error_text(raised)
+            raise
+        finally:
+            known = {reading.name for reading in self._reads}
+            names = dict.fromkeys(_text(part) for part in walk(expression) if isinstance(part, Name | FieldOf))
+            not_read = tuple(part for part in names if part not in known)
+            around.append(GuardReading(name, text, value, tuple(self._reads), not_read, error))
+            self._reads = around
+        return value
+
+    def reader(self, expression: Name | FieldOf) -> Read:
+        """A call that reads a name, and keeps the value."""
+        name = _text(expression)
+        if name in self._scope.graph.guards:
+            return lambda: self._evaluate(name)
+        read = self._outside.get((self._scope.prefix, name)) or self._compiler.guard_getter(self._scope, expression)
+
+        def recorded() -> Any:
+            reading = Reading(name, read())
+            if isinstance(expression, FieldOf) and expression.field == "due":
+                bound = self._scope.nodes[expression.node]
+                reading = Reading(name, reading.value, trigger_reading(self._compiler, bound), bound.bypassed)
+            self._reads.append(reading)
+            return reading.value
+
+        return recorded
+
+    def constant(self, expression: Expression) -> Constant | None:
+        return None  # a parameter is read too: its value explains as well as any
+
+    def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
+        return None
+
+
+def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | None:
+    """What the trigger of a node is computed from; None for a node without one."""
+    verb = bound.kind.trigger
+    trigger = bound.parameters.get(verb) if verb is not None else None
+    if verb is None or not isinstance(trigger, Trigger) or bound.bypassed:
+        return None
+    record = bound.instance if verb == "every" else None
+    clocks = tuple(_clock_reading(clock, term, record) for clock, term in compiler.clocks(bound, trigger))
+    return TriggerReading(verb, str(trigger), clocks)
+
+
+def _clock_reading(clock: Clock, term: Term, record: Any) -> ClockReading:
+    """Where a clock stands, in the unit of the term; `record` holds the last firing, None for an `after`."""
+    base, now = term.base, clock.now()
+    factor = base.amount / term.amount
+    last, due_at = None, base.amount
+    if record is not None:
+        numerator, denominator, count = record.fired.get(base.unit) or (now.numerator, now.denominator, clock.count())
+        last = Fraction(numerator, denominator) if count == clock.count() else Fraction(0)
+        due_at = next_multiple(last, base.amount)
+    return ClockReading(
+        str(term), term.unit, now / factor, last / factor if last is not None else None, due_at / factor
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """An error as the last line of its traceback has it."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _text(expression: Name | FieldOf) -> str:
+    return expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"
