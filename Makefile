@@ -42,7 +42,7 @@ clean:  ## remove everything that was made here
 
 # torch first and by its pinned version, so that nothing that merely requires "torch" chooses another build of it.
 .venv/.installed-examples: .venv/bin/python pyproject.toml constraints.txt
-	rm -rf *.egg-info  # an old one would hide entry points that were added since
+	rm -rf *.egg-info  # an old one would hide entry points that have changed since
 	$(INSTALL) torch==2.13.0
 	$(INSTALL) --editable '.[examples]'
 	touch $@

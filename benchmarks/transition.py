@@ -30,7 +30,7 @@ from typing import Any
 from measure import Target, arguments, comparison, rounds, show, spread
 
 from graphtrain import Edge, Graph, Node, Trainer, node
-from graphtrain.kind.declaration import kind_of
+from graphtrain.kind import kind_of
 
 TRANSITIONS = 200_000
 OF_MACHINE = 2_000  # it is some fifty times slower

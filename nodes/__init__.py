@@ -1,1 +1,1 @@
-"""The shipped kinds, one file per kind of work; graphs find them through entry points."""
+"""The shipped kinds: one file each, under the name of the kind. A name with an underscore is a helper of theirs."""

@@ -11,7 +11,7 @@ from graphtrain.program.save_policy import SavePolicy
 from graphtrain.storage.retention import Retention
 
 
-@node(observer=True)
+@node(observer=True, family="saving")
 class Checkpoint:
     """Ask for a checkpoint; it holds the state of the edge that leaves this node.
 
@@ -30,6 +30,11 @@ class Checkpoint:
 
     Guard fields:
         skipped: saves that were skipped because the one before was still being written.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("checkpoint", every="1 epochs", best="val/loss")
+    >>> graph.check()
+    []
     """
 
     every: Trigger = Trigger("1 epochs")

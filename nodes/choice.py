@@ -5,6 +5,12 @@ from __future__ import annotations
 from graphtrain.kind import node
 
 
-@node
+@node(family="choice")
 def choice() -> None:
-    """Do nothing; the first edge whose guard holds is taken."""
+    """Do nothing; the first edge whose guard holds is taken.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").insert("after_step", "choice", after="step")
+    >>> graph.check()
+    []
+    """

@@ -9,10 +9,10 @@ import torch
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes.optimizers import optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 
-@node(effects="clip")
+@node(effects="clip", idle_without="max_norm")
 class Clip:
     """Scale the gradients of `optimizer` so that their total norm is at most `max_norm`.
 
@@ -22,6 +22,11 @@ class Clip:
     Arguments:
         max_norm: the largest total norm. Default: inf, no clipping; the node then costs nothing.
         norm_type: the order of the norm. Default: 2; inf takes the largest absolute value.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("clip", max_norm=1.0)
+    >>> graph.check()
+    []
     """
 
     max_norm: Annotated[float, Above(0)] = math.inf
@@ -29,17 +34,14 @@ class Clip:
 
     _optimizers: tuple[Any, ...]
 
-    def is_idle(self) -> bool:
-        return self.max_norm == math.inf
-
     def setup(self, optimizer: Any) -> None:
         self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
         parameters = parameters_of(*self._optimizers)
-        gradients = [grad for one in parameters if (grad := one.grad) is not None]
-        kinds = {(type(one), one.device, one.dtype) for one in gradients}
-        if len(kinds) == 1 and type(gradients[0]) is torch.Tensor:
+        gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+        alike = {(type(gradient), gradient.device, gradient.dtype) for gradient in gradients}
+        if len(alike) == 1 and type(gradients[0]) is torch.Tensor:
             _clip_alike(gradients, self.max_norm, self.norm_type)
         else:
             torch.nn.utils.clip_grad_norm_(parameters, self.max_norm, norm_type=self.norm_type)

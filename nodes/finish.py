@@ -6,12 +6,18 @@ from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
 
 
-@node
+@node(family="bookkeeping")
 class Finish:
-    """Say when the run has done enough; a guard on its edges asks `finish.due`.
+    """Decide when the run has done enough; a guard on its edges asks `finish.due`.
 
     Arguments:
-        after: the amount of training. Default: never. It is not latched: raising it later goes on.
+        after: the amount of training. Default: never. It is not latched: a run that is resumed with a larger amount
+            trains on.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("finish", after=["3 epochs", "2 hours"])  # whichever comes first
+    >>> graph.check()
+    []
     """
 
     after: Trigger = Trigger("never")

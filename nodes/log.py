@@ -17,6 +17,11 @@ class Log:
 
     Arguments:
         every: when to write a row. Default: every 50 steps.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("log", every="1 steps")
+    >>> graph.check()
+    []
     """
 
     every: Trigger = Trigger("50 steps")

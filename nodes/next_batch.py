@@ -21,7 +21,11 @@ _NEVER = 2**62
 _NOTHING = object()
 
 
-@node(writes=("batch", "samples"), activity="data")
+@node(
+    writes=("batch", "samples"),
+    activity="data",
+    step_inputs={"epoch": "epoch", "batch_index": "batch_index", "batch_idx": "batch_index"},
+)
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
@@ -51,6 +55,15 @@ class NextBatch:
         epoch_length: batches that the current epoch will have; 0 where the data does not say.
         epochs: epochs fetched, as an exact fraction where the length is known.
         seconds: time spent training, in seconds, summed over interruptions; not while the run stands still.
+
+    Raises:
+        UsageError: `batch_size` returned no whole number.
+        UnsaveableError: a checkpoint is due, and the batch fetched ahead can neither be saved nor drawn again.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("next_batch", limit=100)
+    >>> graph.check()
+    []
     """
 
     limit: Annotated[int, Above(0)] | None = None
@@ -59,7 +72,7 @@ class NextBatch:
 
     epoch: int = progress(0)
     batches: int = progress(0)
-    epoch_batches: int = progress(0, restarts="epoch")
+    epoch_batches: int = progress(0, restarts="epoch", target="epoch_length")
     samples: int = progress(0)
     last: bool = progress(False)
     exhausted: bool = progress(False)
@@ -104,7 +117,7 @@ class NextBatch:
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
         self._certain = self._first_uncertain()
-        inside = self.opened and not self.last  # an epoch: this is a resume
+        inside = self.opened and not self.last  # of an epoch: this is a resume
         position, self._position = self._position, {}
         self._source.take_up(dict(position), inside=inside)
         self._ahead = list(position.get("ahead", ())) if inside else []
@@ -151,7 +164,7 @@ class NextBatch:
         return (batch if self._move is None else self._move(batch)), count
 
     def _look_ahead(self) -> None:
-        """See whether the epoch goes on after this batch."""
+        """See whether the epoch has another batch after this one."""
         if self.epoch_batches == self.limit:
             self._close_epoch()
         elif self.prefetch or self.length is None or self.epoch_batches >= self.length:
@@ -184,7 +197,7 @@ class NextBatch:
         if self.empty:
             self._notify("the data gave no batch: the epoch is empty")
         self.fetched_ahead = 0
-        self._iterator = iter(())  # lets go of loader workers now, not when the next epoch begins
+        self._iterator = iter(())  # releases the workers of a loader now, not when the next epoch begins
         self.source_state = {}
         self._turns += 1
 

@@ -11,12 +11,20 @@ from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
 
 
-@node(optional="scheduler")
+@node(optional="scheduler", family="update")
 class Schedule:
     """Call ``scheduler.step()``; without a scheduler the node is bypassed.
 
     Arguments:
         every: when to step it. Default: after every step of the optimizer.
+
+    Raises:
+        UsageError: it is a `ReduceLROnPlateau`, whose steps need a metric.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("schedule", every="1 epochs")
+    >>> graph.check()
+    []
     """
 
     every: Trigger = Trigger("1 steps")

@@ -8,7 +8,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes.optimizers import optimizers_of
+from graphtrain.nodes._optimizers import optimizers_of
 
 
 @node(effects="step")
@@ -23,6 +23,14 @@ class Step:
 
     Guard fields:
         steps: steps taken since the start.
+
+    Raises:
+        UsageError: `fused` is set, and the optimizer has no fused implementation.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("step", fused=True)
+    >>> graph.check()
+    []
     """
 
     fused: bool = False
@@ -34,17 +42,17 @@ class Step:
     def setup(self, optimizer: Any) -> None:
         self._optimizers = optimizers_of(optimizer)
         if self.fused:
-            for one in self._optimizers:
-                _check_fused(one)
-        for one in self._optimizers:
-            _place_steps(one, self.fused)
+            for optimizer in self._optimizers:
+                _check_fused(optimizer)
+        for optimizer in self._optimizers:
+            _place_steps(optimizer, self.fused)
 
     def __call__(self) -> None:
-        for one in self._optimizers:
+        for optimizer in self._optimizers:
             if self.fused:
-                _step_fused(one)
+                _step_fused(optimizer)
             else:
-                one.step()
+                optimizer.step()
         self.steps += 1
 
 

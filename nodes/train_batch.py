@@ -9,9 +9,9 @@ import torch
 
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Means, Recorder
-from graphtrain.nodes.compiled import Compiled
-from graphtrain.nodes.precision import Precision, autocast_of
-from graphtrain.nodes.step_result import loss_and_metrics
+from graphtrain.nodes._compiled import Compiled
+from graphtrain.nodes._precision import Precision, autocast_of
+from graphtrain.nodes._step_result import loss_and_metrics
 
 
 @node(writes="loss", effects="backward")
@@ -29,14 +29,22 @@ class TrainBatch:
         compile: True runs `training_step`, and its backward, through ``torch.compile``: the start takes longer, from
             seconds to minutes, and numbers differ, in the last bits and where random ones are drawn, as by dropout. The
             model stays as it is, with its names, and so does evaluation. Every shape of a batch, and every Python
-            number in it, is compiled by itself, so that what comes of a batch does not depend on those before it and a
+            number in it, is compiled by itself, so that the result of a batch does not depend on those before it and a
             resume stays exact; beyond ``torch._dynamo.config.recompile_limit`` (8) they run uncompiled, and which do
             depends on the batches before: pad to a few. Of a function that asks for more, such as `step`, Python
-            numbers are compiled in with their first value, and from their second or third on taken for variables.
+            numbers are compiled in with their first value, and treated as variables from their second or third on.
             Default: False.
 
     Writes:
         loss: the loss before the division, detached.
+
+    Raises:
+        UsageError: what `training_step` returned is no loss, the device has no such precision, or there is no compiler.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("train_batch", precision="bf16-mixed")
+    >>> graph.check()
+    []
     """
 
     precision: Precision = "32-true"

@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
+from graphtrain.graph.registry import family_of_node
 from graphtrain.viz.flow import back_edges, main_line
-from graphtrain.viz.theme import SIGNS, family
+from graphtrain.viz.theme import SIGNS
 from graphtrain.viz.wording import kind_line, one_line, parameter_lines, tooltip
 
 # In an encoded name two hexadecimal digits follow every `+`, so no node can have these keys. (`%` would not do: a name
@@ -224,7 +225,7 @@ def _box(node: Node, key: str, inside: str, declared: bool, main: bool) -> Box:
     return Box(
         key=key,
         inside=inside,
-        family=family(node.use) if node.body is None else "nested",
+        family=family_of_node(node),
         title=one_line(node.name, TITLE_LENGTH),
         lines=tuple(line for line in lines if line),
         tooltip=tooltip(node),

@@ -32,36 +32,6 @@ FAMILIES: dict[str, Family] = {
     "other": Family("#7f7f7f", "octagon", ("(", ")")),
 }
 
-_FAMILY_OF_KIND: dict[str, str] = {
-    "next_batch": "data",
-    "train_batch": "compute",
-    "eval_batch": "compute",
-    "accumulate": "gradient",
-    "clip": "gradient",
-    "zero_grad": "gradient",
-    "discard": "gradient",
-    "step": "update",
-    "schedule": "update",
-    "choice": "choice",
-    "begin_epoch": "bookkeeping",
-    "end_epoch": "bookkeeping",
-    "begin_evaluation": "bookkeeping",
-    "end_evaluation": "bookkeeping",
-    "log": "bookkeeping",
-    "finish": "bookkeeping",
-    "checkpoint": "saving",
-    "nested": "nested",
-}
-
-
-def family(use: str) -> str:
-    """The family of a kind, by its name alone: drawing a graph imports no kind.
-
-    >>> family("step"), family("my_own_kind")
-    ('update', 'other')
-    """
-    return _FAMILY_OF_KIND.get(use, "other")
-
 
 @dataclass(frozen=True)
 class Mark:

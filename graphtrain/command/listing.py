@@ -12,13 +12,14 @@ from rich.table import Table
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.registry import find_graph, find_kind, known_graphs, known_kinds
-from graphtrain.kind.parameter import REQUIRED
+from graphtrain.kind import Read
+from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import suggestion
 
 
 def graphs_command() -> None:
-    """Print every graph that can be named."""
+    """Print every graph that can be used by its name."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("graph", "nodes", "their names"):
         table.add_column(column, overflow="fold")
@@ -34,9 +35,9 @@ def nodes_command(name: str | None) -> None:
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("kind")
         table.add_column("what it does", overflow="fold")
-        for each in known_kinds():
-            kind = find_kind(each)
-            table.add_row(each, escape(kind.description.split("\n")[0] if kind is not None else ""))
+        for known in known_kinds():
+            kind = find_kind(known)
+            table.add_row(known, escape(kind.description.split("\n")[0] if kind is not None else ""))
         Console(highlight=False).print(table)
         return
     kind = find_kind(name)
@@ -45,13 +46,15 @@ def nodes_command(name: str | None) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{escape(kind.name)}[/bold]\n{escape(kind.description)}\n")
     rows = [
-        ("parameters", [_parameter(one.name, one.type_name, one.default) for one in kind.parameters.values()]),
-        ("reads", [read.name if read.required else f"{read.name} (optional)" for read in kind.reads]),
-        ("set up with", [read.name if read.required else f"{read.name} (optional)" for read in kind.setup_reads or ()]),
+        ("parameters", [_parameter_line(parameter) for parameter in kind.parameters.values()]),
+        ("reads", [_slot(read) for read in kind.reads]),
+        ("set up with", [_slot(read) for read in kind.setup_reads or ()]),
         ("writes", list(kind.writes)),
         ("guard fields", list(kind.fields)),
         ("effects", list(kind.effects)),
-        ("bypassed without", list(kind.optional)),
+        ("bypassed without", [*kind.optional, *kind.idle_without]),
+        ("step inputs", list(kind.step_inputs)),
+        ("drawn as", [kind.family]),
     ]
     table = Table(box=None, pad_edge=False, show_header=False)
     for heading, items in rows:
@@ -62,11 +65,16 @@ def nodes_command(name: str | None) -> None:
     console.print(table)
 
 
-def _parameter(name: str, type_name: str, default: object) -> str:
+def _slot(read: Read) -> str:
+    return read.name if read.required else f"{read.name} (optional)"
+
+
+def _parameter_line(parameter: Parameter) -> str:
+    default = parameter.default
     if default is REQUIRED:
-        return f"{name}: {type_name}, required"
-    shown = str(default) if isinstance(default, Trigger) else repr(default)
-    return f"{name}: {type_name}, default {shown}"
+        return f"{parameter.name}: {parameter.type_name}, required"
+    text = str(default) if isinstance(default, Trigger) else repr(default)
+    return f"{parameter.name}: {parameter.type_name}, default {text}"
 
 
 def copy_command(source: str, path: Path) -> None:

@@ -206,7 +206,7 @@ def _names_of_outside(bound: BoundNode) -> set[str]:
     scope = bound.scope
     guards = [scope.guards[edge.when] for edge in scope.graph.edges[bound.node.name] if edge.when is not None]
     names = {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}
-    return names - scope.written if scope.outer is not None else set()
+    return names - scope.names.written if scope.outer is not None else set()
 
 
 def _as_of_now(read: Read) -> Read:

@@ -1,6 +1,8 @@
-"""Where kinds and graphs are found by name: what scripts declare, then the entry points of installed packages.
+"""Where kinds and graphs are found by name: what scripts declare, what is shipped, what installed packages add.
 
-The shipped ones are entry points like any other, so a third-party package adds its own in the same way::
+A shipped kind is a file in `nodes/` and a shipped graph a file in `graphs/`, each under the name of its file. To list
+them, or to ask how a kind is drawn, imports none of them. A package of its own adds kinds and graphs, under names that
+are not shipped, by entry points::
 
     [project.entry-points."graphtrain.nodes"]
     ema = "my_package.nodes:Ema"              # a function or class marked @node
@@ -14,7 +16,9 @@ and `file`, a function of ``(graph, path)`` that draws into a file in the format
 
 from __future__ import annotations
 
+import ast
 import functools
+import importlib
 import importlib.resources
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -23,20 +27,48 @@ from typing import Any
 
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, Kind, kind_of
+from graphtrain.kind.declaration import drawn_family
 from graphtrain.kind.nested import Nested
 
 
 @functools.cache
+def _shipped(folder: str, suffix: str) -> dict[str, Traversable]:
+    """The files of a folder by their names; one that begins with an underscore helps the others."""
+    files = (importlib.resources.files("graphtrain") / folder).iterdir()
+    return {
+        file.name.removesuffix(suffix): file
+        for file in files
+        if file.name.endswith(suffix) and not file.name.startswith("_")
+    }
+
+
+@functools.cache
 def _entry_points(group: str) -> dict[str, EntryPoint]:
-    return {one.name: one for one in sorted(entry_points(group=group), key=lambda one: one.name)}
+    return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
+
+
+@functools.cache
+def _installed(group: str) -> dict[str, EntryPoint]:
+    """What other packages add. An installation from before shipped kinds were found by folder lists those here too."""
+    entries = _entry_points(group)
+    return {name: entry for name, entry in entries.items() if entry.module.partition(".")[0] != "graphtrain"}
 
 
 def find_kind(name: str) -> Kind | None:
     """The kind of that name, or None. Importing the module of a kind is the only code this runs."""
     if name in DECLARED:
         return DECLARED[name]
-    found = _entry_points("graphtrain.nodes").get(name)
-    return kind_of(found.load()) if found is not None else None
+    if name in _shipped("nodes", ".py"):
+        return _shipped_kind(name)
+    entry = _installed("graphtrain.nodes").get(name)
+    return kind_of(entry.load()) if entry is not None else None
+
+
+@functools.cache
+def _shipped_kind(name: str) -> Kind:
+    module = importlib.import_module(f"graphtrain.nodes.{name}")
+    kinds = (getattr(value, "__kind__", None) for value in vars(module).values())
+    return next(kind for kind in kinds if isinstance(kind, Kind) and kind.name == name)
 
 
 def kind_of_node(node: Node) -> Kind | None:
@@ -48,18 +80,43 @@ def kind_of_node(node: Node) -> Kind | None:
 
 def known_kinds() -> list[str]:
     """The names of all kinds that can be used now."""
-    return sorted({*DECLARED, *_entry_points("graphtrain.nodes")})
+    return sorted({*DECLARED, *_shipped("nodes", ".py"), *_installed("graphtrain.nodes")})
+
+
+def family_of_node(node: Node) -> str:
+    """The family that a node is drawn in; "other" for a kind that would have to be imported to know it."""
+    if node.use == NESTED:
+        return NESTED
+    kind = node.kind or DECLARED.get(node.use)
+    if kind is not None:
+        return kind.family
+    return _shipped_family(node.use) if node.use in _shipped("nodes", ".py") else "other"
+
+
+@functools.cache
+def _shipped_family(name: str) -> str:
+    """The family by the mark in the source: to import a kind takes a second, with torch."""
+    for definition in ast.parse(_shipped("nodes", ".py")[name].read_bytes()).body:
+        for mark in getattr(definition, "decorator_list", ()):
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "node":
+                values = {keyword.arg: keyword.value for keyword in mark.keywords if keyword.arg is not None}
+                names = values.keys() & {"effects", "activity", "observer", "family"}
+                return drawn_family(**{name: ast.literal_eval(values[name]) for name in names})
+    return drawn_family()
 
 
 def find_graph(name: str) -> Traversable | None:
     """The TOML file of the shipped or installed graph `name`, or None."""
-    found = _entry_points("graphtrain.graphs").get(name)
-    return importlib.resources.files(found.value) / f"{name}.toml" if found is not None else None
+    shipped = _shipped("graphs", ".toml").get(name)
+    if shipped is not None:
+        return shipped
+    entry = _installed("graphtrain.graphs").get(name)
+    return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
 
 
 def known_graphs() -> list[str]:
     """The names of all shipped and installed graphs."""
-    return list(_entry_points("graphtrain.graphs"))
+    return sorted({*_shipped("graphs", ".toml"), *_installed("graphtrain.graphs")})
 
 
 def find_picture(name: str) -> Callable[..., Any] | None:

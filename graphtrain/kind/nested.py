@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphtrain.kind.declaration import node
+from graphtrain.kind.mark import node
 from graphtrain.kind.trigger import Trigger
 
 

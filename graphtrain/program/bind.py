@@ -34,14 +34,6 @@ from graphtrain.program.resources import PROVIDED
 # What people supply to every graph, whether it is read or not.
 USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "val_data")
 
-# What a user's step function may ask for beside slots: the unit whose node knows it, and the field there.
-ASKED = {
-    "step": ("steps", None),
-    "epoch": ("batches", "epoch"),
-    "batch_index": ("batches", "batch_index"),
-    "batch_idx": ("batches", "batch_index"),
-}
-
 
 @dataclass(frozen=True)
 class SlotPlace:
@@ -231,6 +223,7 @@ class Program:
         self.missing: list[Missing] = []
         self.absent: list[str] = []
         self._read_resources: set[str] = set()
+        self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
         self.main = self._bind_graph(plan.main, None)
         for bound in self.nodes:
             for path in bound.planned.writes:
@@ -257,8 +250,7 @@ class Program:
         return scope
 
     def _has_no_work(self, bound: BoundNode) -> bool:
-        is_idle = getattr(bound.instance, "is_idle", None)
-        if is_idle is not None and is_idle():
+        if bound.kind.is_idle(bound.parameters):
             return True
         body = bound.planned.body
         for slot in body.graph.optional if body is not None else bound.kind.optional:
@@ -299,12 +291,16 @@ class Program:
     def place_asked_for(self, bound: BoundNode, read: Read) -> Place:
         """What a further parameter of a user's step function means, seen from the node that calls it."""
         name = read.name
-        scope: BoundGraph | None = bound.scope
-        while scope is not None and name in ASKED and name not in scope.names.written and name not in self.resources:
-            unit, field_name = ASKED[name]
+        scope: BoundGraph | None = bound.scope if name not in self.resources else None
+        unit = "steps" if name == "step" else "batches"
+        while scope is not None and name not in scope.names.written:
             if unit in scope.graph.units:
                 owner, _, counted = scope.graph.units[unit].partition(".")
-                return self.field_place(scope.nodes[owner], field_name or counted)
+                field_name = counted if name == "step" else scope.nodes[owner].kind.step_inputs.get(name)
+                if field_name is not None:
+                    return self.field_place(scope.nodes[owner], field_name)
+                self._batch_counters[name] = scope.nodes[owner]
+                break
             scope = scope.outer.scope if scope.outer is not None else None
         return self._place(bound.scope.names.resolve(name), read, bound.path)
 
@@ -405,6 +401,9 @@ class Program:
             hint = suggestion(slot, [name for name in supplied if name not in self._read_resources])
             if "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {slot}=...), or let `setup` return it"
+                counter = self._batch_counters.get(slot)
+                if counter is not None:
+                    hint += f"; or let `{counter.kind.name}`, which counts batches, declare it in its `step_inputs`"
             message = f"`{slot}` is read by {', '.join(f'`{one}`' for one in readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", f"{self.graph.name}: nodes.{readers[0]}", message, hint))
         return problems

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import final
 
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.kind.fields import Field
 from graphtrain.kind.trigger import Term, Trigger, exactly
-from graphtrain.program.bind import Program
+from graphtrain.program.bind import BoundNode, Program
 
-# Units that begin again, or that say the same in other words: no rate is taken of them.
+# Units that start again at 0, or that count what another one counts: no rate is taken of them.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 
 
@@ -29,7 +31,7 @@ class RunClock:
         )
 
     def count(self, unit: str) -> Fraction | None:
-        """What a unit of the clock says, exactly; None if there is no such unit."""
+        """The exact value of a unit of the clock; None if there is no such unit."""
         text = self._units.get(unit)
         if text is None:
             return None
@@ -37,11 +39,11 @@ class RunClock:
         return exactly(getattr(self._nodes[owner].instance, field))
 
     def counts(self) -> dict[str, int]:
-        """The units whose rate tells how fast the run is, such as batches, samples and tokens."""
+        """The units whose rate is the speed of the run, such as batches, samples and tokens."""
         return {unit: int(self.count(unit) or 0) for unit in self._units if unit not in _NO_RATE}
 
     def trained(self) -> tuple[int, float]:
-        """Batches and seconds trained: what was lost with an interruption is counted in them."""
+        """Batches and seconds trained: what an interruption loses is measured in them."""
         return int(self.count("batches") or 0), float(self.count("seconds") or 0)
 
     def step_and_epoch(self) -> tuple[int, float]:
@@ -50,33 +52,30 @@ class RunClock:
 
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""
-        owner = self._units.get("epoch_batches", "").partition(".")[0]
-        length = getattr(self._nodes[owner].instance, "epoch_length", 0) if owner else 0
-        return length or None
+        owner, _, field = self._units.get("epoch_batches", "").partition(".")
+        return _target(self._nodes[owner], field) or None if owner else None
 
     def window(self) -> tuple[int, int] | None:
-        """Backward passes in the open window and how many it will have; None if none is open."""
-        for bound in self._nodes.values():
-            for name, declared in bound.kind.fields.items():
-                if declared.counts is not None and (count := getattr(bound.instance, name)):
-                    every = bound.parameters.get("every")
-                    return count, every if isinstance(every, int) else 0
+        """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
+        for bound, field in self._windows():
+            if count := getattr(bound.instance, field.name):
+                return count, _target(bound, field.name)
         return None
 
     def mixed_windows(self, former: Graph, renaming: Renaming) -> list[str]:
-        """What to say of open windows whose length is another one than in the graph that began them."""
+        """One line for every open window whose length is not that of the graph that began it."""
         lines = []
-        for bound in self._nodes.values():
-            node, every = former.nodes.get(renaming.former(bound.path) or ""), bound.parameters.get("every")
-            if node is None or "every" not in bound.kind.parameters or not isinstance(every, int):
+        for bound, field in self._windows():
+            node = former.nodes.get(renaming.former(bound.path) or "")
+            target = bound.kind.parameters.get(field.target or "")
+            if node is None or target is None:
                 continue
-            before = node.parameters.get("every", bound.kind.parameters["every"].default)
-            counts = [name for name, declared in bound.kind.fields.items() if declared.counts is not None]
-            passes = max((getattr(bound.instance, name) for name in counts), default=0)
-            if passes and before != every:
+            before = node.parameters.get(target.name, target.default)
+            passes, length = getattr(bound.instance, field.name), _target(bound, field.name)
+            if passes and before != length:
                 lines.append(
                     f"a window of `{bound.path}` is open: {passes} of its backward passes were made for a window of "
-                    f"{before}, the rest are made for one of {every}, so this one step weighs them unequally"
+                    f"{before}, the rest are made for one of {length}, so this one step weighs them unequally"
                 )
         return lines
 
@@ -86,16 +85,23 @@ class RunClock:
         return min(1.0, float(now / term.base.amount)) if now is not None and term.base.amount else None
 
     def cut_window(self) -> str | None:
-        """What to say if the last window was stepped short, other than by the end of an epoch."""
+        """One line if the last window was stepped short, other than by the end of an epoch."""
         epochs = self.count("epochs")
-        for bound in self._nodes.values():
-            every, size = bound.parameters.get("every"), getattr(bound.instance, "last_count", 0)
-            if isinstance(every, int) and 0 < size < every and epochs is not None and epochs.denominator != 1:
+        for bound, field in self._windows():
+            size, length = getattr(bound.instance, field.last) if field.last else 0, _target(bound, field.name)
+            if 0 < size < length and epochs is not None and epochs.denominator != 1:
                 return (
-                    f"the former end cut a window of `{bound.path}` short ({size} of {every}): what follows is not "
+                    f"the former end cut a window of `{bound.path}` short ({size} of {length}): what follows is not "
                     "bitwise what a run with this ending from the start would have done"
                 )
         return None
+
+    def _windows(self) -> Iterator[tuple[BoundNode, Field]]:
+        """The nodes that count the backward passes of a window, each with the field that does."""
+        for bound in self._nodes.values():
+            for field in bound.kind.fields.values():
+                if field.counts is not None:
+                    yield bound, field
 
     def describe(self) -> str:
         """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``."""
@@ -109,3 +115,9 @@ class RunClock:
         if (window := self.window()) is not None:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
         return ", ".join(parts)
+
+
+def _target(bound: BoundNode, name: str) -> int:
+    """How far a counter counts, as its kind declares it; 0 where that is not known."""
+    target = bound.kind.fields[name].target
+    return (getattr(bound.instance, target) or 0) if target is not None else 0

@@ -1,7 +1,7 @@
 """Triggers of bound nodes, compiled to the comparison of a counter with a threshold.
 
 A trigger is due when floor(clock / amount) has grown since its node last fired. The clock only grows, so there is one
-value of its counter before which the answer is no; it is computed when the node fires and when an epoch turns, and in
+value of its counter before which the answer is no; it is computed when the node fires and when an epoch ends, and in
 between a check is one call with one or two comparisons (0.06 us; comparing fractions took 2 us a trigger).
 """
 
@@ -35,11 +35,11 @@ class Clock:
     @property
     def derived(self) -> derived_clock | None:
         """The declaration, if the field is computed from a counter."""
-        found = getattr(type(self.owner), self.field, None)
-        return found if isinstance(found, derived_clock) else None
+        declared = getattr(type(self.owner), self.field, None)
+        return declared if isinstance(declared, derived_clock) else None
 
     def now(self) -> Fraction:
-        """What the clock says, exactly."""
+        """The exact value of the clock."""
         return exactly(getattr(self.owner, self.field))
 
     def count(self) -> int | None:
@@ -66,9 +66,9 @@ class Every:
         self._aims = [aim for _, aim in thresholds]
 
     def start(self) -> None:
-        """Begin, or go on after a resume: units that never counted here count from now."""
+        """Begin or resume: units that have not counted here before count from now."""
         fired = self._record.fired
-        # A unit that is not asked for now is forgotten: if it comes back, it counts from then.
+        # A unit that the trigger does not name now is forgotten: if it comes back, it counts from then.
         self._record.fired = {term.unit: fired.get(term.unit) or _firing(clock) for clock, term in self._terms}
         self._aim()
 
@@ -131,7 +131,7 @@ def _threshold(clock: Clock, target: Callable[[], Fraction]) -> tuple[Due, Aim]:
 def _least_number(amount: Fraction) -> int | float:
     """The least number that a counter, whole or float, can hold once it has reached the amount.
 
-    The float nearest to 3/10 is less than that: a clock that stood there would fire, and be due again at once.
+    The float nearest to 3/10 is less than that: a clock at that float would fire, and be due again at once.
     """
     if amount.denominator == 1 or amount > _ONLY_WHOLE_FLOATS:
         return math.ceil(amount)
@@ -174,23 +174,23 @@ def _derived_threshold(clock: Clock, derived: derived_clock, target: Callable[[]
     values = _fields(clock.owner, counter, restarts)
     reach = getattr(clock.owner, derived.reach)
     amount = target()
-    turn: Any = None  # the one that the threshold is of; None: of none, compute it
+    count: Any = None  # the value of `restarts` that the threshold was computed for; None: compute it
     threshold = 0
 
     def due() -> bool:
-        nonlocal turn, threshold
-        if values[restarts] == turn and values[counter] < threshold:
+        nonlocal count, threshold
+        if values[restarts] == count and values[counter] < threshold:
             return False
-        turn = values[restarts]
+        count = values[restarts]
         if clock.now() >= amount:
-            threshold = 0  # due until it has fired, whatever the counter says
+            threshold = 0  # due until it has fired, at any value of the counter
             return True
         threshold = reach(amount)
         return False
 
     def aim() -> None:
-        nonlocal amount, turn
-        amount, turn = target(), None
+        nonlocal amount, count
+        amount, count = target(), None
 
     return due, aim
 
@@ -206,6 +206,6 @@ class _Attributes:
 
 
 def _fields(owner: Any, *names: str) -> Any:
-    """Fields of an object by name: its dictionary, half the cost of `getattr`, where all are held there."""
-    held = vars(owner)
-    return held if all(name in held for name in names) else _Attributes(owner)
+    """Fields of an object by name: its dictionary, half the cost of `getattr`, where it holds all of them."""
+    dictionary = vars(owner)
+    return dictionary if all(name in dictionary for name in names) else _Attributes(owner)

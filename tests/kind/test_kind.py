@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -206,6 +207,45 @@ def test_a_derived_clock_is_a_field() -> None:
     assert kind.new_instance().epochs == 0.5
 
 
+def test_what_counts_declares_how_far_and_what_a_step_function_may_ask_for() -> None:
+    @node(step_inputs={"epoch": "rounds", "batch_index": "place"}, activity="data")
+    class Data:
+        """Data."""
+
+        size: int = 4
+        rounds: int = progress(0)
+        drawn: int = progress(0, restarts="rounds", target="length")
+        window: int = progress(0, counts="backward", target="size", last="stepped")
+        stepped: int = progress(0)
+
+        @property
+        def length(self) -> int:
+            return 7
+
+        @property
+        def place(self) -> int:
+            return self.drawn - 1
+
+        def __call__(self) -> None: ...
+
+    kind = kind_of(Data)
+    assert kind.step_inputs == {"epoch": "rounds", "batch_index": "place"}
+    assert kind.fields["drawn"].target == "length"
+    assert (kind.fields["window"].target, kind.fields["window"].last) == ("size", "stepped")
+    assert kind.family == "data"
+
+
+@pytest.mark.parametrize(("bound", "idle"), [(None, True), (math.inf, True), (2.0, False), (0.0, False)])
+def test_a_node_is_idle_without_a_parameter(bound: float | None, idle: bool) -> None:
+    @node(idle_without="bound")
+    def limit(*, bound: float | None = None, other: float | None = None) -> None:
+        """Limit."""
+
+    kind = kind_of(limit)
+    assert kind.idle_without == ("bound",)
+    assert kind.is_idle({"bound": bound, "other": None}) is idle
+
+
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_every_effect_is_accepted_and_only_those_on_gradients_name_an_optimizer(effect: Any) -> None:
     def act() -> None: ...
@@ -274,6 +314,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
      "thing.n: `m`, which it restarts with, is no field"),
     (lambda: node(a_class(due=progress(0), due_type=bool)), "thing: `due` means something else in every node"),
     (lambda: node(a_class(fired=progress(0), fired_type=int)), "thing: `fired` means something else in every node"),
+    (lambda: node(a_class(n=progress(0, target="m"), n_type=int)),
+     "thing.n: its target `m` is no parameter and no field; known: n"),
+    (lambda: node(a_class(n=progress(0, last="m"), n_type=int)), "thing.n: `m`, its last value, is no field; known: n"),
+    (lambda: node(idle_without="m")(fn("def f(*, n=1)")), "f: idle without 'm', which is no parameter; known: n"),
+    (lambda: node(step_inputs={"epoch": "rounds"})(a_class(n=progress(0), n_type=int)),
+     "thing: step input 'epoch' is 'rounds', which is no field; known: n, runs"),
+    (lambda: node(family="colourful")(fn("def f()")),
+     "f: unknown family 'colourful'; known: data, compute"),  # type: ignore[call-overload]
     (lambda: node(a_class(n="x", n_type=int)), "thing.n: the default is of another type than declared"),
 ]  # fmt: skip
 

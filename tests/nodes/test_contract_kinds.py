@@ -1,94 +1,104 @@
-"""The contract that every shipped kind passes."""
+"""The contract that every shipped kind passes: found by its file, and run by the example in its docstring."""
 
 from __future__ import annotations
 
 import copy
+import doctest
 import importlib
 import inspect
 import math
 import re
-from importlib.metadata import EntryPoint, entry_points
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from graphtrain import Graph, GraphError, Trainer
-from graphtrain.graph.registry import find_kind, known_kinds
+from graphtrain import Graph, GraphError, Node, Trainer
+from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, Kind
-from graphtrain.kind.parameter import REQUIRED, plain_value
+from graphtrain.kind.declaration import FAMILIES
+from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
 from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.viz import theme
 
 FOLDER = Path(__file__).resolve().parents[2] / "nodes"
-ENTRIES = {one.name: one for one in entry_points(group="graphtrain.nodes") if one.value.startswith("graphtrain.")}
+SHIPPED = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
 
 
-@pytest.fixture(params=sorted(ENTRIES))
-def entry(request: pytest.FixtureRequest) -> EntryPoint:
-    return ENTRIES[request.param]
+@pytest.fixture(params=SHIPPED)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    kind = find_kind(request.param)
+    assert kind is not None
+    return kind
 
 
-@pytest.fixture
-def kind(entry: EntryPoint) -> Kind:
-    found = find_kind(entry.name)
-    assert found is not None
-    return found
+# ---- where it is found, and what it says of itself
 
 
-def test_every_kind_in_the_folder_is_an_entry_point_and_the_other_way_round() -> None:
-    declared = set()
+def test_every_file_in_the_folder_holds_the_kind_of_its_name() -> None:
     for path in FOLDER.glob("*.py"):
-        module = importlib.import_module(f"graphtrain.nodes.{path.stem}")
-        declared |= {
-            one.__kind__.name
-            for one in vars(module).values()
-            if isinstance(getattr(one, "__kind__", None), Kind) and one.__module__ == module.__name__
-        }
-    assert declared == set(ENTRIES)
-    assert set(known_kinds()) >= declared
-    assert not declared & set(DECLARED)
+        module = importlib.import_module(f"graphtrain.nodes.{path.stem}".removesuffix(".__init__"))
+        declared = [
+            value.__kind__.name
+            for value in vars(module).values()
+            if isinstance(getattr(value, "__kind__", None), Kind) and value.__module__ == module.__name__
+        ]
+        assert declared == ([path.stem] if path.stem in SHIPPED else []), path
+    assert set(known_kinds()) >= set(SHIPPED) >= {"clip", "end_evaluation", "next_batch"}
+    assert not set(SHIPPED) & set(DECLARED)
 
 
-def test_the_entry_point_the_module_and_the_registry_give_one_object(entry: EntryPoint, kind: Kind) -> None:
-    implementation = entry.load()
-    module = importlib.import_module(entry.module)
-    assert getattr(module, entry.attr) is implementation is kind.implementation
-    assert vars(implementation)["__kind__"] is kind
-    assert kind.name == entry.name
-    file = Path(inspect.getfile(implementation)).resolve()
-    assert file.parent == FOLDER
-    assert entry.module == f"graphtrain.nodes.{file.stem}"
+def test_the_module_and_the_registry_give_one_object(kind: Kind) -> None:
+    module = importlib.import_module(f"graphtrain.nodes.{kind.name}")
+    assert getattr(module, kind.implementation.__name__) is kind.implementation
+    assert vars(kind.implementation)["__kind__"] is kind
+    assert find_kind(kind.name) is kind
+    assert Path(inspect.getfile(kind.implementation)).resolve() == FOLDER / f"{kind.name}.py"
+
+
+def test_it_is_drawn_in_its_family(kind: Kind) -> None:
+    assert kind.family == family_of_node(Node(kind.name, kind.name)), "as read off the source"
+    assert kind.family != "other", "a shipped kind has a fitting colour"
+
+
+def test_every_family_has_a_look() -> None:
+    assert {*FAMILIES, "nested"} == set(theme.FAMILIES)
 
 
 def test_the_docstring_names_everything(kind: Kind) -> None:
     first = kind.description.splitlines()[0]
     assert re.fullmatch(r"[A-Z].*[^.]\.", first), first
     assert len(first) <= 116
-    arguments = _section(kind.description, "Arguments")
+    arguments = section(kind.description, "Arguments")
     assert list(arguments) == list(kind.parameters)
     for name, parameter in kind.parameters.items():
         if parameter.default is not REQUIRED:
             assert "Default: " in arguments[name], f"{name}: what its default means"
-    assert list(_section(kind.description, "Writes")) == list(kind.writes)
-    named = re.findall(r"(\w+)(?=(?:, \w+)*: )", kind.description.partition("Guard fields:")[2])
+    assert list(section(kind.description, "Writes")) == list(kind.writes)
+    fields = kind.description.partition("Guard fields:")[2].partition("\n\n")[0]
+    named = re.findall(r"(\w+)(?=(?:, \w+)*: )", fields)
     assert set(named) <= set(kind.fields)
     assert named or set(kind.fields) <= {"runs", "due", "fired"}
 
 
-def _section(description: str, title: str) -> dict[str, str]:
+def section(description: str, title: str) -> dict[str, str]:
     """name -> text of a section such as ``Arguments:``."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     inside, name = False, ""
     for line in description.splitlines():
         if not line.startswith(" "):
             inside = line == f"{title}:"
         elif inside and (match := re.match(r" {4}(\w+)(?:, \w+)*: (.*)", line)):
             name = match[1]
-            found[name] = match[2]
+            texts[name] = match[2]
         elif inside:
-            found[name] += " " + line.strip()
-    return found
+            texts[name] += " " + line.strip()
+    return texts
+
+
+# ---- its declaration
 
 
 def test_parameters_have_types_and_defaults_that_are_of_these_types(kind: Kind) -> None:
@@ -104,19 +114,19 @@ def test_parameters_have_types_and_defaults_that_are_of_these_types(kind: Kind) 
 
 
 def test_it_is_made_set_back_and_shares_nothing(kind: Kind) -> None:
-    one, two = kind.new_instance(), kind.new_instance()
+    first, second = kind.new_instance(), kind.new_instance()
     stored = [field for field in kind.fields.values() if field.stored]
     assert {"runs"} <= {field.name for field in stored}
     for field in stored:
-        value = getattr(one, field.name)
-        assert value == getattr(two, field.name) == field.default
+        value = getattr(first, field.name)
+        assert value == getattr(second, field.name) == field.default
         if isinstance(value, list | dict):
-            assert value is not getattr(two, field.name)
+            assert value is not getattr(second, field.name)
             assert value is not field.default
-        setattr(one, field.name, "changed")
-    kind.reset(one)
+        setattr(first, field.name, "changed")
+    kind.reset(first)
     for field in stored:
-        assert getattr(one, field.name) == field.default == getattr(two, field.name)
+        assert getattr(first, field.name) == field.default == getattr(second, field.name)
 
 
 def test_the_defaults_of_progress_are_plain_data_of_the_declared_type(kind: Kind) -> None:
@@ -141,110 +151,140 @@ def test_effects_slots_and_fields_are_known(kind: Kind) -> None:
         assert field.restarts is None or field.restarts in kind.fields
 
 
-# One small run in which every shipped kind does its work.
+# ---- a run of the graph in its example
 
 
 class Net(torch.nn.Module):
+    """A model whose gradients are large enough to be clipped."""
+
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(2, 1)
 
     def training_step(self, batch: torch.Tensor) -> torch.Tensor:
-        return self.layer(batch).square().mean()
+        return 100 * self.layer(batch).square().mean()
 
 
-def busy_trainer() -> tuple[Trainer, Net]:
-    graph = (
-        Graph.load("fit")
-        .set("accumulate", every=2)
-        .set("clip", max_norm=1e-3)
-        .set("log", every="1 steps")
-        .set("finish", after="2 epochs")
-        .guard("accumulation_reached", "accumulate.count >= accumulate.every")
-        .guard("window_dropped", "accumulate.count > 0 and window_cut")
-        .insert("discard")
-        .connect("accumulate", "discard", when="window_dropped", first=False)
-        .connect("discard", "decide")
-    )
-    torch.manual_seed(0)
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    trainer = Trainer(
-        graph,
-        model=model,
-        optimizer=optimizer,
-        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9),
-        train_data=[torch.rand(4, 2) for _ in range(3)],
-        val_data=[torch.rand(4, 2) for _ in range(2)],
-        device="cpu",
-        notify=lambda line: None,
-    )
-    return trainer, model
+@dataclass
+class Example:
+    """What the example in a docstring leaves: a graph that uses the kind, and resources that only this kind reads."""
+
+    graph: Graph
+    paths: list[str]
+    resources: dict[str, Any]
+
+    def trainer(self, run_dir: Path | None = None, graph: Graph | None = None) -> Trainer:
+        """The usual resources, three batches an epoch, and those of the example."""
+        torch.manual_seed(0)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        usual = {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9),
+            "train_data": [torch.rand(4, 2) for _ in range(3)],
+            "val_data": [torch.rand(4, 2) for _ in range(2)],
+        }
+        resources = usual | copy.deepcopy(self.resources)
+        return Trainer(graph or self.graph, run_dir, device="cpu", notify=lambda line: None, **resources)
+
+
+@pytest.fixture
+def example(kind: Kind) -> Example:
+    """The example run; that its output is what it shows is a doctest's to find out."""
+    steps = doctest.DocTestParser().get_examples(kind.description)
+    assert steps, "the docstring ends with an example, as a doctest"
+    names: dict[str, Any] = {}
+    for step in steps:
+        exec(step.source, names)  # noqa: S102 - our own docstring
+    graph = names.get("graph")
+    assert isinstance(graph, Graph), "the example makes a `graph`"
+    paths = [path for path, use in uses(graph).items() if use == kind.name]
+    assert paths, "and the graph uses the kind"
+    return Example(graph, paths, {name: value for name, value in names.items() if name in kind.slots})
 
 
 def uses(graph: Graph, prefix: str = "") -> dict[str, str]:
     """The kind of every node, by path."""
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for name, node in graph.nodes.items():
-        found[prefix + name] = node.use
+        kinds[prefix + name] = node.use
         if node.body is not None:
-            found |= uses(node.body, f"{prefix}{name}/")
-    return found
+            kinds |= uses(node.body, f"{prefix}{name}/")
+    return kinds
 
 
-def test_every_kind_runs_and_has_the_effects_it_declares_and_no_others() -> None:
-    trainer, model = busy_trainer()
-    kinds = uses(trainer.graph)
-    seen: dict[str, set[str]] = {name: set() for name in kinds.values()}
-    before = looked_at(model)
-    while trainer.position != "end":
-        used = kinds[trainer.position]
+def test_the_graph_has_no_problem(example: Example) -> None:
+    assert example.graph.check() == []
+
+
+def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, example: Example) -> None:
+    trainer = example.trainer()
+    model, effects = trainer.resources["model"], set()
+    while trainer.position != "end" and max(trainer.read(f"{path}.runs") for path in example.paths) < 3:
+        position, before = trainer.position, snapshot(model)
         trainer.advance()
-        after = looked_at(model)
-        seen[used] |= changes(before, after)
-        before = after
-    for path in kinds:
-        assert trainer.read(f"{path}.runs") > 0, path
-    assert set(ENTRIES) <= set(kinds.values())
-    for name in ENTRIES:
-        kind = find_kind(name)
-        assert kind is not None
-        visible = {effect for effect in kind.effects if effect != "use"}
-        assert seen[name] == visible, name
+        if position in example.paths:
+            effects |= changes(before, snapshot(model))
+    assert max(trainer.read(f"{path}.runs") for path in example.paths) > 0
+    assert effects == visible(kind.effects)
 
 
-def looked_at(model: torch.nn.Module) -> tuple[Any, Any, bool]:
+def visible(effects: tuple[str, ...]) -> set[str]:
+    """The declared effects that can be seen from outside: of those on the gradients, what remains at the end."""
+    on_gradients = [effect for effect in effects if effect in ("backward", "clip", "unscale", "zero_grad")]
+    scaled = {"clip": "scale", "unscale": "scale"}
+    return {effect for effect in effects if effect in ("step", "eval", "train")} | {
+        scaled.get(effect, effect) for effect in on_gradients[-1:]
+    }
+
+
+Snapshot = tuple[torch.Tensor, torch.Tensor, bool]
+
+
+def snapshot(model: torch.nn.Module) -> Snapshot:
+    """The weights, the gradients (0 where there are none) and the mode."""
     parameters = list(model.parameters())
-    gradients = [None if one.grad is None else one.grad.tolist() for one in parameters]
-    return [one.tolist() for one in parameters], gradients, model.training
+    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+    weights = [parameter.detach().flatten() for parameter in parameters]
+    return torch.cat(weights).clone(), torch.cat([one.flatten() for one in gradients]).clone(), model.training
 
 
-def changes(before: tuple[Any, Any, bool], after: tuple[Any, Any, bool]) -> set[str]:
+def changes(before: Snapshot, after: Snapshot) -> set[str]:
     """The effects that a visit can be seen to have had."""
-    found = set()
-    if before[0] != after[0]:
-        found.add("step")
-    if before[1] != after[1]:
-        if after[1][0] is None:
-            found.add("zero_grad")
+    effects = set()
+    if not torch.equal(before[0], after[0]):
+        effects.add("step")
+    if not torch.equal(before[1], after[1]):
+        same_direction = torch.nn.functional.cosine_similarity(before[1], after[1], dim=0) > 1 - 1e-6
+        if not after[1].any():
+            effects.add("zero_grad")
         else:
-            found.add("clip" if _norm(after[1]) < 1.1e-3 else "backward")
+            effects.add("scale" if same_direction and after[1].norm() < before[1].norm() else "backward")
     if before[2] != after[2]:
-        found.add("train" if after[2] else "eval")
-    return found
+        effects.add("train" if after[2] else "eval")
+    return effects
 
 
-def _norm(gradients: list[Any]) -> float:
-    return float(sum(torch.tensor(one).square().sum() for one in gradients) ** 0.5)
+def test_a_resumed_run_is_the_same_to_the_last_bit(example: Example, tmp_path: Path) -> None:
+    whole = example.trainer()
+    length = 0
+    while whole.position != "end" and length < 60:
+        whole.advance()
+        length += 1
+    for cut in (length // 3, length // 2, length - 2):
+        first = example.trainer(tmp_path / str(cut))
+        first.advance(cut)
+        first.save()
+        second = example.trainer(tmp_path / str(cut))
+        second.advance(length - cut)
+        assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
-def test_every_field_and_parameter_can_be_read() -> None:
-    trainer, _ = busy_trainer()
-    trainer.run()
-    for path, used in uses(trainer.graph).items():
-        kind = find_kind(used)
-        if kind is None:
-            continue  # the kind of a node with a body has no name in graphs
+def test_every_field_and_parameter_can_be_read(kind: Kind, example: Example) -> None:
+    trainer = example.trainer()
+    trainer.advance(30 if example.graph.name == "fit" else 5)
+    for path in example.paths:
         for name in kind.parameters:
             assert trainer.read(f"{path}.{name}") is not REQUIRED
         for name, field in kind.fields.items():
@@ -253,27 +293,33 @@ def test_every_field_and_parameter_can_be_read() -> None:
                 assert type(value) is field.type, f"{path}.{name}"
 
 
-@pytest.mark.parametrize(
-    ("node", "parameters", "message"),
-    [
-        ("accumulate", {"every": 0}, r"accumulate.every: expected an integer > 0, got 0"),
-        ("accumulate", {"every": -1}, r"accumulate.every: expected an integer > 0, got -1"),
-        ("next_batch", {"limit": 0}, r"next_batch.limit: expected an integer > 0, got 0"),
-        ("validate/next_batch", {"limit": -3}, r"next_batch.limit: expected an integer > 0, got -3"),
-        ("clip", {"max_norm": 0.0}, r"clip.max_norm: expected a number > 0, got 0.0"),
-        ("clip", {"max_norm": -1.0}, r"clip.max_norm: expected a number > 0, got -1.0"),
-        ("clip", {"max_norm": math.nan}, r"clip.max_norm: expected a number > 0, got nan"),
-    ],
-)
-def test_numbers_that_mean_nothing_are_refused(node: str, parameters: dict[str, Any], message: str) -> None:
-    model = Net()
-    with pytest.raises(GraphError, match=message):
-        Trainer(
-            Graph.load("fit").set(node, **parameters),
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
-            train_data=[torch.rand(4, 2)],
-            val_data=[torch.rand(4, 2)],
-            device="cpu",
-            notify=lambda line: None,
-        )
+def test_numbers_that_mean_nothing_are_refused(kind: Kind, example: Example) -> None:
+    for name, parameter in kind.parameters.items():
+        for value in meaningless(parameter):
+            graph = example.graph.set(example.paths[0], **{name: value})
+            with pytest.raises(GraphError) as error:
+                example.trainer(graph=graph)
+            assert re.search(
+                rf"{kind.name}\.{name}: expected an? (integer|number) > \d+, got {value}", str(error.value)
+            )
+
+
+def meaningless(parameter: Parameter) -> list[float]:
+    """Numbers outside the bound of a parameter."""
+    annotated = [parameter.annotation, *get_args(parameter.annotation)]  # also of `Annotated[int, Above(0)] | None`
+    bounds = [bound for one in annotated for bound in getattr(one, "__metadata__", ()) if isinstance(bound, Above)]
+    if not bounds:
+        return []
+    bound = bounds[0].bound
+    return [bound, bound - 3] if "integer" in parameter.type_name else [float(bound), bound - 1.0, math.nan]
+
+
+def test_the_bounds_are_seen() -> None:
+    bounded = {
+        f"{name}.{parameter.name}"
+        for name in SHIPPED
+        if (kind := find_kind(name)) is not None
+        for parameter in kind.parameters.values()
+        if meaningless(parameter)
+    }
+    assert bounded >= {"accumulate.every", "next_batch.limit", "clip.max_norm", "clip.norm_type", "checkpoint.keep"}

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph, GraphError, Trainer, UsageError
-from graphtrain.nodes.precision import autocast_of
+from graphtrain.nodes._precision import autocast_of
 from graphtrain.state.random import capture_random, restore_random, seed_everything
 from tests.command.running import TINY, in_a_process
 from tests.program.small_run import (

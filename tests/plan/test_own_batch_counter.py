@@ -40,10 +40,10 @@ steps = "step.steps"
 """
 
 
-def drawing() -> Graph:
-    """A graph whose batches are counted by a kind without `epoch` and `batch_index`."""
+def drawing(**step_inputs: str) -> Graph:
+    """A graph whose batches are counted by a kind without `epoch` and `batch_index`, unless it declares them."""
 
-    @node(writes=("batch", "samples"), activity="data")
+    @node(writes=("batch", "samples"), activity="data", step_inputs=step_inputs)
     class DrawBatch:
         """Draw the next batch, round and round."""
 
@@ -58,6 +58,14 @@ def drawing() -> Graph:
             self.drawn += 1
             self.is_done = self.drawn == ROUNDS * len(self._batches)
             return batch, len(batch)
+
+        @property
+        def rounds(self) -> int:
+            return (self.drawn - 1) // BATCHES
+
+        @property
+        def place(self) -> int:
+            return (self.drawn - 1) % BATCHES
 
     return Graph.loads(DRAWING)
 
@@ -114,9 +122,6 @@ EXPECTED = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AttributeError, reason="ASKED reads `epoch` and `batch_index` of whatever node counts batches"
-)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_what_the_graph_does_not_count_is_refused_before_the_first_batch(name: str) -> None:
     received: list[int] = []
@@ -127,14 +132,13 @@ def test_what_the_graph_does_not_count_is_refused_before_the_first_batch(name: s
         assert f"`{name}`" in str(error), "it names what is asked for"
         assert "training_step" in str(error) or "train_batch" in str(error), "and who asks"
         assert all(problem.hint for problem in error.problems), "and what to do"
+        assert "`draw_batch`" in str(error) and "`step_inputs`" in str(error)
+        assert [problem.code for problem in error.problems] == ["G301"]
         return
     assert trainer.run() is Outcome.FINISHED
     assert received == EXPECTED[name]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AttributeError, reason="ASKED reads `epoch` and `batch_index` of whatever node counts batches"
-)
 @pytest.mark.parametrize("name", ["epoch", "batch_index"])
 def test_a_default_stands_for_what_the_graph_does_not_count(name: str) -> None:
     received: list[int | None] = []
@@ -150,3 +154,34 @@ def test_a_default_stands_for_what_the_graph_does_not_count(name: str) -> None:
     training_step = {"epoch": asks_for_epoch, "batch_index": asks_for_batch_index}[name]
     assert make_trainer(drawing(), training_step).run() is Outcome.FINISHED
     assert received in ([None] * (ROUNDS * BATCHES), EXPECTED[name])
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_kind_declares_what_a_step_function_may_ask_for(name: str) -> None:
+    received: list[int] = []
+    graph = drawing(epoch="rounds", batch_index="place", batch_idx="place")
+    assert make_trainer(graph, step_function_asking_for(name, received)).run() is Outcome.FINISHED
+    assert received == EXPECTED[name]
+
+
+def test_a_resource_of_that_name_comes_first() -> None:
+    received: list[int] = []
+
+    def asks(model: nn.Module, batch: Any, epoch: int) -> Any:
+        received.append(epoch)
+        return model(batch).mean()
+
+    model = nn.Linear(1, 1)
+    trainer = Trainer(
+        drawing(epoch="rounds"),
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 1)],
+        training_step=asks,
+        epoch=7,
+    )
+    assert trainer.run() is Outcome.FINISHED
+    assert received == [7] * ROUNDS

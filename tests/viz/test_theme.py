@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from graphtrain.viz.theme import DARK, FAMILIES, HEAT_LEVELS, LIGHT, Scheme, adaptive, family
+from graphtrain.graph.elements import Node
+from graphtrain.graph.registry import family_of_node
+from graphtrain.viz.theme import DARK, FAMILIES, HEAT_LEVELS, LIGHT, Scheme, adaptive
 
 
 def luminance(colour: str) -> float:
@@ -35,7 +37,10 @@ def test_families_are_told_apart_without_colour() -> None:
     for look in (lambda one: one.shape, lambda one: one.brackets):
         drawn = [look(one) for name, one in FAMILIES.items() if name != "nested"]  # nested ones are clusters
         assert len(drawn) == len(set(drawn))
-    assert family("train_batch") == family("eval_batch") != family("anything_else") == "other"
+    train, evaluate, unknown = (
+        family_of_node(Node(use, use)) for use in ("train_batch", "eval_batch", "anything_else")
+    )
+    assert train == evaluate != unknown == "other"
 
 
 def test_the_style_stands_behind_the_opening_tag_and_stays_inside_the_drawing() -> None:

@@ -19,11 +19,11 @@ def parameters_of(*optimizers: Any) -> list[torch.Tensor]:
     model, as ``model.parameters()`` does, 1 us a module.
 
     >>> linear = torch.nn.Linear(2, 3)
-    >>> [tuple(one.shape) for one in parameters_of(torch.optim.SGD([linear.weight]))]
+    >>> [tuple(parameter.shape) for parameter in parameters_of(torch.optim.SGD([linear.weight]))]
     [(3, 2)]
     """
-    found: list[torch.Tensor] = []
-    for one in optimizers:
-        for group in one.param_groups:
-            found += group["params"]
-    return found
+    parameters: list[torch.Tensor] = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            parameters += group["params"]
+    return parameters

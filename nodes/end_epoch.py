@@ -1,4 +1,4 @@
-"""Where an epoch begins and ends."""
+"""Where an epoch ends."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from graphtrain.kind import node
 from graphtrain.metrics.recorder import Means, Recorder
 
 
-@node
-def begin_epoch() -> None:
-    """Mark the beginning of an epoch; guards count its runs."""
-
-
-@node
+@node(family="bookkeeping")
 class EndEpoch:
-    """Record the means of the epoch, weighted by samples, as ``epoch/loss`` and so on."""
+    """Record the means of the epoch, weighted by samples, as ``epoch/loss`` and so on.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit")
+    >>> [str(edge) for edge in graph.edges["decide"] if edge.target == "end_epoch"]
+    ['end_epoch if epoch_done']
+    """
 
     _means: Means
     _recorder: Recorder

@@ -21,7 +21,7 @@ class Compiled:
 
     Every shape of a batch is compiled by itself, and every number in it (`dynamic=False`). Left alone, torch takes a
     size that has changed for a variable: the kernels of a batch, and with them its last bits, then depend on the
-    batches before it. A function that asks for a number that changes, such as `step`, would be compiled anew at every
+    batches before it. A function that asks for a number that changes, such as `step`, would be compiled again for every
     one: of such a function only the sizes of tensors are fixed. What it asks for is looked up within what is compiled:
     to look it up outside was no faster (105 to 114 us a batch, either way).
     """
@@ -41,7 +41,7 @@ class Compiled:
         try:
             return self._compiled(model, batch)
         except Exception as error:
-            if any(one in said for said in _causes(error) for one in _MISSING):
+            if any(word in cause for cause in _causes(error) for word in _MISSING):
                 raise UsageError(
                     "train_batch.compile: torch.compile finds no working compiler on this machine",
                     "install one (g++ for the CPU, Triton and gcc for CUDA), or leave train_batch.compile at false",

@@ -25,17 +25,19 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
             metrics = {name: value for name, value in result.items() if name != "loss"}
             check_names(metrics, f"`{function}` returned")
             return loss, metrics_of(metrics, function)
-        came = "a mapping without `loss`" if "loss" not in result else f"a mapping whose `loss` is {described(loss)}"
+        returned = (
+            "a mapping without `loss`" if "loss" not in result else f"a mapping whose `loss` is {described(loss)}"
+        )
     else:
-        came = described(result)
-    raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {came}")
+        returned = described(result)
+    raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}")
 
 
 def metrics_of(result: Mapping[str, Any], function: str) -> Mapping[str, Any]:
     """The metrics of a step function's result, which they all are.
 
     Raises:
-        UsageError: one is neither a number nor a scalar tensor; said at the first batch, not when a mean is taken.
+        UsageError: one is neither a number nor a scalar tensor; raised at the first batch, not when a mean is taken.
     """
     for name, value in result.items():
         check_metric(name, value, f"`{function}` returned")

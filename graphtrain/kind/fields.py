@@ -1,0 +1,112 @@
+"""Fields of a kind: what guards, clocks and reads may name as ``node.field``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Effect = Literal["backward", "clip", "unscale", "use", "step", "zero_grad", "eval", "train"]
+EFFECTS: tuple[str, ...] = get_args(Effect)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field that guards, clocks and reads may name as ``node.field``.
+
+    Arguments:
+        type: the Python type of its value.
+        stored: True for progress (saved in every checkpoint), False for what is computed from it.
+        default: the value when the node's graph is entered.
+        counts: the effect whose visits the engine counts here, per open window of the node's optimizer.
+        restarts: for a counter that starts again at 0, the field that changes when it does.
+        target: for a counter, the parameter or field that says how far it counts.
+        last: for a counter of a window, the field that holds the size of the last one.
+        in_digest: False for what no continuation depends on, such as a reading of the wall clock.
+    """
+
+    name: str
+    type: Any
+    stored: bool
+    default: Any = None
+    counts: str | None = None
+    restarts: str | None = None
+    target: str | None = None
+    last: str | None = None
+    in_digest: bool = True
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The value of an attribute that is declared as progress, until its kind is read."""
+
+    default: Any
+    counts: str | None
+    restarts: str | None
+    target: str | None
+    last: str | None
+    in_digest: bool
+
+    def field(self, name: str, type: Any) -> Field:
+        return Field(name, type, stored=True, **vars(self))
+
+
+def progress(
+    default: Any,
+    *,
+    counts: Effect | None = None,
+    restarts: str | None = None,
+    target: str | None = None,
+    last: str | None = None,
+    in_digest: bool = True,
+) -> Any:
+    """Declare an attribute of a class kind as progress: saved in every checkpoint, readable in guards.
+
+    Arguments:
+        default: the value when the graph is entered; copied, so a list or dict is safe.
+        counts: ``"backward"``: the engine counts the backward passes since the gradients of the node's optimizer were
+            last cleared. Default: the kind changes the value itself.
+        restarts: for a counter that starts again at 0 (batches within an epoch): the attribute that changes when it
+            does. Default: it only grows.
+        target: for a counter that starts again at 0: the parameter or attribute that says how far it counts, such as
+            the length of a window or of an epoch, 0 where that is not known. Default: nothing says so.
+        last: for a counter of a window: the attribute that holds the size of the last window that was stepped.
+            Default: nothing does.
+        in_digest: False leaves it out of `Trainer.digest`. Default: True.
+
+    >>> from graphtrain.kind import kind_of, node
+    >>> @node
+    ... class Count:
+    ...     '''Count its own visits by two.'''
+    ...     twice: int = progress(0)
+    ...     def __call__(self):
+    ...         self.twice += 2
+    >>> kind_of(Count).fields["twice"].default
+    0
+    """
+    return Progress(default, counts, restarts, target, last, in_digest)
+
+
+class derived_clock(property):  # noqa: N801 - used as a decorator, like property
+    """A property that a clock may count by: an exact fraction that grows with an integer counter.
+
+    Arguments:
+        counter: the attribute that holds the integer counter.
+        restarts: the attribute whose change voids what was computed from the counter.
+        reach: the method that answers, for a value of this clock, from which value of the counter on it may be reached.
+
+    With them a trigger compares two integers a batch instead of two fractions (0.1 us against 2 us).
+    """
+
+    counter: str
+    restarts: str
+    reach: str
+
+    @classmethod
+    def of(cls, *, counter: str, restarts: str, reach: str) -> Callable[[Callable[[Any], Any]], Any]:
+        def decorate(function: Callable[[Any], Any]) -> derived_clock:
+            clock = cls(function)
+            clock.counter, clock.restarts, clock.reach = counter, restarts, reach
+            return clock
+
+        return decorate

@@ -1,0 +1,184 @@
+"""The mark `@node`: it makes a function or a class a kind."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
+
+from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
+from graphtrain.kind.fields import EFFECTS, Effect
+from graphtrain.kind.signature import signature_of
+
+Implementation = TypeVar("Implementation", bound=Callable[..., Any])
+
+# Kinds declared outside graphtrain: scripts and notebook cells. A later definition of a name replaces the earlier one.
+DECLARED: dict[str, Kind] = {}
+
+
+@overload
+def node(implementation: Implementation, /) -> Implementation: ...
+@overload
+def node(
+    *,
+    writes: str | tuple[str, ...] = (),
+    effects: Effect | tuple[Effect, ...] = (),
+    optional: str | tuple[str, ...] = (),
+    idle_without: str | tuple[str, ...] = (),
+    transient: str | tuple[str, ...] = (),
+    step_inputs: Mapping[str, str] = MappingProxyType({}),
+    observer: bool = False,
+    activity: str = "",
+    family: Family | None = None,
+    name: str | None = None,
+) -> Callable[[Implementation], Implementation]: ...
+def node(
+    implementation: Callable[..., Any] | None = None,
+    /,
+    *,
+    writes: str | tuple[str, ...] = (),
+    effects: str | tuple[str, ...] = (),
+    optional: str | tuple[str, ...] = (),
+    idle_without: str | tuple[str, ...] = (),
+    transient: str | tuple[str, ...] = (),
+    step_inputs: Mapping[str, str] = MappingProxyType({}),
+    observer: bool = False,
+    activity: str = "",
+    family: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Mark a function or a class as a kind of node.
+
+    Arguments:
+        writes: the slots its return value goes to; several take a tuple of as many values. Default: none.
+        effects: what a visit does to the gradients of the slot `optimizer`, or to the mode of the model, in order:
+            `backward`, `clip`, `unscale`, `use`, `step`, `zero_grad`, `eval`, `train`. Default: nothing.
+        optional: resources without which a visit would do nothing; the node is then bypassed. Default: none.
+        idle_without: parameters without which a visit would do nothing; where one of them is None, or a bound of
+            infinity, the node is bypassed. Default: none.
+        transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
+            Default: none.
+        step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
+            holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
+        observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
+            False.
+        activity: what its host time is counted under, beside `train`, such as ``"data"``. Default: as training.
+        family: how it is drawn: `data`, `compute`, `gradient`, `update`, `choice`, `bookkeeping`, `saving` or `other`.
+            Default: by `activity`, `effects` and `observer`.
+        name: the name graphs use. Default: the function's name, or the class's in snake case.
+
+    Raises:
+        TypeError: the signature is no declaration (``*args``, an unknown effect, two triggers, ...).
+
+    >>> @node(writes="noise")
+    ... def noise_level(*, scale: float = 1.0):
+    ...     return scale
+    >>> kind_of(noise_level).parameters["scale"].default
+    1.0
+    """
+    declared = {
+        "writes": _names(writes),
+        "effects": _names(effects),
+        "optional": _names(optional),
+        "idle_without": _names(idle_without),
+        "transient": _names(transient),
+        "step_inputs": MappingProxyType(dict(step_inputs)),
+        "observer": observer,
+        "activity": activity,
+        "family": drawn_family(effects, activity, observer, family),
+    }
+
+    def mark(target: Implementation) -> Implementation:
+        if not _is_function_or_class(target):
+            raise TypeError(f"@node marks a function or a class; got {target!r}")
+        kind = _declare(target, name or _snake_case(target.__name__), declared)
+        try:
+            target.__kind__ = kind  # type: ignore[attr-defined]
+        except (AttributeError, TypeError):
+            raise TypeError(f"{kind.name}: {target!r} cannot be marked; write a function that calls it") from None
+        # The shipped kinds are found by their folder, so that importing one cannot undo a user's own of that name.
+        if not target.__module__.startswith("graphtrain."):
+            DECLARED[kind.name] = kind
+        return target
+
+    return mark if implementation is None else mark(implementation)
+
+
+def kind_of(target: Callable[..., Any]) -> Kind:
+    """The kind that a marked function or class declares; an unmarked one is declared as it stands.
+
+    >>> kind_of(lambda model: None).reads
+    Traceback (most recent call last):
+        ...
+    TypeError: a kind needs a name: give `node(name=...)` to a lambda
+    """
+    declared = vars(target).get("__kind__") if hasattr(target, "__dict__") else None
+    if isinstance(declared, Kind):
+        return declared
+    if not _is_function_or_class(target):
+        raise TypeError(f"a kind is a function or a class; got {target!r}")
+    if target.__name__ == "<lambda>":
+        raise TypeError("a kind needs a name: give `node(name=...)` to a lambda")
+    kind: Kind = vars(node(target))["__kind__"]
+    return kind
+
+
+def _is_function_or_class(target: Any) -> bool:
+    return inspect.isclass(target) or inspect.isroutine(target)
+
+
+def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any]) -> Kind:
+    if not name.isidentifier():
+        hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
+        raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
+    reads, setup_reads, parameters, fields = signature_of(target, name)
+    kind = Kind(
+        name=name,
+        implementation=target,
+        reads=reads,
+        setup_reads=setup_reads,
+        parameters=MappingProxyType(parameters),
+        fields=MappingProxyType(fields),
+        description=inspect.cleandoc(target.__doc__ or ""),
+        keeps_state=callable(getattr(target, "state_dict", None))
+        and callable(getattr(target, "load_state_dict", None)),
+        **declared,
+    )
+    _check(kind)
+    return kind
+
+
+def _check(kind: Kind) -> None:
+    """Raise if `@node` was told what cannot be."""
+    for slot in (*kind.writes, *kind.optional):
+        if not (isinstance(slot, str) and slot.isidentifier()):
+            raise TypeError(f"{kind.name}: the name of a slot must be an identifier; got {slot!r}")
+    if len(set(kind.writes)) < len(kind.writes):
+        raise TypeError(f"{kind.name}: it writes one slot twice: {', '.join(kind.writes)}")
+    for effect in kind.effects:
+        if effect not in EFFECTS:
+            raise TypeError(f"{kind.name}: unknown effect {effect!r}; known: {', '.join(EFFECTS)}")
+    for slot in kind.transient:
+        if slot not in kind.writes:
+            raise TypeError(f"{kind.name}: transient slot {slot!r} is not among what it writes")
+    for parameter in kind.idle_without:
+        if parameter not in kind.parameters:
+            known = ", ".join(kind.parameters) or "none"
+            raise TypeError(f"{kind.name}: idle without {parameter!r}, which is no parameter; known: {known}")
+    for name, field in kind.step_inputs.items():
+        if field not in kind.fields:
+            raise TypeError(
+                f"{kind.name}: step input {name!r} is {field!r}, which is no field; known: {', '.join(kind.fields)}"
+            )
+    if kind.family not in FAMILIES:
+        raise TypeError(f"{kind.name}: unknown family {kind.family!r}; known: {', '.join(FAMILIES)}")
+
+
+def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

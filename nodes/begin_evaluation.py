@@ -1,0 +1,42 @@
+"""Where an evaluation begins: what it would change is set aside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphtrain.kind import node
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.state.random import capture_random, seed_everything
+
+
+@node(writes=("split", "training_state"), effects="eval")
+class BeginEvaluation:
+    """Put `model` into evaluation mode, and set its training modes and the random numbers aside.
+
+    The random numbers of an evaluation start from the seed of the run, so each evaluation sees the same ones.
+
+    Arguments:
+        split: the name under which metrics are recorded. Default: "val", as in ``val/loss``.
+
+    Writes:
+        split: that name.
+        training_state: what `end_evaluation` puts back.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("evaluate").set("begin_evaluation", split="test")
+    >>> graph.check()
+    []
+    """
+
+    split: str = "val"
+
+    def __call__(self, model: torch.nn.Module, recorder: Recorder, seed: int | None) -> tuple[str, dict[str, Any]]:
+        modes = {name: module.training for name, module in model.named_modules()}
+        training_state = {"modes": modes, "random": capture_random()}
+        model.eval()
+        if seed is not None:
+            seed_everything(seed)
+        recorder.means(self.split, ("whole",)).clear()
+        return self.split, training_state

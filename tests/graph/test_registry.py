@@ -1,0 +1,93 @@
+"""How a name finds its kind or its graph: what a script declares, what is shipped, what other packages add."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from graphtrain import Graph, Node, node
+from graphtrain.graph import registry
+from graphtrain.graph.registry import family_of_node, find_graph, find_kind, known_graphs, known_kinds
+
+# As an installation from before lists our own kinds and graphs, two of which are no more where it says.
+STALE = {
+    "graphtrain.nodes": {"clip": "graphtrain.nodes.clip:Clip", "gone": "graphtrain.nodes.gone:Gone"},
+    "graphtrain.graphs": {"fit": "graphtrain.graphs", "lost": "graphtrain.graphs"},
+}
+OTHERS = {"graphtrain.nodes": {"sway": f"{__name__}:sway"}, "graphtrain.graphs": {"gan": "graphtrain_gan"}}
+
+
+def sway(model: Any) -> None:
+    """What another package adds."""
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Entry points of ours that are out of date, and some of another package."""
+
+    def entries(group: str) -> dict[str, EntryPoint]:
+        values = STALE.get(group, {}) | OTHERS.get(group, {})
+        return {name: EntryPoint(name, value, group) for name, value in values.items()}
+
+    monkeypatch.setattr(registry, "_entry_points", entries)
+    registry._installed.cache_clear()
+    yield
+    registry._installed.cache_clear()
+
+
+def test_what_an_older_installation_lists_of_ours_is_left_alone(installed: None) -> None:
+    assert {"clip", "sway"} <= set(known_kinds()) and "gone" not in known_kinds()
+    assert {"fit", "gan"} <= set(known_graphs()) and "lost" not in known_graphs()
+    assert len(known_kinds()) == len(set(known_kinds()))
+    assert find_kind("gone") is None and find_graph("lost") is None
+    assert find_kind("clip") is not None and find_graph("fit") is not None
+    assert Graph.load("fit").check() == []
+
+
+def test_another_package_adds_under_its_names(installed: None) -> None:
+    kind = find_kind("sway")
+    assert kind is not None and kind.implementation is sway
+
+
+def test_helpers_of_the_shipped_kinds_are_no_kinds() -> None:
+    assert not [name for name in known_kinds() if name.startswith("_")]
+    assert find_kind("_optimizers") is None
+    assert known_graphs() == sorted(known_graphs())
+
+
+def test_names_are_known_and_families_drawn_without_importing_a_kind() -> None:
+    program = (
+        "import sys\n"
+        "from graphtrain.graph import Graph\n"
+        "from graphtrain.graph.registry import family_of_node, known_graphs, known_kinds\n"
+        "assert 'clip' in known_kinds() and 'fit' in known_graphs()\n"
+        "assert family_of_node(Graph.load('fit').nodes['step']) == 'update'\n"
+        "assert not [name for name in sys.modules if name.startswith('graphtrain.nodes') or name == 'torch']\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("told", "family"),
+    [
+        ({"effects": "clip"}, "gradient"),
+        ({"effects": ("zero_grad", "backward", "step")}, "update"),
+        ({"effects": "backward"}, "compute"),
+        ({"effects": "eval"}, "bookkeeping"),
+        ({"observer": True}, "bookkeeping"),
+        ({"activity": "data", "writes": "batch"}, "data"),
+        ({"effects": "clip", "family": "choice"}, "choice"),
+        ({}, "other"),
+    ],
+)
+def test_a_kind_of_a_script_is_drawn_by_what_it_declares(told: dict[str, Any], family: str) -> None:
+    @node(name="clip", **told)
+    def mine() -> None:
+        """Mine."""
+
+    assert family_of_node(Node("clip", "clip")) == family, "before the shipped one of that name"
