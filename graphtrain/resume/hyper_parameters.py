@@ -1,8 +1,9 @@
-"""The hyper-parameters that a run was set up with, compared with those of a resume: nothing is ignored silently.
+"""The hyper-parameters that a run was set up with, compared with those of a resume: no difference is ignored silently.
 
 A resume loads the state of optimizers and schedulers, and with it their old hyper-parameters, over the new ones that
-the script has set. So they are kept as they were set up, before any step, and a difference is decided by a person.
-SavedCheckpoint are two things: what was set up last, and what is in force since a person decided.
+the script has set. So what they were set up with is kept, before any step, and a person decides about a difference.
+A checkpoint holds two things: what was set up last, and what is in force since a person decided. A value that equals
+either is no difference: the command of then and the command of the decision can both be repeated.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from graphtrain.errors import UsageError
 from graphtrain.kind.parameter import show_value
 from graphtrain.names import suggestion
+from graphtrain.printable import one_line
 from graphtrain.resume.resource_hyper_parameters import (
     CLASS,
-    LAMBDAS,
-    OF_SCHEDULES,
+    FUNCTIONS,
+    WRITTEN_BY_SCHEDULES,
     ResourceHyperParameters,
-    first_setting,
+    first_seen,
     is_default,
-    known_setting,
+    remember,
     same,
     with_new_schedule,
 )
-from graphtrain.resume.schedules import Schedule, replay_schedules, set_rate
+from graphtrain.resume.schedules import INNER, load_exactly, replay_schedules, set_rate, steps_of
 
 Values = dict[str, dict[str, Any]]
 
@@ -39,13 +41,13 @@ _ABSENT = {CLASS: "absent"}
 
 
 @dataclass(frozen=True)
-class Difference:
+class HyperParameterChange:
     """One hyper-parameter that is not what it was.
 
     Attributes:
         name: ``"optimizer.lr"``.
         saved: the value in force when the run was saved; None if there was none.
-        now: what it is set up with now; None if there is none.
+        now: the value it is set up with now; None if there is none.
     """
 
     name: str
@@ -64,8 +66,8 @@ class Difference:
         if self.field == CLASS and _ABSENT[CLASS] in (self.saved, self.now):
             new = self.saved == _ABSENT[CLASS]
             return f"{self.resource}: " + ("new, begins as it is set up now" if new else "is there no more")
-        shown = ["absent" if one is None else show_value(one).strip('"') for one in (self.saved, self.now)]
-        return "".join(one if one.isprintable() else "?" for one in f"{self.name}: {shown[0]} -> {shown[1]}")
+        saved, now = ("absent" if value is None else show_value(value).strip('"') for value in (self.saved, self.now))
+        return one_line(f"{self.name}: {saved} -> {now}")
 
 
 @final
@@ -75,8 +77,8 @@ class HyperParameters:
     Objects that an earlier HyperParameters has seen were set up then, however much they were trained since.
 
     Arguments:
-        stateful: by name; of modules only that they are there, for their state is what is trained.
-        former: what is in force for those that are not new. Default: all are.
+        stateful: by name; of modules only that they exist, for their state is what is trained.
+        former: those of the run so far; what is in force for its resources stays so. Default: all resources are new.
 
     Attributes:
         made: what was set up, by resource and field.
@@ -88,28 +90,31 @@ class HyperParameters:
     """
 
     def __init__(self, stateful: Mapping[str, Any], former: HyperParameters | None = None) -> None:
-        self._resources = {name: one for name, one in stateful.items() if not isinstance(one, torch.nn.Module)}
-        known = former._resources if former is not None else {}
-        scheduled_anew = {
-            id(one.optimizer)
-            for one in self._resources.values()
-            if isinstance(one, LRScheduler) and known_setting(one) is None
+        self._resources = {
+            name: resource for name, resource in stateful.items() if not isinstance(resource, torch.nn.Module)
         }
-        self._settings: dict[str, ResourceHyperParameters] = {}
+        self._fresh: dict[str, ResourceHyperParameters] = {}
         self.made: Values = {name: {} for name in stateful}
         self.values: Values = {name: {} for name in stateful}
-        for name, one in self._resources.items():
-            if isinstance(one, torch.optim.Optimizer) and id(one) in scheduled_anew and known_setting(one) is not None:
-                self._settings[name] = with_new_schedule(one)
-            elif former is not None and known.get(name) is one:
-                self._settings[name] = former._settings[name]
-            else:
-                self._settings[name] = first_setting(one)
-            self.made[name] = self._settings[name].values
-            in_force = former.values[name] if former is not None and known.get(name) is one else {}
-            self.values[name] = {**self.made[name], **in_force}
+        newly_scheduled = {
+            id(resource.optimizer)
+            for resource in self._resources.values()
+            if isinstance(resource, LRScheduler) and first_seen(resource) is None
+        }
+        for name, resource in self._resources.items():
+            in_force: dict[str, Any] = {}
+            fresh = first_seen(resource)
+            if former is not None and former._resources.get(name) is resource:
+                fresh, in_force = fresh or former._fresh[name], former.values[name]
+            if fresh is None:
+                fresh = remember(resource, ResourceHyperParameters.of(resource))
+            elif id(resource) in newly_scheduled:
+                fresh = remember(resource, with_new_schedule(resource, fresh))
+            self._fresh[name] = fresh
+            self.made[name] = fresh.values
+            self.values[name] = {**fresh.values, **in_force}
 
-    def differences(self, saved: Any, in_force: Any = None) -> list[Difference]:
+    def differences(self, saved: Any, in_force: Any = None) -> list[HyperParameterChange]:
         """What equals neither what was set up when a checkpoint was saved nor what was in force, by name.
 
         Arguments:
@@ -118,133 +123,173 @@ class HyperParameters:
 
         >>> def made(rate):
         ...     return HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)})
-        >>> [str(one) for one in made(0.1).differences(made(0.5).values)]
+        >>> [str(change) for change in made(0.1).differences(made(0.5).values)]
         ['optimizer.lr: 0.5 -> 0.1']
         """
-        found: list[Difference] = []
         if not isinstance(saved, Mapping):
-            return found
+            return []
+        changes = []
         for name in sorted({*map(str, saved), *self.made}):
             before, now = saved.get(name, _ABSENT), self.made.get(name, _ABSENT)
             if not isinstance(before, Mapping):
                 continue
-            if before.get(CLASS) != now.get(CLASS):  # the names of other fields say nothing any more
-                found.append(Difference(f"{name}.{CLASS}", before.get(CLASS, "there"), now.get(CLASS, "there")))
+            if before.get(CLASS) != now.get(CLASS):  # then the other fields cannot be compared
+                names = before.get(CLASS, "there"), now.get(CLASS, "there")
+                changes.append(HyperParameterChange(f"{name}.{CLASS}", *names))
                 continue
             kept = {**before, **_fields(in_force, name)}
             for field in dict.fromkeys([*map(str, before), *now]):
-                one = Difference(f"{name}.{field}", kept.get(field), now.get(field))
-                if name in self._settings and field in self._settings[name].others:
+                change = HyperParameterChange(f"{name}.{field}", kept.get(field), now.get(field))
+                if same(before.get(field), change.now) or same(change.saved, change.now):
                     continue
-                if same(before.get(field), one.now) or same(one.saved, one.now):
+                if name in self._fresh and field in self._fresh[name].others:
                     continue
-                only = before if field not in now else now if field not in before else None
-                if only is None or not is_default(self._resources.get(name), field, only[field]):
-                    found.append(one)
-        return found
+                if (field in before) != (field in now):
+                    value = before[field] if field in before else now[field]
+                    if is_default(self._resources.get(name), field, value):
+                        continue
+                changes.append(change)
+        return changes
 
     def chosen(self, names: Iterable[str], saved: Any, in_force: Any = None) -> set[str]:
         """The fields that a person's choice covers: ``"optimizer"`` means all that differ, ``"optimizer.lr"`` itself.
 
         Raises:
-            UsageError: a name means nothing here.
+            UsageError: a name is that of no hyper-parameter.
         """
-        names = [one.strip() for one in names]
+        names = [name.strip() for name in names]
         resources = {*map(str, saved if isinstance(saved, Mapping) else ()), *self.made}
         known = {name: {*map(str, _fields(saved, name)), *self.made.get(name, {})} - {CLASS} for name in resources}
         for name in names:
             resource, dot, field = name.partition(".")
             if resource not in known or (dot and field not in known[resource]):
-                everything = [*known, *(f"{one}.{field}" for one, fields in known.items() for field in fields)]
+                everything = [*known, *(f"{resource}.{field}" for resource in known for field in known[resource])]
                 raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, everything))
-        differing = {one.name: one for one in [*self.differences(saved, in_force), *self.differences(in_force)]}
-        whole = {one.name for one in differing.values() if one.resource in names}
-        return whole | {one for one in names if "." in one and f"{one.partition('.')[0]}.{CLASS}" not in differing}
+        changes = [*self.differences(saved, in_force), *self.differences(in_force)]
+        # A resource of another class is taken as a whole: its fields are not those of the saved one.
+        replaced = {change.resource for change in changes if change.field == CLASS}
+        single = {name for name in names if "." in name and name.partition(".")[0] not in replaced}
+        return {change.name for change in changes if change.resource in names} | single
 
     def reinitialised(self, chosen: Iterable[str]) -> set[str]:
         """The resources whose saved state is not loaded, because they are of another class than before."""
         return {name.partition(".")[0] for name in chosen if name.endswith(f".{CLASS}")}
 
-    def cannot_keep(self, difference: Difference) -> bool:
-        """True where there is nothing to keep: an object of another class, or functions that no checkpoint holds."""
-        if difference.field in (LAMBDAS, "_schedulers"):
-            before, now = ({difference.field: one} for one in (difference.saved, difference.now))
-            functions = _functions(self._resources.get(difference.resource))
-            return not same(_points(before), _points(now)) and any(
-                isinstance(one, types.FunctionType | partial) for one in functions
-            )
-        return difference.field == CLASS
+    def cannot_keep(self, change: HyperParameterChange) -> bool:
+        """True where no checkpoint holds what was in force: an object of another class, or functions of a schedule."""
+        if change.field not in (FUNCTIONS, INNER):
+            return change.field == CLASS
+        saved, now = (_samples({change.field: value}) for value in (change.saved, change.now))
+        functions = _functions(self._resources.get(change.resource))
+        return not same(saved, now) and any(
+            isinstance(function, types.FunctionType | partial) for function in functions
+        )
 
     def apply(self, chosen: set[str], in_force: Any = None) -> list[str]:
         """Put the chosen hyper-parameters, as set up now, in place of the loaded ones.
 
-        The schedules of an optimizer with a chosen field, or with a chosen rate, are gone through again from their
-        beginning, by as many steps as they have behind them: the rate is what it would be now, had it always been so.
+        The schedules of an optimizer with a chosen field, or with a chosen rate, are begun again and stepped as often
+        as they were: the rate is what it would be now, had it always been so.
 
         Returns:
             What a person should know of it, in words.
 
         Raises:
-            UsageError: a scheduler was not fresh when it was first seen.
+            UsageError: a scheduler was stepped before any trainer was made with it.
         """
+        steps = {name: steps_of(scheduler.state_dict()) for name, scheduler in self._schedules()}
+        for name, resource in self._resources.items():
+            fields = _fields_of(name, chosen)
+            if isinstance(resource, torch.optim.Optimizer):
+                # One of another class is as set up now, but a trainer before this one may have moved its rate.
+                self._take_groups(name, resource, {"lr", *WRITTEN_BY_SCHEDULES} if CLASS in fields else fields)
+            elif name in steps and CLASS in fields:
+                steps[name] = 0
+                self._take_fields(name, resource, {*self._fresh[name].state})
+            else:
+                self._take_fields(name, resource, fields - {CLASS})
         notes = []
-        for name, optimizer in self._optimizers():
-            notes += self._apply_to_optimizer(name, optimizer, chosen, _fields(in_force, name).get("lr"))
-        for name, one in self._resources.items():
-            fields = _chosen_of(name, chosen) - {CLASS}
-            if fields and not isinstance(one, torch.optim.Optimizer) and not _is_schedule(one):
-                made = self._settings[name].state
-                state = {key: value for key, value in one.state_dict().items() if key not in fields or key in made}
-                taken = {field: _merged(state.get(field), made[field]) for field in fields if field in made}
-                one.load_state_dict({**state, **taken})
-        anew = self.reinitialised(chosen)
+        for name, optimizer in self._resources.items():
+            if isinstance(optimizer, torch.optim.Optimizer):
+                self._replay(name, optimizer, steps, chosen, _fields(in_force, name).get("lr"))
+                notes += [
+                    f"`{other}` sets the rate from its next step on"
+                    for other, resource in self._resources.items()
+                    if not isinstance(resource, LRScheduler) and getattr(resource, "optimizer", None) is optimizer
+                    if f"{name}.lr" in chosen or _fields_of(other, chosen)
+                ]
         for name, made in self.made.items():
-            fields = {CLASS, LAMBDAS, *(made if name in anew else _chosen_of(name, chosen))}
-            kept = {key: value for key, value in _fields(in_force, name).items() if key not in fields}
-            self.values[name] = {**made, **({} if name in anew else kept)}
+            fields = _fields_of(name, chosen)
+            kept = {} if CLASS in fields else _fields(in_force, name)
+            # Functions are those of now whatever was decided: no checkpoint holds others.
+            self.values[name] = made | {f: value for f, value in kept.items() if f not in {CLASS, FUNCTIONS, *fields}}
         return notes
 
-    def _apply_to_optimizer(
-        self, name: str, optimizer: torch.optim.Optimizer, chosen: set[str], rate_in_force: Any
-    ) -> list[str]:
-        fields, made = _chosen_of(name, chosen), self._settings[name].state["param_groups"]
-        for group, fresh in zip(optimizer.param_groups, made, strict=True):
-            for field in fields - {"lr", "params", CLASS}:
+    def _take_groups(self, name: str, optimizer: torch.optim.Optimizer, fields: set[str]) -> None:
+        for group, fresh in zip(optimizer.param_groups, self._fresh[name].state["param_groups"], strict=True):
+            for field in sorted(fields - {"lr", "initial_lr", "params", CLASS}):
                 if field in fresh:
                     set_rate(group, field, fresh[field])
                 else:
                     group.pop(field, None)
-        anew = self.reinitialised(chosen)
-        schedules = [
-            Schedule(one, scheduler, self._settings[one].state, _chosen_of(one, chosen), one in anew)
-            for one, scheduler in self._resources.items()
-            if _is_schedule(scheduler) and scheduler.optimizer is optimizer
-        ]
-        moved = bool(fields & {"lr", CLASS, *OF_SCHEDULES})
-        if schedules and (moved or any(one.chosen for one in schedules)):
-            replay_schedules(optimizer, made, schedules, fields, rate_in_force)
-        elif "lr" in fields:
-            for group, fresh in zip(optimizer.param_groups, made, strict=True):
-                for field in ("lr", "initial_lr"):
-                    if field in group:
-                        set_rate(group, field, fresh.get("initial_lr", fresh["lr"]))
-        return [
-            f"`{one}` sets the rate from its next step on"
-            for one, other in self._resources.items()
-            if not isinstance(other, LRScheduler) and getattr(other, "optimizer", None) is optimizer
-            if "lr" in fields or _chosen_of(one, chosen)
-        ]
+            for field in {"lr", "initial_lr"} & group.keys() if "lr" in fields else ():
+                set_rate(group, field, fresh.get("initial_lr", fresh["lr"]))
 
-    def _optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer]]:
-        for name, one in self._resources.items():
-            if isinstance(one, torch.optim.Optimizer):
-                yield name, one
+    def _take_fields(self, name: str, resource: Any, fields: set[str]) -> None:
+        if not fields:
+            return
+        fresh, loaded = self._fresh[name].state, resource.state_dict()
+        state = {field: value for field, value in loaded.items() if field not in fields or field in fresh}
+        taken = {field: value for field, value in fresh.items() if field in fields}
+        if isinstance(resource, LRScheduler):
+            load_exactly(resource, {**state, **copy.deepcopy(taken)})
+        else:
+            resource.load_state_dict({**state, **{field: _merged(loaded.get(field), taken[field]) for field in taken}})
+
+    def _schedules(self) -> Iterator[tuple[str, LRScheduler]]:
+        """What can be replayed; the steps of a plateau need the metrics of then."""
+        for name, resource in self._resources.items():
+            if isinstance(resource, LRScheduler) and not isinstance(resource, ReduceLROnPlateau):
+                yield name, resource
+
+    def _replay(
+        self,
+        name: str,
+        optimizer: torch.optim.Optimizer,
+        steps: Mapping[str, int],
+        chosen: set[str],
+        rate_in_force: Any,
+    ) -> None:
+        """Replay the schedules of an optimizer, if its rate or one of them was chosen."""
+        fields = _fields_of(name, chosen)
+        schedules = {other: scheduler for other, scheduler in self._schedules() if scheduler.optimizer is optimizer}
+        chosen_schedules = [other for other in schedules if _fields_of(other, chosen)]
+        if not schedules or not (chosen_schedules or fields & {"lr", CLASS, *WRITTEN_BY_SCHEDULES}):
+            return
+        for other in schedules:
+            if steps_of(self._fresh[other].state) > 0:
+                raise UsageError(
+                    f"`{other}` was stepped before any Trainer was made with it: what it began with is not known",
+                    "make a new scheduler, and a new Trainer with it",
+                )
+        for number, (group, fresh) in enumerate(
+            zip(optimizer.param_groups, self._fresh[name].state["param_groups"], strict=True)
+        ):
+            # Saved without a schedule, a group does not tell the first rate; the manifest does.
+            first = None if "lr" in fields else _of_group(rate_in_force, number)
+            group.setdefault("initial_lr", copy.deepcopy(group["lr"]) if first is None else first)
+            for field in WRITTEN_BY_SCHEDULES:
+                if field in fresh:
+                    group.setdefault(field, copy.deepcopy(fresh[field]))
+            if "base_momentum" in fresh:  # then the momentum is scheduled too
+                group.update({field: copy.deepcopy(fresh[field]) for field in ("momentum", "betas") if field in fresh})
+        replay_schedules(optimizer, list(schedules.values()), [steps[other] for other in schedules])
 
 
-def difference_error(undecided: list[Difference]) -> UsageError:
+def difference_error(undecided: list[HyperParameterChange]) -> UsageError:
     """What to say where a person has to decide."""
-    lines = "\n".join(f"    {one}" for one in undecided)
-    names = ",".join(one.resource if one.field == CLASS else one.name for one in undecided)
+    lines = "\n".join(f"    {change}" for change in undecided)
+    names = ",".join(change.resource if change.field == CLASS else change.name for change in undecided)
     return UsageError(
         f"what is set up now differs from what the run was set up with:\n{lines}",
         f"--from-setup {names} takes the new values, --from-saved keeps the old ones; "
@@ -252,38 +297,40 @@ def difference_error(undecided: list[Difference]) -> UsageError:
     )
 
 
-def _fields(values: Any, name: str) -> Mapping[str, Any]:
+def _fields(values: Any, resource: str) -> Mapping[str, Any]:
     """The fields of a resource, where a manifest tells them in a readable way."""
-    fields = values.get(name) if isinstance(values, Mapping) else None
+    fields = values.get(resource) if isinstance(values, Mapping) else None
     return fields if isinstance(fields, Mapping) else {}
 
 
-def _chosen_of(resource: str, chosen: set[str]) -> set[str]:
-    return {one.partition(".")[2] for one in chosen if one.partition(".")[0] == resource}
+def _of_group(value: Any, group: int) -> float | None:
+    """The number of a group, where the manifest has one for each group or one for all."""
+    value = value[group] if isinstance(value, list) and group < len(value) else value
+    return float(value) if isinstance(value, int | float) else None
 
 
-def _functions(scheduler: Any) -> list[Any]:
+def _fields_of(resource: str, chosen: set[str]) -> set[str]:
+    return {name.partition(".")[2] for name in chosen if name.partition(".")[0] == resource}
+
+
+def _functions(scheduler: Any) -> Iterator[Any]:
     """The functions of a scheduler and of those within it."""
-    inner = getattr(scheduler, "_schedulers", None) or ()
-    return [*(getattr(scheduler, LAMBDAS, None) or ()), *(each for one in inner for each in _functions(one))]
+    yield from getattr(scheduler, FUNCTIONS, None) or ()
+    for inner in getattr(scheduler, INNER, None) or ():
+        yield from _functions(inner)
 
 
-def _points(values: Any) -> list[Any]:
-    """What is kept of the functions of a scheduler and of those within it."""
+def _samples(values: Any) -> list[Any]:
+    """What was kept of those functions."""
     if not isinstance(values, Mapping):
         return []
-    inner = values.get("_schedulers")
-    own = [values[LAMBDAS]] if LAMBDAS in values else []
-    return own + [each for one in (inner if isinstance(inner, list) else ()) for each in _points(one)]
+    inner = values.get(INNER)
+    samples = [values[FUNCTIONS]] if FUNCTIONS in values else []
+    return samples + [sample for fields in (inner if isinstance(inner, list) else ()) for sample in _samples(fields)]
 
 
-def _is_schedule(resource: Any) -> bool:
-    """True for what can be gone through again; a plateau's steps need the metrics of then."""
-    return isinstance(resource, LRScheduler) and not isinstance(resource, ReduceLROnPlateau)
-
-
-def _merged(loaded: Any, made: Any) -> Any:
-    """Only what is plain was kept of what was made; the rest stays as loaded."""
-    if isinstance(loaded, Mapping) and isinstance(made, Mapping):
-        return {**loaded, **{key: _merged(loaded.get(key), one) for key, one in made.items()}}
-    return copy.deepcopy(made)
+def _merged(loaded: Any, fresh: Any) -> Any:
+    """Of what was set up only plain entries were kept; the others stay as loaded."""
+    if isinstance(loaded, Mapping) and isinstance(fresh, Mapping):
+        return {**loaded, **{key: _merged(loaded.get(key), entry) for key, entry in fresh.items()}}
+    return copy.deepcopy(fresh)

@@ -1,4 +1,4 @@
-"""What one resource was set up with, before any step: its hyper-parameters, and what it takes to put them back."""
+"""What one resource was set up with, before any step: as a manifest holds it, and as the resource loads it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
-CLASS = "class"
-LAMBDAS = "lr_lambdas"
+from graphtrain.resume.schedules import INNER
 
-# What moves while a schedule goes on, and what follows from the learning rate of the optimizer.
+CLASS = "class"
+FUNCTIONS = "lr_lambdas"
+
+# What the steps of a schedule change, and `base_lrs`, which follows from the learning rate of the optimizer.
 MOVING = frozenset(
     {
         *("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "base_lrs"),
@@ -25,18 +27,19 @@ MOVING = frozenset(
         *("best", "num_bad_epochs", "cooldown_counter"),  # plateaus
     }
 )
-_SCALER_MOVING = frozenset({"scale", "_growth_tracker"})
-_NOT_HYPER = frozenset({"params", "param_names", "initial_lr"})
+_MOVING_IN_SCALERS = frozenset({"scale", "_growth_tracker"})
 
 # What the constructors of schedules write into a group; their steps write the rate and the momentum alone.
-OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
+WRITTEN_BY_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
 
-_LAMBDA_STEPS = (0, 1, 10, 100, 1000, 10000)
+# Limits of what counts as a setting. The state of a resource may be large, and is read whenever a trainer is made.
 _MOST_ENTRIES = 64
 _MOST_FIELDS = 1024
 _MOST_CHARACTERS = 4096
 _DEEPEST = 4
-_NOT_PLAIN = object()
+
+_SAMPLED_STEPS = (0, 1, 10, 100, 1000, 10000)
+_NO_SETTING = object()
 
 
 @dataclass(frozen=True)
@@ -46,100 +49,119 @@ class ResourceHyperParameters:
     Attributes:
         values: hyper-parameters as a manifest holds them, and the name of the class under ``"class"``.
         state: the same as the resource's `state_dict` has it; of an optimizer the groups, without parameters.
-        others: the fields that are there but are no settings, such as tensors.
+        others: fields of the state that are no settings, such as tensors.
     """
 
     values: dict[str, Any]
     state: dict[str, Any]
     others: frozenset[str] = frozenset()
 
+    @classmethod
+    def of(cls, resource: Any) -> ResourceHyperParameters:
+        """What a resource is set up with now.
 
-# Objects that were trained and are given to a new Trainer were set up once, before they moved.
-_first: weakref.WeakKeyDictionary[Any, ResourceHyperParameters] = weakref.WeakKeyDictionary()
+        >>> ResourceHyperParameters.of(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)).values["lr"]
+        0.5
+        """
+        if isinstance(resource, torch.optim.Optimizer):
+            groups = [
+                {key: copy.deepcopy(value) for key, value in group.items() if key not in ("params", "param_names")}
+                for group in resource.param_groups
+            ]
+            return cls.of_groups(resource, groups)
+        name = {CLASS: type(resource).__name__}
+        try:
+            state = resource.state_dict()
+            if not isinstance(state, Mapping):
+                return cls(name, {})
+            if isinstance(resource, LRScheduler):
+                state = {key: copied for key, value in state.items() if (copied := _copy(value)) is not _NO_SETTING}
+                return cls(name | _values_of_schedule(resource, state), state)
+            moving = _MOVING_IN_SCALERS if isinstance(resource, GradScaler) else ()
+            fields = state.items() if len(state) <= _MOST_FIELDS else ()
+            settings = {key: _copy_of_settings(value) for key, value in fields if key not in moving}
+            settings = {key: value for key, value in settings.items() if value is not _NO_SETTING}
+            others = frozenset(str(key) for key in state if key not in settings)
+            return cls(name | {str(key): encoded(value) for key, value in settings.items()}, settings, others)
+        except Exception:  # a state that cannot be read is not compared; saving it reports why
+            return cls(name, {})
+
+    @classmethod
+    def of_groups(cls, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> ResourceHyperParameters:
+        """What an optimizer with these groups is set up with: one value where all groups agree, else a list."""
+        # A schedule with a warm-up changes `lr` when it is constructed; `initial_lr` is what the person has set.
+        settings = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in groups]
+        values: dict[str, Any] = {CLASS: type(optimizer).__name__}
+        for field in dict.fromkeys(field for group in settings for field in group if field != "initial_lr"):
+            of_all = [encoded(group.get(field)) for group in settings]
+            values[field] = of_all[0] if all(same(value, of_all[0]) for value in of_all) else of_all
+        return cls(values, {"param_groups": groups})
 
 
-def first_setting(resource: Any) -> ResourceHyperParameters:
-    """What a resource was set up with when it was first seen."""
-    if (known := known_setting(resource)) is not None:
+# By the `id` of a resource, from when a trainer is first made with it until it is released. This is the one thing that
+# has to be process-wide: the steps of a run change rates and momenta by the schedule, by hand and by plateaus, so a
+# second Trainer over the same objects (a notebook cell that is run again) can no longer read from them what was set up.
+# Nothing ties it to the first Trainer, and a mark on the objects would be saved: all attributes of a scheduler are.
+_first_seen: dict[int, ResourceHyperParameters] = {}
+
+
+def first_seen(resource: Any) -> ResourceHyperParameters | None:
+    """What a resource was set up with when a trainer was first made with it; None if none was."""
+    known = _first_seen.get(id(resource))
+    if known is None or not isinstance(resource, torch.optim.Optimizer):
         return known
-    return _remembered(resource, setting_of(resource))
+    group_was_added = len(known.state["param_groups"]) != len(resource.param_groups)
+    return None if group_was_added else known
 
 
-def known_setting(resource: Any) -> ResourceHyperParameters | None:
-    """What a resource was set up with; None if it is seen for the first time."""
-    known = _first.get(resource) if _has_identity(resource) else None
-    if known is not None and isinstance(resource, torch.optim.Optimizer):
-        same_groups = len(known.state["param_groups"]) == len(resource.param_groups)
-        return known if same_groups else None  # a group was added since
-    return known
-
-
-def with_new_schedule(optimizer: torch.optim.Optimizer) -> ResourceHyperParameters:
-    """The first setting of an optimizer, with what the constructor of a new schedule has written into its groups."""
-    former = first_setting(optimizer)
-    groups = [
-        {**made, **{field: copy.deepcopy(group[field]) for field in OF_SCHEDULES if field in group}}
-        for made, group in zip(former.state["param_groups"], optimizer.param_groups, strict=True)
-    ]
-    values = {CLASS: type(optimizer).__name__} | _values_of_groups(groups)
-    return _remembered(optimizer, ResourceHyperParameters(values, {"param_groups": groups}))
-
-
-def setting_of(resource: Any) -> ResourceHyperParameters:
-    """What a resource is set up with now.
-
-    >>> setting_of(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)).values["lr"]
-    0.5
-    """
-    kind = {CLASS: type(resource).__name__}
-    if isinstance(resource, torch.optim.Optimizer):
-        groups = [_copied_group(one) for one in resource.param_groups]
-        return ResourceHyperParameters(kind | _values_of_groups(groups), {"param_groups": groups})
+def remember(resource: Any, settings: ResourceHyperParameters) -> ResourceHyperParameters:
+    """Keep what a resource was set up with for as long as it lives."""
     try:
-        state = resource.state_dict()
-        if not isinstance(state, Mapping):
-            return ResourceHyperParameters(kind, {})
-        if isinstance(resource, LRScheduler):
-            state = {key: copied for key, one in state.items() if (copied := _copy(one)) is not _NOT_PLAIN}
-            return ResourceHyperParameters(kind | _values_of_schedule(resource, state), state)
-        own = _SCALER_MOVING if isinstance(resource, GradScaler) else frozenset[str]()
-        if len(state) > _MOST_FIELDS:
-            return ResourceHyperParameters(kind, {}, frozenset(map(str, state)))
-        small = _plain_copy({key: value for key, value in state.items() if key not in own}, most=_MOST_FIELDS)
-        others = frozenset(str(key) for key in state if key not in small)
-        return ResourceHyperParameters(kind | {str(key): plain(value) for key, value in small.items()}, small, others)
-    except Exception:  # a state that cannot be read is compared with nothing; saving it says why
-        return ResourceHyperParameters(kind, {})
+        if id(resource) not in _first_seen:
+            weakref.finalize(resource, _first_seen.pop, id(resource), None).atexit = False
+        _first_seen[id(resource)] = settings
+    except TypeError:  # a class with slots that cannot be referenced weakly: its `id` may come to mean another object
+        pass
+    return settings
+
+
+def with_new_schedule(optimizer: torch.optim.Optimizer, known: ResourceHyperParameters) -> ResourceHyperParameters:
+    """What an optimizer was set up with, and what the constructor of a new schedule has written into its groups."""
+    groups = [
+        {**fresh, **{field: copy.deepcopy(group[field]) for field in WRITTEN_BY_SCHEDULES if field in group}}
+        for fresh, group in zip(known.state["param_groups"], optimizer.param_groups, strict=True)
+    ]
+    return ResourceHyperParameters.of_groups(optimizer, groups)
 
 
 def is_default(resource: Any, field: str, value: Any) -> bool:
-    """True if a field need not have been set by anybody, so that another version of PyTorch may not know it."""
+    """True if a field need not have been set by anybody, so that another version of PyTorch may not have it."""
     if not isinstance(resource, torch.optim.Optimizer | LRScheduler):
         return False
     if isinstance(resource, LRScheduler) and field.startswith("_"):
         return True
     parameter = inspect.signature(type(resource).__init__).parameters.get(field)
     if parameter is not None:
-        return parameter.default is not parameter.empty and same(plain(parameter.default), value)
+        return parameter.default is not parameter.empty and same(encoded(parameter.default), value)
     defaults = getattr(resource, "defaults", {})
-    return field in defaults and same(plain(defaults[field]), value)
+    return field in defaults and same(encoded(defaults[field]), value)
 
 
-def same(one: Any, other: Any) -> bool:
-    """True if two plain values are equal; NaN is what it was.
+def same(value: Any, other: Any) -> bool:
+    """True if two encoded values are equal; NaN equals NaN.
 
     >>> same({"best": [float("nan")]}, {"best": [float("nan")]}), same([1], [1, 2])
     (True, False)
     """
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
-    return bool(one == other or (one != one and other != other))
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(same(value[key], other[key]) for key in value)
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(same(*pair) for pair in zip(value, other, strict=True))
+    return bool(value == other or (value != value and other != other))
 
 
-def plain(value: Any) -> Any:
-    """A value that a manifest can hold and that compares as what it means."""
+def encoded(value: Any) -> Any:
+    """A value as a manifest holds it, equal for equal settings."""
     match value:
         case None | bool():
             return value
@@ -150,113 +172,77 @@ def plain(value: Any) -> Any:
         case int():
             return int(value) if abs(value) < 2**63 else str(int(value))
         case torch.Tensor():
-            return plain(value.tolist()) if value.numel() <= _MOST_ENTRIES else f"a tensor of {tuple(value.shape)}"
+            return encoded(value.tolist()) if value.numel() <= _MOST_ENTRIES else f"a tensor of {tuple(value.shape)}"
         case Mapping():
-            return {str(key): plain(one) for key, one in value.items()}
+            return {str(key): encoded(entry) for key, entry in value.items()}
         case set() | frozenset():
-            return _bounded(sorted((plain(one) for one in value), key=lambda one: (type(one).__name__, repr(one))))
+            return _bounded(sorted(map(encoded, value), key=lambda entry: (type(entry).__name__, repr(entry))))
         case list() | tuple():
-            return _bounded([plain(one) for one in value])
-    if _is_numpy_scalar(value):
-        return plain(value.item())
-    return f"a {type(value).__name__}"
+            return _bounded([encoded(entry) for entry in value])
+    return encoded(value.item()) if _is_numpy_scalar(value) else f"a {type(value).__name__}"
 
 
 def _bounded(values: list[Any]) -> Any:
-    """A long list is told by its length and its sum."""
     if len(values) <= _MOST_ENTRIES:
         return values
     return f"{len(values)} values with checksum {zlib.crc32(repr(values).encode()):08x}"
 
 
-def _values_of_groups(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    seen = [
-        {**one, "lr": one.get("initial_lr", one.get("lr"))}  # a schedule with a warm-up has moved the rate already
-        for one in groups
-    ]
-    fields = dict.fromkeys(field for one in seen for field in one if field not in _NOT_HYPER)
-    return {field: _collapsed([plain(one.get(field)) for one in seen]) for field in fields}
-
-
 def _values_of_schedule(scheduler: Any, state: Mapping[str, Any]) -> dict[str, Any]:
-    values = {str(key): plain(value) for key, value in state.items() if key not in (*MOVING, "_schedulers")}
-    if isinstance(functions := getattr(scheduler, LAMBDAS, None), list):
-        kept = [one for one in values.get(LAMBDAS) or () if one]  # of callable objects, what they hold
-        values[LAMBDAS] = [*(_points(one) for one in functions), *kept]
-    if "_schedulers" in state:
-        inner = zip(scheduler._schedulers, state["_schedulers"], strict=True)
-        values["_schedulers"] = [_values_of_schedule(*one) for one in inner]
+    values = {str(key): encoded(value) for key, value in state.items() if key not in (*MOVING, INNER)}
+    if isinstance(functions := getattr(scheduler, FUNCTIONS, None), list):
+        held = [attributes for attributes in values.get(FUNCTIONS) or () if attributes]  # of callable objects
+        values[FUNCTIONS] = [*map(_samples, functions), *held]
+    if INNER in state:
+        inner = zip(getattr(scheduler, INNER), state[INNER], strict=True)
+        values[INNER] = [_values_of_schedule(*pair) for pair in inner]
     return values
 
 
-def _points(function: Any) -> list[float | None]:
-    """A function cannot be kept; its values can."""
+def _samples(function: Any) -> list[float | None]:
+    """A function cannot be saved or compared; its values can."""
 
     def at(step: int) -> float | None:
         try:
-            value, again = float(function(step)), float(function(step))
-        except Exception:  # it may know no such step
+            value, repeated = float(function(step)), float(function(step))
+        except Exception:  # it may not be defined for this step
             return None
-        return value if same(value, again) else None
+        return value if same(value, repeated) else None
 
-    return [at(step) for step in _LAMBDA_STEPS]
-
-
-def _copied_group(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: copy.deepcopy(value) for key, value in group.items() if key not in ("params", "param_names")}
+    return [at(step) for step in _SAMPLED_STEPS]
 
 
 def _copy(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
-    except Exception:  # such as a lock, or what holds one
-        return _NOT_PLAIN
+    except Exception:  # a lock, or what holds one
+        return _NO_SETTING
 
 
-def _collapsed(values: list[Any]) -> Any:
-    """One value where all groups agree, else the list."""
-    return values[0] if all(same(one, values[0]) for one in values) else values
+def _copy_of_settings(value: Any, depth: int = 1) -> Any:
+    """A copy of what is plain and small, of a mapping its entries that are; `_NO_SETTING` of anything else.
 
-
-def _plain_copy(value: Any, depth: int = 0, most: int = _MOST_ENTRIES) -> Any:
-    """A copy of what is plain and small; of mappings, their plain entries."""
-    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
-        return _NOT_PLAIN
-    if value is None or isinstance(value, bool | int | float | str) or _is_numpy_scalar(value):
+    A state may be large and may not be copyable, so what is no setting is neither copied nor looked into.
+    """
+    if value is None or isinstance(value, bool | int | float) or _is_numpy_scalar(value):
         return value
-    if depth > _DEEPEST or not isinstance(value, Mapping | list | tuple | set | frozenset):
-        return _NOT_PLAIN
-    if len(value) > most:
-        return _NOT_PLAIN
+    if isinstance(value, str):
+        return value if len(value) <= _MOST_CHARACTERS else _NO_SETTING
+    if (
+        not isinstance(value, Mapping | list | tuple | set | frozenset)
+        or len(value) > _MOST_ENTRIES
+        or depth > _DEEPEST
+    ):
+        return _NO_SETTING
     if isinstance(value, Mapping):
-        copied = {key: _plain_copy(one, depth + 1) for key, one in value.items()}
-        found = {key: one for key, one in copied.items() if one is not _NOT_PLAIN}
-        return found if found or not value else _NOT_PLAIN if depth else {}
-    entries = [_plain_copy(one, depth + 1) for one in value]
-    if any(one is _NOT_PLAIN for one in entries):
-        return _NOT_PLAIN
-    return (
-        tuple(entries) if isinstance(value, tuple) else set(entries) if isinstance(value, set | frozenset) else entries
-    )
+        entries = {key: _copy_of_settings(entry, depth + 1) for key, entry in value.items()}
+        settings = {key: entry for key, entry in entries.items() if entry is not _NO_SETTING}
+        return settings if settings or not value else _NO_SETTING
+    copied = [_copy_of_settings(entry, depth + 1) for entry in value]
+    if any(entry is _NO_SETTING for entry in copied):
+        return _NO_SETTING
+    return copied if isinstance(value, list) else tuple(copied) if isinstance(value, tuple) else set(copied)
 
 
 def _is_numpy_scalar(value: Any) -> bool:
     return type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item")
-
-
-def _has_identity(resource: Any) -> bool:
-    """True for objects that can be weakly referenced and are equal to nothing but themselves."""
-    kind: Any = type(resource)
-    if kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__:
-        return False
-    try:
-        weakref.ref(resource)
-    except TypeError:
-        return False
-    return True
-
-
-def _remembered(resource: Any, setting: ResourceHyperParameters) -> ResourceHyperParameters:
-    if _has_identity(resource):
-        _first[resource] = setting
-    return setting

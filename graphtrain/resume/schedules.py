@@ -1,90 +1,66 @@
-"""Going through schedules of learning rates again, so that the rate is what it would be had they always been so."""
+"""Schedules of learning rates are begun again and stepped as often as before, as if they had always been so."""
 
 from __future__ import annotations
 
-import bisect
 import copy
 import warnings
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, SequentialLR
 
-from graphtrain.errors import UsageError
-from graphtrain.resume.resource_hyper_parameters import CLASS, LAMBDAS, MOVING, OF_SCHEDULES
+INNER = "_schedulers"
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """One schedule of an optimizer that is gone through again.
+def replay_schedules(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler], steps: Sequence[int]) -> None:
+    """Begin with the `initial_lr` of each group, and step each of the schedules of an optimizer that often.
 
-    Attributes:
-        name: of the resource.
-        scheduler: with its state loaded.
-        made: its state before any step.
-        chosen: the fields that are taken as they were made; all others are kept as loaded.
-        anew: True if it begins now.
+    They are stepped rather than asked for the rate of a step, which only some can tell: 2 us a step.
     """
-
-    name: str
-    scheduler: Any
-    made: Mapping[str, Any]
-    chosen: Collection[str]
-    anew: bool
-
-    @property
-    def steps(self) -> int:
-        """How often it has been stepped."""
-        return 0 if self.anew else steps_of(self.scheduler.state_dict())
-
-    def reset(self, rates: list[float]) -> None:
-        state: dict[str, Any] = copy.deepcopy(dict(self.made))
-        if not self.anew:
-            state = _kept(state, self.scheduler.state_dict(), self.chosen)
-        _base_rates(state, rates)
-        for field in set(self.chosen) - set(self.made):
-            self.scheduler.__dict__.pop(field, None)
-        self.scheduler.load_state_dict(state)
-
-
-def replay_schedules(
-    optimizer: torch.optim.Optimizer,
-    made: list[dict[str, Any]],
-    schedules: list[Schedule],
-    chosen: Collection[str],
-    rate_in_force: Any = None,
-) -> None:
-    """Put an optimizer back to before its first step, and step all of its schedules as often as they were.
-
-    Arguments:
-        made: its groups before any step.
-        chosen: the fields of its groups that are taken as they were made; all others are kept as loaded.
-        rate_in_force: where the loaded groups do not tell the rate that their schedules began with.
-
-    Raises:
-        UsageError: a schedule was stepped before its settings were seen.
-    """
-    for one in schedules:
-        if steps_of(one.made) > 0:
-            raise UsageError(
-                f"`{one.name}` was stepped before any Trainer was made with it: what it began with is not known",
-                "make a new scheduler, and a new Trainer with it",
-            )
-    steps = [one.steps for one in schedules]
-    for number, (group, fresh) in enumerate(zip(optimizer.param_groups, made, strict=True)):
-        _reset_group(group, fresh, chosen, number_at(rate_in_force, number))
-    for one in schedules:
-        one.reset([float(group["initial_lr"]) for group in optimizer.param_groups])
+    most = max(steps)
+    for group in optimizer.param_groups:
+        set_rate(group, "lr", group["initial_lr"])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it takes a step of the scheduler before any of the optimizer for a mistake
-        for one in schedules:
-            _begin(one.scheduler)
-        for step in range(most := max(steps)):
-            for one, own in zip(schedules, steps, strict=True):
-                if (step + 1) * own // most > step * own // most:  # one by epochs goes beside one by steps
-                    one.scheduler.step()
+        warnings.simplefilter("ignore")  # PyTorch takes a step of a schedule before any of the optimizer for a mistake
+        for scheduler in schedulers:
+            _construct_again(scheduler)
+        for step in range(most):
+            for scheduler, count in zip(schedulers, steps, strict=True):
+                if (step + 1) * count // most > step * count // most:  # one that counts epochs beside one by steps
+                    scheduler.step()
+
+
+def _construct_again(scheduler: Any) -> None:
+    """What the constructors of schedules do last: base rates from `initial_lr`, counters to zero, the first rate.
+
+    Only the constructors of PyTorch's base classes are called: they know of no settings, so those loaded stay. That of
+    a sequence undoes what the constructors of the schedules in it have done to the rate.
+    """
+    if isinstance(scheduler, SequentialLR | ChainedScheduler):
+        for inner in scheduler._schedulers:
+            _construct_again(inner)
+    if isinstance(scheduler, SequentialLR):
+        SequentialLR.__init__(scheduler, scheduler.optimizer, scheduler._schedulers, scheduler._milestones)
+    elif isinstance(scheduler, ChainedScheduler):
+        ChainedScheduler.__init__(scheduler, scheduler._schedulers, scheduler.optimizer)
+    else:
+        LRScheduler.__init__(scheduler, scheduler.optimizer)
+
+
+def load_exactly(scheduler: LRScheduler, state: dict[str, Any]) -> None:
+    """Load a state and remove everything else: `load_state_dict` leaves the fields of another class where they are."""
+    for field in scheduler.state_dict().keys() - state.keys():
+        vars(scheduler).pop(field, None)
+    for inner, inner_state in zip(getattr(scheduler, INNER, ()), state.get(INNER, ()), strict=False):
+        load_exactly(inner, inner_state)
+    scheduler.load_state_dict(state)
+
+
+def steps_of(state: Mapping[str, Any]) -> int:
+    """How often a scheduler with this state was stepped; those that are chained count, the chain does not."""
+    inner = state.get(INNER) or [{}]
+    return int(state["last_epoch"] if "last_epoch" in state else inner[0].get("last_epoch", 0))
 
 
 def set_rate(group: dict[str, Any], field: str, value: Any) -> None:
@@ -93,66 +69,3 @@ def set_rate(group: dict[str, Any], field: str, value: Any) -> None:
         group[field].fill_(float(value))
     else:
         group[field] = copy.deepcopy(value)
-
-
-def steps_of(state: Mapping[str, Any]) -> int:
-    """How often a scheduler with this state has been stepped."""
-    if "last_epoch" in state:
-        return int(state["last_epoch"])
-    inner = state.get("_schedulers") or [{}]
-    return int(inner[0].get("last_epoch", 0))
-
-
-def number_at(values: Any, group: int) -> float | None:
-    """The number of a group, where the manifest has one."""
-    value = values[group] if isinstance(values, list) and group < len(values) else values
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _reset_group(
-    group: dict[str, Any], made: Mapping[str, Any], chosen: Collection[str], in_force: float | None
-) -> None:
-    taken = {*chosen, "initial_lr"} if "lr" in chosen else {*chosen}
-    if "initial_lr" not in group and "initial_lr" not in taken:
-        group["initial_lr"] = copy.deepcopy(group["lr"] if in_force is None else in_force)
-    for field in OF_SCHEDULES:
-        if field in made and (field in taken or CLASS in taken or field not in group):
-            set_rate(group, field, made[field])
-    if "base_momentum" in made:
-        group.update({field: copy.deepcopy(made[field]) for field in ("momentum", "betas") if field in made})
-    set_rate(group, "lr", group["initial_lr"])
-
-
-def _begin(scheduler: Any) -> None:
-    """What the constructor does to the rate of the optimizer, which is the initial one."""
-    if isinstance(scheduler, SequentialLR):
-        _begin(scheduler._schedulers[bisect.bisect_right(scheduler._milestones, 0)])
-    elif isinstance(scheduler, ChainedScheduler):
-        for inner in scheduler._schedulers:
-            _begin(inner)
-    else:
-        scheduler.last_epoch = -1
-        scheduler._initial_step()
-    scheduler._last_lr = [_copied(group["lr"]) for group in scheduler.optimizer.param_groups]
-
-
-def _copied(rate: Any) -> Any:
-    return rate.clone() if isinstance(rate, torch.Tensor) else rate
-
-
-def _kept(made: dict[str, Any], loaded: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """The state before any step, with the fields as loaded that are not chosen."""
-    state = {**made, **{key: one for key, one in loaded.items() if key not in MOVING and key not in chosen}}
-    if "_schedulers" not in chosen and len(made.get("_schedulers", ())) == len(loaded.get("_schedulers", ())) > 0:
-        pairs = zip(made["_schedulers"], loaded["_schedulers"], strict=True)
-        state["_schedulers"] = [_kept(*pair, ()) for pair in pairs]
-    if LAMBDAS in state:
-        state[LAMBDAS] = copy.copy(state[LAMBDAS])
-    return state
-
-
-def _base_rates(state: dict[str, Any], rates: list[float]) -> None:
-    if "base_lrs" in state:
-        state["base_lrs"] = list(rates)
-    for inner in state.get("_schedulers", ()):
-        _base_rates(inner, rates)

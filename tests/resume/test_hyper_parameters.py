@@ -573,7 +573,7 @@ def test_what_a_manifest_does_not_tell_in_a_readable_way_is_not_compared(saved: 
 def test_what_a_manifest_says_cannot_steer_a_terminal() -> None:
     made = HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)})
     (one,) = made.differences({"optimizer": {**made.values["optimizer"], "lr": "\x1b[2J"}})
-    assert str(one) == "optimizer.lr: ?[2J -> 0.5"
+    assert str(one) == "optimizer.lr: \\x1b[2J -> 0.5"
 
 
 def test_a_scheduler_that_is_not_of_torch_is_said_to_set_the_rate_itself(tmp_path: Path) -> None:
