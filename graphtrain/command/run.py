@@ -31,8 +31,8 @@ from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
 from graphtrain.program.resources import resolve_device
+from graphtrain.run.breakpoints import parse_amount
 from graphtrain.run.trainer import Trainer
-from graphtrain.run.until import until_trigger
 from graphtrain.state.random import seed_everything
 
 
@@ -86,7 +86,7 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
     graph = with_parameters(source if isinstance(source, Graph) else Graph.load(source), parameters)
     graph = checked_graph(graph)
     if options.until is not None:
-        until_trigger(options.until, graph)
+        parse_amount(options.until, graph)
     seed_everything(options.seed)
     resources = resources_of(program.setup, arguments, program.name)
     loggers = _loggers(resources.pop("loggers", ()), options, program)

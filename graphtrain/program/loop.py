@@ -52,11 +52,6 @@ class Loop:
         self.pending.clear()
 
 
-def with_visit(visits: Sequence[Visit], position: int, visit: Visit) -> list[Visit]:
-    """The visits, with another at one position."""
-    return [*visits[:position], visit, *visits[position + 1 :]]
-
-
 class CheckpointRequests:
     """What the kind `checkpoint` speaks to: it asks, and the engine saves once the exit edge is chosen.
 
