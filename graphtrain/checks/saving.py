@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from graphtrain.checks.data_flow import Slots
 from graphtrain.checks.gradients import effects_of
 from graphtrain.graph.problem import Problem
+from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, Point, told
 
 
@@ -37,7 +38,7 @@ def check_saving(flow: Flow, slots: Slots) -> Iterator[Problem]:
             # In a part that has edges every point is on a circle.
             assert point.node is not None
             back = min((networkx.shortest_path(inside, one, point) for one in inside.successors(point)), key=len)
-            names = _shown(slots, alive[back[0]] & transient)
+            names = quoted(slots.named(alive[back[0]] & transient))
             yield point.scope.problem(
                 "G601",
                 point.node.place,
@@ -52,11 +53,12 @@ def check_saving(flow: Flow, slots: Slots) -> Iterator[Problem]:
             late = [arrow for arrow in point.arrows if alive[arrow.target] & transient]
             if late:
                 assert point.node is not None
+                names = quoted(slots.named(alive[late[0].target] & transient))
                 yield point.scope.problem(
                     "G602",
                     point.node.place,
                     f"nodes.{point.node.name}",
-                    f"after `{point.path}` {_shown(slots, alive[late[0].target] & transient)} is still needed and "
+                    f"after `{point.path}` {names} is still needed and "
                     "cannot be saved: the checkpoint is made later, where it can be",
                     "ask for checkpoints where it was read already",
                     severity="warning",
@@ -69,7 +71,3 @@ def _asks(point: Point) -> bool:
     if not point.acts or point.kind is None:
         return False
     return any(read.name == "checkpoints" for read in point.kind.setup_reads or ())
-
-
-def _shown(slots: Slots, bits: int) -> str:
-    return ", ".join(f"`{name}`" for name in slots.named(bits))

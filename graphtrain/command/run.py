@@ -13,7 +13,7 @@ from typing import Any
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.options import RunOptions, command_line
-from graphtrain.command.printable import notify, say_nothing
+from graphtrain.command.printable import ignore, notify
 from graphtrain.command.run_directories import (
     SAVED,
     check_resume,
@@ -74,7 +74,7 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
 
 def run_program(program: Program, settings: list[str], options: RunOptions) -> int:
     """Run a setup through a graph; the exit code."""
-    tell = say_nothing if options.quiet else notify
+    tell = ignore if options.quiet else notify
     given, parameters = _check(settings, options)
     resume = options.resume
     if options.fork is not None:

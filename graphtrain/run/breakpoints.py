@@ -54,9 +54,7 @@ class Breakpoint:
         return stop_before if self.when == "before" else stop_after
 
 
-def with_breakpoints(
-    visits: Sequence[Visit], breakpoints: Iterable[Breakpoint], pending: list[Request]
-) -> list[Visit]:
+def with_breakpoints(visits: Sequence[Visit], breakpoints: Iterable[Breakpoint], pending: list[Request]) -> list[Visit]:
     """The transitions with breakpoints in them. Of two before one node, the last is evaluated first."""
     changed = list(visits)
     for breakpoint in breakpoints:
