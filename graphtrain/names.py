@@ -96,3 +96,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if 0 < len(known) <= 20:
         return "known: " + ", ".join(known)
     return ""
+
+
+def quoted(names: Iterable[str], most: int = 6) -> str:
+    """Names for a message, the first of them where there are many.
+
+    >>> quoted(["clip", "step"]), quoted(["clip", "step"], 1)
+    ('`clip`, `step`', '`clip` and 1 more')
+    """
+    texts = [f"`{name}`" for name in names]
+    return ", ".join(texts) if len(texts) <= most else f"{', '.join(texts[:most])} and {len(texts) - most} more"

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """`text` with every control character but the line break written out: a stranger's graph commands no terminal.
+    """`text` with every control character but the line break escaped: a stranger's graph commands no terminal.
 
     >>> print(printable("\\x1b[31mred\\n\\tnext line"))
     \\x1b[31mred
     \\tnext line
     """
-    return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() or character == "\n" else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def one_line(text: str) -> str:
-    """`text` with line breaks written out too: a name has its place on a line, and keeps to it.
+    """`text` with line breaks escaped too: a name has its place on a line, and keeps to it.
 
     >>> print(one_line("loss\\n\\x1b[2J"))
     loss\\n\\x1b[2J
     """
     return printable(text).replace("\n", "\\n")
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """`text`, or its beginning and an ellipsis where it is longer than the limit.
+
+    >>> shorten("the whole of it"), shorten("the whole of it", 10)
+    ('the whole of it', 'the who...')
+    """
+    return text if len(text) <= limit else text[: limit - 3] + "..."

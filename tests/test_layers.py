@@ -17,7 +17,7 @@ LINKED = ("nodes", "graphs", "viz")
 
 # Bottom to top. A module imports at its top what stands above it in this list, never what stands below. The modules
 # directly under `graphtrain/` are the ground on which everything stands.
-GROUND = ("errors", "names", "outcome", "printable", "version")
+GROUND = ("errors", "names", "outcome", "plain", "printable", "version")
 ORDER = (
     "distributed",
     "guards",
@@ -50,6 +50,12 @@ LATE = {
     ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
     ("graph.graph", "plan.machine"): "`Graph.to_machine` is a method",
     ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
+    ("graph.graph", "viz.render"): "`Graph._repr_svg_` is a method",
+    ("graph.difference", "viz.render"): "`Difference._repr_svg_` is a method",
+    (
+        "run.drawing",
+        "viz.render",
+    ): "a trainer draws itself in a notebook; without one, a run imports nothing that draws",
 }
 
 # What can be read, edited, checked and drawn without torch, whose import takes a second.

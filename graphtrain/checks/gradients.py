@@ -17,6 +17,7 @@ from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Both, Comparison, Constant, Either, Expression, FieldOf, Not, walk
 from graphtrain.kind.parameter import Above
+from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.scope import Scope
 
@@ -170,7 +171,7 @@ class Gradients:
         """Every problem of gradients, of all optimizers."""
         unbound = {point.path: point for point in self.targets if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
-            several = ", ".join(f"`{name}`" for name in self.optimizers)
+            several = quoted(self.optimizers)
             bound = next(name for name in self.optimizers if name != "optimizer")
             for point in unbound.values():
                 does = "acts on the gradients" if effects_of(point) else "counts the backward passes"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from graphtrain.checks.gradients import Gradients, counters_of, effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
+from graphtrain.names import quoted
 from graphtrain.plan.facts import clock_owners
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 
@@ -81,7 +82,7 @@ class _Loops:
         names = names_on(circle)
         node = circle[0].node
         assert node is not None
-        around = f"stay at {_shown(names[:1])}" if len(names) == 1 else f"go round {_shown(names[:-1])}"
+        around = f"stay at {quoted(names[:1])}" if len(names) == 1 else f"go round {quoted(names[:-1])}"
         return self._scope.problem(
             "G501",
             node.place,
@@ -113,7 +114,7 @@ class _Loops:
             "G502",
             node.place,
             f"edges.{node.name}",
-            f"the loop of {_shown(names_on(part))} can be left only at `{point.path}`, as {_shown(arrow.asks)} "
+            f"the loop of {quoted(names_on(part))} can be left only at `{point.path}`, as {quoted(arrow.asks)} "
             "decides, and nothing in the loop changes what that reads",
             "let the guard read progress of a node of the loop, such as `runs`",
             path=names_on(_circle(self._network(part))),
@@ -226,8 +227,3 @@ def _circle(network: networkx.DiGraph) -> list[FlowPoint]:
     ways = networkx.single_target_shortest_path(network, first)
     back = min((ways[after] for after in network.successors(first)), key=len)
     return [first, *back]
-
-
-def _shown(names: Iterable[str]) -> str:
-    shown = [f"`{name}`" for name in names]
-    return ", ".join(shown) if len(shown) <= 6 else f"{', '.join(shown[:6])} and {len(shown) - 6} more"

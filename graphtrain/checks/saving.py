@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from graphtrain.checks.data_flow import Before
 from graphtrain.checks.gradients import effects_of
 from graphtrain.graph.problem import Problem
+from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.slots import Slots
@@ -53,7 +54,7 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
                 "G601",
                 point.node.place,
                 f"nodes.{point.node.name}",
-                f"the run can train round and round without a moment at which it can be saved: {_listed(names)} cannot "
+                f"the run can train round and round without a moment at which it can be saved: {quoted(names)} cannot "
                 "be saved and is always still needed",
                 "let it be read before the way round ends, or save it as progress of its node",
                 path=names_on(circle),
@@ -74,7 +75,7 @@ def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
                 "G602",
                 point.node.place,
                 f"nodes.{point.node.name}",
-                f"after `{point.path}` {_listed(names)} is still needed and cannot be saved: the checkpoint is made "
+                f"after `{point.path}` {quoted(names)} is still needed and cannot be saved: the checkpoint is made "
                 "later, where it can be",
                 "ask for checkpoints where it was read already",
                 severity="warning",
@@ -90,7 +91,3 @@ def _asks(point: FlowPoint) -> bool:
         and point.planned is not None
         and any(read.name == "checkpoints" for read, _ in point.planned.setup_reads)
     )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import notify, plain
+from graphtrain.command.printable import escaped, notify
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference
@@ -31,12 +31,12 @@ def diff_command(before: str, after: str, output: Path | None, rename: list[str]
     told = f"{count} difference{'s' if count > 1 else ''}" if difference else "no difference"
     if difference and not difference.matters:
         told += ", none in what the graph does"
-    console.print(f"[bold]{plain(before)} -> {plain(after)}[/bold]: {told}", soft_wrap=True)
+    console.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {told}", soft_wrap=True)
     if difference:
         console.print(_table(difference))
     for old, new in difference.renamings:
         told = f"`{old}` and `{new}` are alike: a renaming? --rename {old}={new}"
-        console.print(plain(told), soft_wrap=True, style="dim")
+        console.print(escaped(told), soft_wrap=True, style="dim")
     if output is not None:
         typer.echo(f"wrote {render(difference, output)}")
     return int(exit_code and bool(difference))
@@ -56,7 +56,7 @@ def _table(difference: Difference) -> Table:
     for one in difference.changes:
         before, after = one.values
         cells = (_SIGNS[one.how], one.what, _where(one), before, after)
-        table.add_row(*(plain(text) for text in cells), style=_STYLES[one.how])
+        table.add_row(*(escaped(text) for text in cells), style=_STYLES[one.how])
     return table
 
 

@@ -9,15 +9,15 @@ from rich.markup import escape
 from graphtrain.printable import printable as printable
 
 
-def plain(text: str) -> str:
+def escaped(text: str) -> str:
     """`text` for a table: printable, and without a meaning as markup."""
     return escape(printable(text))
 
 
 def notify(line: str) -> None:
     """A line on standard error, at once."""
-    print(printable(line), file=sys.stderr, flush=True)  # noqa: T201
+    print(printable(line), file=sys.stderr, flush=True)  # noqa: T201  # a command prints
 
 
-def say_nothing(line: str) -> None:
-    """Where nothing is to be said."""
+def ignore(line: str) -> None:
+    """In the place of `notify` where nothing is printed."""

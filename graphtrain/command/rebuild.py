@@ -1,4 +1,4 @@
-"""A script set up again as a past run had it: seed, flags, arguments and graph as a checkpoint tells them."""
+"""A script set up again as in a past run: seed, flags, arguments and graph as in a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
-from graphtrain.command.printable import say_nothing
+from graphtrain.command.printable import ignore
 from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.settings import setup_arguments, split_settings, toml_value
 from graphtrain.command.warm_start import warm_start
@@ -22,15 +22,15 @@ from graphtrain.storage.saved_graph import graph_of
 
 @final
 class TrainerFactory:
-    """Makes trainers that write nothing, each with everything anew: the script, its setup, the graph.
+    """Makes trainers that write nothing. Each imports the script again and calls its setup.
 
     Arguments:
         script: ``SCRIPT[:FUNCTION]``.
-        settings: ``NAME=VALUE``, in the place of the arguments that the run had.
-        notify: told, once, what has changed since.
+        settings: ``NAME=VALUE``, in place of the arguments that the run had.
+        notify: called once, with what changed since the run.
 
     Attributes:
-        changes: that, in words; empty for nothing, None before the first trainer.
+        changes: that line; empty if nothing changed, None before the first trainer.
 
     Raises:
         UsageError: there is no such script or function, or a setting is none of its arguments.
@@ -45,59 +45,58 @@ class TrainerFactory:
                 "NAME=VALUE sets an argument of setup",
             )
         self._path, self._name, self._setup = setup_function(script)
-        self._fresh = True
+        self._is_imported = True
         self.changes: str | None = None
 
-    def trainer(self, kept: SavedCheckpoint, *, from_the_beginning: bool) -> Trainer:
+    def trainer(self, checkpoint: SavedCheckpoint, *, from_the_beginning: bool) -> Trainer:
         """A trainer as the run had it when it made a checkpoint.
 
         Raises:
-            UsageError: an argument of then is no plain value, or setup does not take it any more.
-            GraphError: the graph needs a kind or a resource that the script does not have any more.
+            UsageError: an argument of the run cannot be read back, or setup no longer takes it.
+            GraphError: the graph needs a kind or a resource that the script no longer has.
         """
-        manifest = kept.manifest
-        self._load()
+        manifest = checkpoint.manifest
+        self._import()
         environment, about = manifest["environment"], manifest["about"]
         name = f"{self._path.name}:{self._name}"
         arguments = setup_arguments(self._setup, {**self._saved(about.get("arguments", {})), **self._given}, name)
-        graph = checked_graph(graph_of(kept.path, kept.manifest))
+        graph = checked_graph(graph_of(checkpoint.path, manifest))
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         if seed is not None:
             if not isinstance(seed, int) or not 0 <= seed < 2**63:
-                raise CheckpointError(f"{kept.path}: its seed cannot be read")
+                raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
             seed_everything(seed)
         resources = resources_of(self._setup, arguments, name)
         resources.pop("loggers", None)
         if from_the_beginning:
-            warm_start(resources, [str(one) for one in about.get("init") or ()])
+            warm_start(resources, map(str, about.get("init") or ()))
         about = {**about, "arguments": {key: repr(value) for key, value in arguments.items()}}
         about["script"] = str(self._path)
         if self.changes is None:
             now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
             self.changes = now if now.startswith("changed") else ""
-            self._notify(now or "what has changed since is not known")
+            self._notify(now or "what changed since the run is not known")
         return Trainer(
             graph,
             seed=seed,
-            device=kept.device,
+            device=checkpoint.device,
             deterministic=deterministic,
             display=None,
-            notify=say_nothing,
+            notify=ignore,
             about=about,
             **resources,
         )
 
-    def _load(self) -> None:
-        """Import the script anew: what it keeps in global variables must not come from the going before."""
-        if not self._fresh:
+    def _import(self) -> None:
+        """Import the script again: its global variables must not come from the replay before."""
+        if not self._is_imported:
             sys.modules.pop(self._path.stem, None)
             self._path, self._name, self._setup = setup_function(self._script)
-        self._fresh = False
+        self._is_imported = False
 
     def _saved(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: self._given[name] if name in self._given else _value(name, text) for name, text in arguments.items()
-        }
+        """The arguments of the run, without those that are given now: they may have no form that can be read back."""
+        return {name: _value(name, text) for name, text in arguments.items() if name not in self._given}
 
 
 def _value(name: str, text: Any) -> Any:
@@ -112,9 +111,9 @@ def _value(name: str, text: Any) -> Any:
             parsed = parsed.args[0]
         return ast.literal_eval(parsed)
     except (SyntaxError, ValueError, TypeError, IndexError, MemoryError, RecursionError):
-        found = toml_value(text) if isinstance(text, str) else text
-        if isinstance(found, str):
+        value = toml_value(text) if isinstance(text, str) else text
+        if isinstance(value, str):
             raise UsageError(
-                f"the run was set up with {name}={found}, which cannot be read back", f"give it as {name}=VALUE"
+                f"the argument {name}={value} of the run cannot be read back", f"give it as {name}=VALUE"
             ) from None
-        return found
+        return value

@@ -13,7 +13,7 @@ from typing import Any
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.options import RunOptions, command_line
-from graphtrain.command.printable import notify, say_nothing
+from graphtrain.command.printable import ignore, notify
 from graphtrain.command.run_directories import (
     SAVED,
     check_resume,
@@ -31,8 +31,8 @@ from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
 from graphtrain.program.resources import resolve_device
+from graphtrain.run.breakpoints import parse_amount
 from graphtrain.run.trainer import Trainer
-from graphtrain.run.until import until_trigger
 from graphtrain.state.random import seed_everything
 
 
@@ -74,7 +74,7 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
 
 def run_program(program: Program, settings: list[str], options: RunOptions) -> int:
     """Run a setup through a graph; the exit code."""
-    tell = say_nothing if options.quiet else notify
+    tell = ignore if options.quiet else notify
     given, parameters = _check(settings, options)
     resume = options.resume
     if options.fork is not None:
@@ -86,7 +86,7 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
     graph = with_parameters(source if isinstance(source, Graph) else Graph.load(source), parameters)
     graph = checked_graph(graph)
     if options.until is not None:
-        until_trigger(options.until, graph)
+        parse_amount(options.until, graph)
     seed_everything(options.seed)
     resources = resources_of(program.setup, arguments, program.name)
     loggers = _loggers(resources.pop("loggers", ()), options, program)

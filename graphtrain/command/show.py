@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import plain
+from graphtrain.command.printable import escaped
 from graphtrain.graph import Graph
 from graphtrain.kind.parameter import show_value
 
@@ -46,7 +46,7 @@ def show_command(source: str, *, save_points: bool = False, script: str | None =
 def _show(
     graph: Graph, title: str, console: Console, points: Mapping[str, SavePoint] | None = None, prefix: str = ""
 ) -> None:
-    console.print(f"[bold]{plain(title)}[/bold]  start: {plain(graph.start)}", soft_wrap=True)
+    console.print(f"[bold]{escaped(title)}[/bold]  start: {escaped(graph.start)}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
     marks = ("save point before it",) if points is not None else ()
     for column in ("node", "kind", "parameters", "what comes next", *marks):
@@ -65,7 +65,7 @@ def _show(
         cells = [name, kind if kind != name else "", "\n".join(parameters), "\n".join(edges)]
         if points is not None:
             cells.append(_mark(points[prefix + name]))
-        table.add_row(*(plain(text) for text in cells))
+        table.add_row(*(escaped(text) for text in cells))
     console.print(table)
     for heading, mapping in (("guards", graph.guards), ("clock", graph.units)):
         if mapping:
@@ -73,7 +73,7 @@ def _show(
             inner.add_column(heading)
             inner.add_column("", overflow="fold")
             for key, text in mapping.items():
-                inner.add_row(plain(key), plain(text))
+                inner.add_row(escaped(key), escaped(text))
             console.print()
             console.print(inner)
     for name, node in graph.nodes.items():

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from graphtrain.display.panel import parts
 from graphtrain.display.snapshot import Display, Snapshot
+from graphtrain.plain import is_equal
 
 _SILENCE_SECONDS = 60.0
 
@@ -79,7 +80,7 @@ class Lines(Display):
     def _new(self, snapshot: Snapshot) -> dict[str, float]:
         """The metrics from the first one on that is not what was said of it: the latest row stands last."""
         values = [*snapshot.metrics.items()]
-        unlike = (number for number, (name, value) in enumerate(values) if not _same(self._said.get(name), value))
+        unlike = (number for number, (name, value) in enumerate(values) if not is_equal(self._said.get(name), value))
         return dict(values[next(unlike, len(values)) :])
 
     def _notify(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
@@ -98,7 +99,3 @@ class Lines(Display):
             said.left,
         ]
         self._write("  ".join(filter(None, words)))
-
-
-def _same(said: float | None, value: float) -> bool:
-    return said == value or (said is not None and said != said and value != value)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from graphtrain.plain import json_value
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -67,7 +69,7 @@ class Snapshot:
         >>> Snapshot("running", "fit", "step", metrics={"loss": math.inf}).as_plain()["metrics"]
         {'loss': 'inf'}
         """
-        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        return {field.name: json_value(getattr(self, field.name)) for field in fields(self)}
 
     @staticmethod
     def from_plain(mapping: Mapping[str, Any]) -> Snapshot:
@@ -109,18 +111,6 @@ _UNKNOWN = "?"
 _MOST_ENTRIES = 200
 _MOST_CHARACTERS = 200
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
-    if not isinstance(value, int | float) and hasattr(value, "item"):
-        value = value.item()  # a number of NumPy, or a tensor of one value
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(float(value))
-    return value
 
 
 def _text(value: Any) -> str:

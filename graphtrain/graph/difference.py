@@ -181,9 +181,12 @@ class Difference:
 
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows."""
-        from graphtrain.graph.registry import picture_in_a_cell
+        try:
+            from graphtrain.viz.render import svg
 
-        return picture_in_a_cell(self)
+            return svg(self)
+        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
+            return None
 
 
 def _with_details(change: Change) -> str:

@@ -184,7 +184,10 @@ class Graph(Editable):
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
 
     def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows, problems or not."""
-        from graphtrain.graph.registry import picture_in_a_cell
+        """The picture that a notebook shows, problems or not; None where it cannot be drawn."""
+        try:
+            from graphtrain.viz.render import svg
 
-        return picture_in_a_cell(self)
+            return svg(self)
+        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
+            return None

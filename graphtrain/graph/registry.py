@@ -8,10 +8,6 @@ are not shipped, by entry points::
     ema = "my_package.nodes:Ema"              # a function or class marked @node
     [project.entry-points."graphtrain.graphs"]
     gan = "my_package.graphs"                 # the package that holds gan.toml
-
-Pictures are found in the same way, for what draws is no part of graphs or of the engine. The group
-`graphtrain.pictures` holds `svg`, a function of ``(graph, counts, position)`` that returns the text of an SVG element,
-and `file`, a function of ``(graph, path)`` that draws into a file in the format of its suffix.
 """
 
 from __future__ import annotations
@@ -20,10 +16,8 @@ import ast
 import functools
 import importlib
 import importlib.resources
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
-from typing import Any
 
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, Kind, kind_of
@@ -117,18 +111,3 @@ def find_graph(name: str) -> Traversable | None:
 def known_graphs() -> list[str]:
     """The names of all shipped and installed graphs."""
     return sorted({*_shipped("graphs", ".toml"), *_installed("graphtrain.graphs")})
-
-
-def find_picture(name: str) -> Callable[..., Any] | None:
-    """What draws graphs as `name`, or None. Importing it, and what it needs, may raise whatever an import may."""
-    found = _entry_points("graphtrain.pictures").get(name)
-    return found.load() if found is not None else None
-
-
-def picture_in_a_cell(drawn: Any) -> str | None:
-    """The picture that a notebook shows of a graph or a difference; None if it cannot be drawn, for whatever reason."""
-    try:
-        draw = find_picture("svg")
-        return draw(drawn) if draw is not None else None
-    except Exception:  # a cell must not fail because of its picture
-        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, final
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Beginning, RunLogger
+from graphtrain.plain import json_value
 
 # What was last described in a folder, and at which step. TensorBoard reads only files with "tfevents" in their names.
 DESCRIBED_FILE = "described.json"
@@ -172,10 +172,9 @@ def _toml(graph: Graph) -> str | None:
 
 
 def _plain(value: Any) -> bool | int | float | str:
-    """A value as the tab HParams can show it: JSON has no NaN and no infinities."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    """A value as the tab HParams can show it."""
+    shown = json_value(value)
+    return shown if isinstance(shown, bool | int | float | str) else str(value)
 
 
 def _table(values: Mapping[str, Any]) -> str:

@@ -52,11 +52,6 @@ class Loop:
         self.pending.clear()
 
 
-def with_transition(transitions: Sequence[Transition], position: int, transition: Transition) -> list[Transition]:
-    """The transitions, with another at one position."""
-    return [*transitions[:position], transition, *transitions[position + 1 :]]
-
-
 class CheckpointRequests:
     """What the kind `checkpoint` speaks to: it asks, and the engine saves once the exit edge is chosen.
 

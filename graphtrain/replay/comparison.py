@@ -1,4 +1,4 @@
-"""Two captured states compared bit by bit, and what differs in words."""
+"""Two captured states compared bit by bit, and a sentence for each difference."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import numpy
 import torch
 
-# What comes first is named first: a field that was lost, then what follows from it.
+from graphtrain.printable import shorten
+
+# In this order the first difference is the likely cause, such as a counter that was lost, and the rest follows from it.
 _SECTIONS = ("progress", "random", "slots", "modules", "resources", "optimizers", "gradients", "metrics")
-_MOST_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One field that is not the same.
+class StateDifference:
+    """A field or tensor that differs.
 
     Attributes:
         path: ``"gradients/model/0.weight"``.
-        how: what differs, in words.
+        how: ``"0.5 -> 0.25"``.
     """
 
     path: str
@@ -33,8 +34,8 @@ class Difference:
 
 
 @dataclass
-class Comparison:
-    """What was compared, and what of it differs.
+class StateComparison:
+    """What was compared, and what differs.
 
     Attributes:
         tensors: tensors and arrays compared.
@@ -42,59 +43,60 @@ class Comparison:
         fields: everything else that was compared.
     """
 
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[StateDifference] = field(default_factory=list)
     tensors: int = 0
     size: int = 0
     fields: int = 0
 
-    def in_section(self, section: str) -> list[Difference]:
-        """The differences in one section of the state."""
-        return [one for one in self.differences if one.path.startswith(f"{section}/")]
+    def drop_section(self, section: str) -> None:
+        """Leave out the differences in one section of the state."""
+        self.differences = [
+            difference for difference in self.differences if not difference.path.startswith(f"{section}/")
+        ]
 
 
-def compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Comparison:
+def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> StateComparison:
     """Compare two trees of state: every tensor by its bytes, every number by its bits.
 
-    >>> one = {"progress": {"step": {"steps": 3}}, "gradients": {"model": {"weight": torch.zeros(2)}}}
-    >>> other = {"progress": {"step": {"steps": 3}}, "gradients": {"model": {"weight": torch.tensor([0.0, -0.5])}}}
-    >>> compare(one, one).differences
+    >>> run = {"progress": {"step": {"steps": 3}}, "gradients": {"model": {"weight": torch.zeros(2)}}}
+    >>> replay = {"progress": {"step": {"steps": 3}}, "gradients": {"model": {"weight": torch.tensor([0.0, -0.5])}}}
+    >>> compare(run, run).differences
     []
-    >>> print(compare(one, other).differences[0])
+    >>> print(compare(run, replay).differences[0])
     gradients/model/weight: 1 of 2 elements, by at most 0.5, first at [1]: 0.0 -> -0.5
     """
-    comparison = Comparison()
+    comparison = StateComparison()
     sections = [*_SECTIONS, *(name for name in expected if name not in _SECTIONS)]
-    before, now = ({name: tree[name] for name in sections if name in tree} for tree in (expected, found))
-    for path, how in _walk("", before, now, comparison):
-        comparison.differences.append(Difference(path, how))
+    before, now = ({name: tree[name] for name in sections if name in tree} for tree in (expected, actual))
+    comparison.differences.extend(_walk("", before, now, comparison))
     return comparison
 
 
-def _walk(path: str, expected: Any, found: Any, comparison: Comparison) -> Iterator[tuple[str, str]]:
-    match expected, found:
+def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) -> Iterator[StateDifference]:
+    match expected, actual:
         case torch.Tensor(), torch.Tensor():
             comparison.tensors += 1
             comparison.size += _bytes_of(expected)
-            how = _of_tensors(expected, found)
+            how = _of_tensors(expected, actual)
         case numpy.ndarray(), numpy.ndarray():
             comparison.tensors += 1
             comparison.size += expected.nbytes
-            how = _of_arrays(expected, found)
+            how = _of_arrays(expected, actual)
         case Mapping(), Mapping():
-            yield from _of_mappings(path, expected, found, comparison)
+            yield from _of_mappings(path, expected, actual, comparison)
             return
-        case (list() | tuple() | deque(), list() | tuple() | deque()) if type(expected) is type(found):
-            if not (_is_plain(expected) and _is_plain(found)) and len(expected) == len(found):
-                for index, (one, other) in enumerate(zip(expected, found, strict=True)):
-                    yield from _walk(_inside(path, index), one, other, comparison)
+        case (list() | tuple() | deque(), list() | tuple() | deque()) if type(expected) is type(actual):
+            if not (_is_plain(expected) and _is_plain(actual)) and len(expected) == len(actual):
+                for index, pair in enumerate(zip(expected, actual, strict=True)):
+                    yield from _walk(_inside(path, index), *pair, comparison)
                 return
             comparison.fields += 1
-            how = _of_sequences(expected, found)
+            how = _of_sequences(expected, actual)
         case _:
             comparison.fields += 1
-            how = "" if _same(expected, found) else _turned(expected, found)
+            how = "" if _is_same(expected, actual) else _change(expected, actual)
     if how:
-        yield path, how
+        yield StateDifference(path, how)
 
 
 def _inside(path: str, key: Any) -> str:
@@ -102,67 +104,66 @@ def _inside(path: str, key: Any) -> str:
 
 
 def _of_mappings(
-    path: str, expected: Mapping[Any, Any], found: Mapping[Any, Any], comparison: Comparison
-) -> Iterator[tuple[str, str]]:
-    for key in dict.fromkeys([*expected, *found]):
+    path: str, expected: Mapping[Any, Any], actual: Mapping[Any, Any], comparison: StateComparison
+) -> Iterator[StateDifference]:
+    for key in dict.fromkeys([*expected, *actual]):
         inner = _inside(path, key)
-        if key not in found:
-            yield inner, "is missing now"
+        if key not in actual:
+            yield StateDifference(inner, "is missing now")
         elif key not in expected:
-            yield inner, "was not there"
+            yield StateDifference(inner, "was not there")
         else:
-            yield from _walk(inner, expected[key], found[key], comparison)
+            yield from _walk(inner, expected[key], actual[key], comparison)
 
 
-def _of_sequences(expected: Sequence[Any], found: Sequence[Any]) -> str:
-    if len(expected) != len(found):
-        return f"length {len(expected)} -> {len(found)}"
-    if getattr(expected, "maxlen", None) != getattr(found, "maxlen", None):
-        return "another greatest length"
-    differing = [index for index, one in enumerate(expected) if not _same(one, found[index])]
+def _of_sequences(expected: Sequence[Any], actual: Sequence[Any]) -> str:
+    if len(expected) != len(actual):
+        return f"length {len(expected)} -> {len(actual)}"
+    before, now = (getattr(sequence, "maxlen", None) for sequence in (expected, actual))
+    if before != now:
+        return f"maxlen {before} -> {now}"
+    differing = [index for index, value in enumerate(expected) if not _is_same(value, actual[index])]
     if not differing:
         return ""
     first = differing[0]
-    return f"{_share(len(differing), len(expected))}, first at [{first}]: {_turned(expected[first], found[first])}"
+    return f"{_share(len(differing), len(expected))}, first at [{first}]: {_change(expected[first], actual[first])}"
 
 
-def _of_arrays(expected: Any, found: Any) -> str:
-    if (expected.dtype, expected.shape) != (found.dtype, found.shape):
-        return f"{expected.dtype} {expected.shape} -> {found.dtype} {found.shape}"
-    if expected.tobytes() == found.tobytes():
+def _of_arrays(expected: Any, actual: Any) -> str:
+    if (expected.dtype, expected.shape) != (actual.dtype, actual.shape):
+        return f"{expected.dtype} {expected.shape} -> {actual.dtype} {actual.shape}"
+    if expected.tobytes() == actual.tobytes():
         return ""
     try:
-        return _of_tensors(torch.from_numpy(expected.copy()), torch.from_numpy(found.copy()))
+        return _of_tensors(torch.from_numpy(expected.copy()), torch.from_numpy(actual.copy()))
     except TypeError:  # a type that torch does not have
-        return "other bytes"
+        return "different bytes"
 
 
-def _of_tensors(expected: torch.Tensor, found: torch.Tensor) -> str:
-    before, now = _form(expected), _form(found)
+def _of_tensors(expected: torch.Tensor, actual: torch.Tensor) -> str:
+    before, now = _form(expected), _form(actual)
     if before != now:
         return f"{before} -> {now}"
     if expected.layout is torch.sparse_coo:
-        return _of_tensors(expected._indices(), found._indices()) or _of_tensors(expected._values(), found._values())
-    if _dense_strides(expected) != _dense_strides(found):
-        return f"strides {tuple(expected.stride())} -> {tuple(found.stride())}"
-    before_host, now_host = _host(expected), _host(found)
+        return _of_tensors(expected._indices(), actual._indices()) or _of_tensors(expected._values(), actual._values())
+    if _dense_strides(expected) != _dense_strides(actual):
+        return f"strides {tuple(expected.stride())} -> {tuple(actual.stride())}"
+    before_host, now_host = _host(expected), _host(actual)
     mask = (_bits(before_host) != _bits(now_host)).any(1)
     if not mask.any():
         return ""
     first = int(mask.nonzero()[0])
-    index = [int(one) for one in numpy.unravel_index(first, tuple(expected.shape))] if expected.ndim else []
-    values = _turned(before_host[first].item(), now_host[first].item())
-    return (
-        f"{_share(int(mask.sum()), expected.numel())}{_largest(before_host[mask], now_host[mask])}, "
-        f"first at {index}: {values}"
-    )
+    index = list(map(int, numpy.unravel_index(first, tuple(expected.shape)))) if expected.ndim else []
+    values = _change(before_host[first].item(), now_host[first].item())
+    largest = _largest(before_host[mask], now_host[mask])
+    return f"{_share(int(mask.sum()), expected.numel())}{largest}, first at {index}: {values}"
 
 
-def _largest(expected: torch.Tensor, found: torch.Tensor) -> str:
+def _largest(expected: torch.Tensor, actual: torch.Tensor) -> str:
     if expected.dtype is torch.bool:
         return ""
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    largest = float((expected.to(wide) - found.to(wide)).abs().max())
+    largest = float((expected.to(wide) - actual.to(wide)).abs().max())
     return f", by at most {largest:.3g}"
 
 
@@ -170,10 +171,14 @@ def _share(differing: int, whole: int) -> str:
     return f"{differing} of {whole} element{'' if whole == 1 else 's'}"
 
 
+def dtype_and_shape(tensor: torch.Tensor) -> str:
+    """``"float32 (2, 3)"``."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
 def _form(tensor: torch.Tensor) -> str:
-    plain = tensor.layout is torch.strided
-    layout = "" if plain else f" {str(tensor.layout).removeprefix('torch.')}"
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} on {tensor.device}{layout}"
+    layout = "" if tensor.layout is torch.strided else f" {str(tensor.layout).removeprefix('torch.')}"
+    return f"{dtype_and_shape(tensor)} on {tensor.device}{layout}"
 
 
 def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
@@ -201,27 +206,25 @@ def _bytes_of(tensor: torch.Tensor) -> int:
 
 
 def _is_plain(values: Sequence[Any]) -> bool:
-    return all(one is None or isinstance(one, bool | int | float | str | bytes) for one in values)
+    return all(value is None or isinstance(value, bool | int | float | str | bytes) for value in values)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
+def _is_same(before: Any, now: Any) -> bool:
+    """True if two values have the same bits: -0.0 is not 0.0, and a NaN is itself."""
+    if type(before) is not type(now):
         return False
-    if isinstance(one, float):
-        return struct.pack("<d", one) == struct.pack("<d", other)
-    if isinstance(one, complex):
-        return _same(one.real, other.real) and _same(one.imag, other.imag)
-    if isinstance(one, numpy.generic):
-        return bool(one.tobytes() == other.tobytes())
-    return bool(one == other)
+    if isinstance(before, float):
+        return struct.pack("<d", before) == struct.pack("<d", now)
+    if isinstance(before, complex):
+        return _is_same(before.real, now.real) and _is_same(before.imag, now.imag)
+    if isinstance(before, numpy.generic):
+        return bool(before.tobytes() == now.tobytes())
+    return bool(before == now)
 
 
-def _turned(before: Any, now: Any) -> str:
-    return f"{_shown(before)} -> {_shown(now)}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor, {_form(value)}"
-    text = repr(value)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+def _change(before: Any, now: Any) -> str:
+    sides = (
+        f"a tensor, {_form(value)}" if isinstance(value, torch.Tensor) else shorten(repr(value))
+        for value in (before, now)
+    )
+    return " -> ".join(sides)

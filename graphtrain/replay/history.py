@@ -1,4 +1,4 @@
-"""A run directory as something to look into: which checkpoints belong to the run as it went. Nothing is written."""
+"""The history of a run, read from its directory: its checkpoints, and the spans between them. Nothing is written."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from graphtrain.storage.store import FolderStore
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """A sound checkpoint of a past run; its tensors are read when they are needed.
+    """A sound checkpoint of a past run, without its tensors: they are read again when they are needed.
 
     Attributes:
-        counts: node path -> field -> value, of what is a number.
-        device: where the models were, as far as there is such a device here.
+        counts: node path -> field -> value, of the fields of progress that are numbers.
+        device: where the models were.
     """
 
     path: Path
@@ -36,20 +36,47 @@ class SavedCheckpoint:
     counts: Mapping[str, Mapping[str, int | float]]
     device: str
 
+    @staticmethod
+    def read(path: Path) -> SavedCheckpoint:
+        """The checkpoint at a path.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        checkpoint = read_checkpoint(path)
+        counts = {
+            node: {
+                name: value
+                for name, value in fields.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            for node, fields in checkpoint.tree["progress"].items()
+            if isinstance(fields, Mapping)
+        }
+        return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.tree["resources"]) or "cpu")
+
     @property
     def name(self) -> str:
         return self.path.name
 
     @property
-    def place(self) -> tuple[int, float, int]:
-        """What never grows less along one line of a run."""
-        return self.manifest["step"], self.epoch, self.manifest["metrics_bytes"]
+    def trained(self) -> tuple[int, float]:
+        """Steps and epochs."""
+        return self.manifest["step"], self.epoch
 
     @property
     def epoch(self) -> float:
         """Epochs trained, as a fraction."""
         epoch = self.manifest.get("epoch", 0)
         return float(epoch) if isinstance(epoch, int | float) else 0.0
+
+    def leads_to(self, newer: SavedCheckpoint) -> bool:
+        """True unless the run was resumed from a checkpoint before this one, and so never came from here to `newer`."""
+        return (
+            self.manifest["step"] <= newer.manifest["step"]
+            and self.epoch <= newer.epoch
+            and self.manifest["metrics_bytes"] <= newer.manifest["metrics_bytes"]
+        )
 
 
 @dataclass(frozen=True)
@@ -65,13 +92,20 @@ class Segment:
     goal: SavedCheckpoint
     change: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.start_name} to {self.goal.name}"
+
+    @property
+    def start_name(self) -> str:
+        return self.start.name if self.start is not None else "the beginning"
+
 
 @final
-class PastRun:
+class RunHistory:
     """The run in a directory.
 
     Arguments:
-        notify: told of every checkpoint that is passed over.
+        notify: called with a line for every checkpoint that is skipped.
 
     Raises:
         UsageError: there is no run.
@@ -84,101 +118,86 @@ class PastRun:
         if not (run_dir / STATUS_FILE).exists() and not self._folder.paths():
             raise UsageError(f"there is no run in `{run_dir}`", f"a run directory holds a file {STATUS_FILE}")
 
-    def line(self, spans: int | None = None) -> list[SavedCheckpoint]:
-        """The newest sound checkpoints that lie on the way to the newest one, the oldest first.
+    def lineage(self, spans: int | None = None) -> list[SavedCheckpoint]:
+        """The newest checkpoint and those that led to it, the oldest first.
 
         Arguments:
-            spans: no more of them than it takes to have so many spans with batches in them. Default: all.
+            spans: only as many of the newest as have this many spans with batches between them. Default: all.
         """
         metrics = self.path / METRICS_FILE
-        rows = metrics.stat().st_size if metrics.exists() else 0
-        found: list[SavedCheckpoint] = []
+        # Whoever resumes from an earlier checkpoint cuts the metrics back: what was saved beyond was abandoned.
+        metrics_bytes = metrics.stat().st_size if metrics.exists() else 0
+        newest_first: list[SavedCheckpoint] = []
         for path in reversed(self._folder.paths()):
-            if spans is not None and _spans(found) >= spans:
+            if spans is not None and _trained_spans(newest_first) >= spans:
                 break
             try:
-                kept = _kept(path)
+                checkpoint = SavedCheckpoint.read(path)
             except CheckpointError as error:
-                self._notify(f"passed over an unsound checkpoint: {error.message}")
+                self._notify(f"skipped a damaged checkpoint: {error.message}")
                 continue
-            newer = found[-1].place if found else None
-            if kept.manifest["metrics_bytes"] > rows or (newer is not None and not _lies_before(kept.place, newer)):
-                self._notify(f"passed over {path.name}: the run was gone on with from an earlier checkpoint")
+            abandoned = newest_first and not checkpoint.leads_to(newest_first[-1])
+            if abandoned or checkpoint.manifest["metrics_bytes"] > metrics_bytes:
+                self._notify(f"skipped {path.name}: the run was resumed from an earlier checkpoint")
                 continue
-            found.append(kept)
-        return found[::-1]
+            newest_first.append(checkpoint)
+        return newest_first[::-1]
 
     def segments(self, last: int | None = None) -> list[Segment]:
-        """The spans between neighbouring checkpoints, the oldest first; the first one from the beginning, if it can be.
+        """The spans between neighbouring checkpoints, the oldest first, with that from the beginning where possible.
 
         Arguments:
-            last: how many of the newest, those without a batch aside. Default: all.
+            last: how many of the newest that have batches in them. Default: all.
         """
-        line = self.line(last)
-        found = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(line)]
-        if line and (last is None or _spans(line) < last) and self._is_first(line[0]):
-            if reason := self.not_from_the_beginning(line[0]):
-                self._notify(f"passed over what was before {line[0].name}: {reason}")
-            else:
-                found.insert(0, Segment(None, line[0]))
-        return found
-
-    def _is_first(self, kept: SavedCheckpoint) -> bool:
-        return int(kept.name.partition("-")[0]) == 1
+        lineage = self.lineage(last)
+        segments = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(lineage)]
+        if not lineage or (last is not None and _trained_spans(lineage) >= last):
+            return segments
+        oldest = lineage[0]
+        if int(oldest.name.partition("-")[0]) != 1:  # the first checkpoints were deleted
+            return segments
+        if reason := self.why_not_from_the_beginning(oldest):
+            self._notify(f"skipped the span before {oldest.name}: {reason}")
+            return segments
+        return [Segment(None, oldest), *segments]
 
     def _change(self, start: SavedCheckpoint, goal: SavedCheckpoint) -> str:
         before, after = (
-            one.manifest.get("hyper_parameters_in_force", one.manifest.get("hyper_parameters")) for one in (start, goal)
+            checkpoint.manifest.get("hyper_parameters_in_force", checkpoint.manifest.get("hyper_parameters"))
+            for checkpoint in (start, goal)
         )
         if before != after:
-            return "other hyper-parameters were taken there"
-        # Another graph from the checkpoint on is gone through with; one that came later, at some node, is not.
+            return "hyper-parameters were changed in between"
+        # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
+        # later, at a node that no checkpoint tells, is not.
         if start.manifest["graph_hash"] != goal.manifest["graph_hash"] and start.name not in self._starts():
-            return "the graph was rewired there"
+            return "the graph was rewired in between"
         return ""
 
     def _starts(self) -> list[Any]:
-        """The checkpoint that each start of the run went on from, None for the beginning; empty if it is not known."""
+        """The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known."""
         return [start["checkpoint"] for start in read_starts(self.path) if "checkpoint" in start]
 
-    def not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
-        """Why the run cannot be gone through from its beginning; empty if it can."""
+    def why_not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
+        """Why the run cannot be replayed from its beginning; empty if it can."""
         starts = self._starts()
         if not starts:
-            return f"how the run began is not known, for its {STARTS_FILE} cannot be read"
+            return f"how the run started is not known, for its {STARTS_FILE} cannot be read"
         if starts[0] is not None:
-            return f"the run began from {starts[0]} of another run"
+            return f"the run started from {starts[0]} of another run"
         if not oldest.manifest["about"].get("command"):
-            return "the run was not begun by the command, so how its setup was seeded is not known"
+            return "the run was not started by the command, so that the seed of its setup is not known"
         return ""
 
 
-def _spans(line: list[SavedCheckpoint]) -> int:
+def _trained_spans(lineage: list[SavedCheckpoint]) -> int:
     """How many of the spans between checkpoints have batches in them: the one at the very end of a run has none."""
-    return sum(one.place[:2] != other.place[:2] for one, other in itertools.pairwise(line))
-
-
-def _kept(path: Path) -> SavedCheckpoint:
-    checkpoint = read_checkpoint(path)
-    counts = {
-        node: {
-            name: value
-            for name, value in fields.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        for node, fields in checkpoint.tree["progress"].items()
-        if isinstance(fields, Mapping)
-    }
-    return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.tree["resources"]) or "cpu")
+    return sum(start.trained != goal.trained for start, goal in itertools.pairwise(lineage))
 
 
 def _device(value: Any) -> str:
-    """The first device met that is not the processor, where counters of optimizers stay in any case."""
+    """The first device met that is not the CPU, where optimizers keep their counters in any case."""
     if isinstance(value, torch.Tensor):
         return "" if value.device.type == "cpu" else str(value.device)
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return next((found for one in inner if (found := _device(one))), "")
-
-
-def _lies_before(place: tuple[int, float, int], newer: tuple[int, float, int]) -> bool:
-    return all(one <= other for one, other in zip(place, newer, strict=True))
+    return next((device for part in inner if (device := _device(part))), "")

@@ -1,7 +1,8 @@
-"""Going to a moment of a past run, and what is at hand there."""
+"""A past run replayed to a moment, and the values there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
@@ -11,16 +12,16 @@ from graphtrain.kind.trigger import Term
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.run.stops import Gate, at_amount, at_node, forgetting
+from graphtrain.run.breakpoints import Breakpoint, after_amount, before_node, with_breakpoints
 from graphtrain.run.trainer import Trainer
 
 
 @final
 class Replay:
-    """A run that is gone through again, from a checkpoint or from its beginning, and stops where it is told.
+    """A run replayed from a checkpoint or from its beginning, up to a breakpoint.
 
     Arguments:
-        trainer: set up as the run was, and not begun.
+        trainer: set up as the run was, and not started.
         start: the checkpoint. Default: the beginning.
     """
 
@@ -30,58 +31,60 @@ class Replay:
         self._compiled: CompiledGraph | None = None
 
     def to_amount(self, term: Term) -> bool:
-        """Go on until the node that counts a unit has reached an amount; False if the run ends before."""
-        return self._go(at_amount(term))
+        """Run until the node that counts a unit has reached an amount; False if the run ends before."""
+        return self._run_to(lambda compiled: after_amount(compiled, term))
 
     def to_node(self, path: str) -> bool:
-        """Go on until a node is the next to run; False if the run ends before.
+        """Run until a node is the next to run; False if the run ends before.
 
         Raises:
             UsageError: there is no such node.
         """
-        return self._go(at_node(path))
+        return self._run_to(lambda compiled: before_node(compiled, path))
 
-    def _go(self, gate: Gate) -> bool:
-        def noted(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
+    def _run_to(self, breakpoint: Callable[[CompiledGraph], Breakpoint]) -> bool:
+        def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
             self._compiled = compiled
-            return forgetting(compiled, gate(compiled, loop))
+            transitions = with_breakpoints(compiled.table.transitions, [breakpoint(compiled)], loop.pending)
+            return _clearing_slots(compiled, transitions)
 
-        return self.trainer.run_gated(noted, self._start) is Outcome.REACHED
+        return self.trainer.run_to(place, self._start) is Outcome.REACHED
 
-    # ---- what is at hand
+    # ---- the values there
 
     @property
-    def here(self) -> CompiledGraph:
-        """What runs; once it does."""
-        assert self._compiled is not None, "not begun"
+    def compiled(self) -> CompiledGraph:
+        """The compiled graph, once the replay has started."""
+        assert self._compiled is not None, "not started"
         return self._compiled
 
     @property
-    def where(self) -> str:
-        """The place in the words of the clock."""
-        return self.here.run_clock.describe()
+    def moment(self) -> str:
+        """Where the replay is, in the units of the clock."""
+        return self.compiled.run_clock.describe()
 
     @property
     def slots(self) -> dict[str, Any]:
-        """What nodes have written, by path; of an earlier batch only what is still read."""
-        program = self.here.program
+        """The values that nodes have written, by path; of an earlier batch only those that are still read."""
+        program = self.compiled.program
         return {name: program.slots[program.slot_index(name)] for name in program.slot_names}
 
-    def slots_around(self) -> dict[str, Any]:
-        """The slots that the next node sees, by their names there: those of its own graph before those around it."""
-        scope = self.here.program.by_path[self.trainer.position].scope
-        prefixes = [one.prefix for one in scope.around()]
+    def slots_in_scope(self) -> dict[str, Any]:
+        """The slots that the next node sees, by their names there: its own graph's hide those of the graphs around."""
+        scope = self.compiled.program.by_path[self.trainer.position].scope
         return {
-            path.removeprefix(prefix): value
-            for prefix in prefixes
+            path.removeprefix(graph.prefix): value
+            for graph in scope.around()
             for path, value in self.slots.items()
-            if path.startswith(prefix) and "/" not in path.removeprefix(prefix)
+            if path.startswith(graph.prefix) and "/" not in path.removeprefix(graph.prefix)
         }
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """Every parameter by its name; with the name of its module before it where there are several modules."""
-        modules = {name: one for name, one in self.trainer.resources.items() if isinstance(one, torch.nn.Module)}
+        modules = {
+            name: resource for name, resource in self.trainer.resources.items() if isinstance(resource, torch.nn.Module)
+        }
         return {
             inner if len(modules) == 1 else f"{name}.{inner}": parameter
             for name, module in modules.items()
@@ -90,5 +93,27 @@ class Replay:
 
     @property
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Those that there are, by the same names."""
-        return {name: one.grad for name, one in self.parameters.items() if one.grad is not None}
+        """The gradients that parameters have now, by the same names."""
+        return {name: parameter.grad for name, parameter in self.parameters.items() if parameter.grad is not None}
+
+
+def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> list[Transition]:
+    """The transitions, in which fetching a batch clears every slot that is not read any more.
+
+    A run leaves such values where they are. Whoever looks at a replay would take the loss of the batch before for that
+    of the batch just fetched.
+    """
+    counter = compiled.graph.units.get("batches")
+    if counter is None:
+        return transitions
+    fetching = compiled.program.main.nodes[counter.partition(".")[0]]
+    fetch, slots = transitions[fetching.index], compiled.program.slots
+    others = set(range(len(compiled.program.slot_names))) - set(fetching.writes)  # constants come after the slots
+
+    def fetch_and_clear() -> int:
+        position = fetch()
+        for index in others - compiled.alive(position):
+            slots[index] = None
+        return position
+
+    return [fetch_and_clear if index == fetching.index else visit for index, visit in enumerate(transitions)]

@@ -1,8 +1,7 @@
-"""Pictures of the graph of a run, for a notebook and for loggers; one that cannot be drawn is left out, silently.
+"""Pictures of the graph of a run, for a notebook and for loggers.
 
-What draws lies outside the engine and is found as kinds are. It can fail in any way: nothing installed that draws, a
-program that hangs, a graph that nobody thought of. A run is worth more than its picture, so every error counts as
-"no picture".
+Drawing can fail in any way: no layout program, one that hangs, a graph that nobody thought of. A run is worth more than
+its picture, so that every error counts as "no picture".
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from graphtrain.graph import Graph
-from graphtrain.graph.registry import find_picture
 
 
 def html_of(graph: Graph, counts: Mapping[str, int] | None, position: str | None, lines: Iterable[str]) -> str:
@@ -28,10 +26,15 @@ def html_of(graph: Graph, counts: Mapping[str, int] | None, position: str | None
     >>> html_of(Graph.load("evaluate"), None, None, ["loss < 1"]).endswith("<pre>loss &lt; 1</pre></div>")
     True
     """
+    try:
+        from graphtrain.viz.render import svg
+
+        # A notebook may be narrow.
+        picture = svg(graph, counts, position).replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)
+    except Exception:
+        picture = ""
     text = html.escape("\n".join(lines))
-    drawn = _svg(graph, counts, position) or ""
-    fitting = drawn.replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)  # a notebook may be narrow
-    return f"<div>{fitting}<pre>{text}</pre></div>"
+    return f"<div>{picture}<pre>{text}</pre></div>"
 
 
 def picture_of(graph: Graph, format: str) -> bytes | None:
@@ -45,20 +48,9 @@ def picture_of(graph: Graph, format: str) -> bytes | None:
     (b'PNG', None)
     """
     try:
-        draw = find_picture("file")
-        if draw is None:
-            return None
+        from graphtrain.viz.render import render
+
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"graph.{format}"
-            draw(graph, path)
-            return path.read_bytes()
-    except Exception:
-        return None
-
-
-def _svg(graph: Graph, counts: Mapping[str, int] | None, position: str | None) -> str | None:
-    try:
-        draw = find_picture("svg")
-        return draw(graph, counts, position) if draw is not None else None
+            return render(graph, Path(folder) / f"graph.{format}").read_bytes()
     except Exception:
         return None

@@ -38,6 +38,7 @@ from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import Resumption, repeated, restore
 from graphtrain.resume.run_files import RunFiles, named_checkpoint
 from graphtrain.resume.save import CheckpointWriter
+from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.run.description import beginning_of, summary_of
 from graphtrain.run.drawing import html_of
 from graphtrain.run.frames import users_frames
@@ -45,7 +46,6 @@ from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import StopSignals
-from graphtrain.run.until import gated_transitions, until_trigger
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.state_files import tree_digest
@@ -354,8 +354,8 @@ class Trainer:
                 before which the run stands, or needs a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
-        limit = until_trigger(until, self.graph) if until is not None else Trigger("never")
-        transitions = gated_transitions(self._compiled, limit, self._loop.pending, self._transitions(trace))
+        limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
+        transitions = with_breakpoints(self._transitions(trace), at_limit(self._compiled, limit), self._loop.pending)
         how = Resumption.of(resume, from_setup, from_saved, rename)
         with StopSignals(self._request_stop), self._going(how, limit):
             if not self._loop.ended:
@@ -387,17 +387,16 @@ class Trainer:
                     self._one_transition()
         return self.position
 
-    def run_gated(
-        self, gate: Callable[[CompiledGraph, Loop], list[Transition]], resume: str | Path = "auto"
-    ) -> Outcome:
-        """Run by other transitions, which ask for a pause where they like: how a past run is gone through again.
+    def run_to(self, place: Callable[[CompiledGraph, Loop], list[Transition]], resume: str | Path = "auto") -> Outcome:
+        """Run to a breakpoint: how a past run is replayed.
 
         Arguments:
-            gate: given what is run and the loop, once both stand where the run goes on; answers the transitions.
+            place: given the compiled graph and the loop, once both are where the run resumes; returns the transitions
+                with the breakpoints in them.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
         with self._going(Resumption.of(resume, (), from_saved=True)):
-            transitions = gate(self._compiled, self._loop)
+            transitions = place(self._compiled, self._loop)
             return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(transitions)
 
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:

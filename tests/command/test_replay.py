@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.graph import Graph
-from graphtrain.replay.history import PastRun, SavedCheckpoint
+from graphtrain.replay.history import RunHistory, SavedCheckpoint
 from graphtrain.replay.replay import Replay
-from graphtrain.run.stops import moment
+from graphtrain.run.breakpoints import parse_moment
 from tests.command.conftest import Command
 from tests.command.test_verify import KEEPING, WHOLE, contents
 
@@ -74,14 +74,13 @@ def noted(folder: Path, command: Command) -> Path:
 
 def replayed(run_dir: Path, to: str, node: str | None = None) -> Replay:
     """What the command does, without its words."""
-    run = PastRun(run_dir, lambda line: None)
-    line = run.line()
-    term = moment(to, Graph.load("fit"))
+    lineage = RunHistory(run_dir, lambda line: None).lineage()
+    term = parse_moment(to, Graph.load("fit"))
     start: SavedCheckpoint | None = None
-    for kept in line:
-        if kept.counts[{"steps": "step", "batches": "next_batch"}[term.unit]][term.unit] < term.amount:
-            start = kept
-    trainer = TrainerFactory("whole.py", [], lambda line: None).trainer(line[-1], from_the_beginning=start is None)
+    for checkpoint in lineage:
+        if checkpoint.counts[{"steps": "step", "batches": "next_batch"}[term.unit]][term.unit] < term.amount:
+            start = checkpoint
+    trainer = TrainerFactory("whole.py", [], lambda line: None).trainer(lineage[-1], from_the_beginning=start is None)
     replay = Replay(trainer, start.path if start is not None else None)
     assert replay.to_amount(term)
     assert node is None or replay.to_node(node)
@@ -114,7 +113,7 @@ def test_a_batch_is_the_one_it_was(batch: int, noted: Path) -> None:
     assert replay.slots["loss"] is None, "that of the batch before would be taken for its own"
 
 
-def test_a_replay_can_be_gone_on_with(noted: Path) -> None:
+def test_a_replay_can_be_continued(noted: Path) -> None:
     replay = replayed(noted / "r", "2 steps", "train_batch")
     assert replay.trainer.position == "train_batch" and replay.trainer.progress["step"]["steps"] == 2
     replay.trainer.run()
@@ -130,8 +129,8 @@ def test_what_is_shown(noted: Path, command: Command) -> None:
     assert (result.code, contents(noted / "r")) == (0, before)
     assert result.err == "code, data, versions, threads unchanged: exact\n"
     names = sorted(one.name for one in (noted / "r" / "checkpoints").iterdir())
-    assert result.out.startswith("step 5, epoch 1.75, batch 6/8, window 3/3, next node zero_grad (from ")
-    assert f"(from {names[-4]} on)" in result.out, names
+    assert result.out.startswith("step 5, epoch 1.75, batch 6/8, window 3/3, next node zero_grad (replayed from ")
+    assert f"(replayed from {names[-4]})" in result.out, names
     expected = load_file(noted / "noted" / "step-5.safetensors")
     loss = re.search(r"^loss +float32 \(\): (\S+) *$", result.out, re.MULTILINE)
     assert loss is not None and float(loss[1]) == pytest.approx(float(expected["loss"]), rel=1e-8)
@@ -145,13 +144,21 @@ def test_what_is_shown(noted: Path, command: Command) -> None:
 @pytest.mark.parametrize(
     ("to", "node", "shown"),
     [
-        ("1 steps", None, "step 1, epoch 0.38, batch 3/8, window 3/3, next node zero_grad (from the beginning on)"),
-        ("7 batches", None, "step 2, epoch 0.88, batch 7/8, next node train_batch (from 0"),
-        ("1 epochs", None, "step 2, epoch 1, batch 8/8, window 1/3, next node train_batch (from 0"),
-        ("1.5 epochs", None, "step 4, epoch 1.50, batch 4/8, next node train_batch (from 0"),
-        ("3 steps", "validate/eval_batch", "step 3, epoch 1, batch 8/8, next node validate/eval_batch (from 0"),
-        ("3 steps", "zero_grad", "step 3, epoch 1, batch 8/8, window 2/3, next node zero_grad (from 0"),
-        ("3 steps", "begin_epoch", "step 3, epoch 1, batch 8/8, next node begin_epoch (from 0"),
+        (
+            "1 steps",
+            None,
+            "step 1, epoch 0.38, batch 3/8, window 3/3, next node zero_grad (replayed from the beginning)",
+        ),
+        ("7 batches", None, "step 2, epoch 0.88, batch 7/8, next node train_batch (replayed from 0"),
+        ("1 epochs", None, "step 2, epoch 1, batch 8/8, window 1/3, next node train_batch (replayed from 0"),
+        ("1.5 epochs", None, "step 4, epoch 1.50, batch 4/8, next node train_batch (replayed from 0"),
+        (
+            "3 steps",
+            "validate/eval_batch",
+            "step 3, epoch 1, batch 8/8, next node validate/eval_batch (replayed from 0",
+        ),
+        ("3 steps", "zero_grad", "step 3, epoch 1, batch 8/8, window 2/3, next node zero_grad (replayed from 0"),
+        ("3 steps", "begin_epoch", "step 3, epoch 1, batch 8/8, next node begin_epoch (replayed from 0"),
     ],
 )
 def test_moments(to: str, node: str | None, shown: str, noted: Path, command: Command) -> None:
@@ -205,8 +212,8 @@ def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, comm
         path.rmdir()
     result = command("replay", "whole.py", "--run-dir", "r", "--to", "8 steps")
     assert result.code == 0
-    assert "the run is known to have come to 7 steps; what is beyond is what it would have done" in result.err
-    assert "(from 000003-" in result.out
+    assert "the run is known to have reached 7 steps; what follows is what it would have done" in result.err
+    assert "(replayed from 000003-" in result.out
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------
@@ -215,16 +222,20 @@ def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, comm
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["--to", "10 steps"], "the run never came to 10 steps: it is finished at 9 steps", ""),
-        (["--to", "99 batches"], "the run never came to 99 batches: it is finished at 24 batches", ""),
-        (["--to", "9999 samples"], "the run does not come to 9999 samples: it ends at step 9", "an earlier moment"),
+        (["--to", "10 steps"], "the run never reached 10 steps: it is finished at 9 steps", ""),
+        (["--to", "99 batches"], "the run never reached 99 batches: it is finished at 24 batches", ""),
+        (["--to", "9999 samples"], "the run does not reach 9999 samples: it ends at step 9", "an earlier moment"),
         (["--to", "5 stops"], "--to: unknown unit `stops`", "did you mean `steps`?"),
         (["--to", "often"], '--to: expected "<number> <unit>"', "as in --to '48211 steps'"),
-        (["--to", "never"], '--to: "never" is no moment', "as in --to"),
-        (["--to", "3 minutes"], "--to: `minutes` are of the clock on the wall, which does not replay", "name batches"),
-        (["--to", "3 epoch_batches"], "--to: `epoch_batches` begin again, so they name no moment", "name batches"),
+        (["--to", "never"], '--to: "never" is not an amount', "as in --to"),
+        (["--to", "3 minutes"], "--to: `minutes` are wall-clock time, which no replay repeats", "use batches"),
+        (
+            ["--to", "3 epoch_batches"],
+            "--to: `epoch_batches` start again from 0, so that no amount is one moment",
+            "use batches",
+        ),
         (["--to", "2 steps", "--node", "stop"], "--node: there is no node `stop`", "did you mean `step`?"),
-        (["--to", "9 steps", "--node", "clip"], "after 9 steps the node `clip` is not run any more", ""),
+        (["--to", "9 steps", "--node", "clip"], "the node `clip` does not run again after 9 steps", ""),
         (["--to", "2 steps", "clip.max_norm=2.0"], "`clip.max_norm=`: the graph is that of the run", ""),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -241,7 +252,7 @@ def test_before_the_oldest_checkpoint_of_a_fork(noted: Path, command: Command) -
     assert command("run", "whole.py", *words).code == 0
     result = command("replay", "whole.py", "--run-dir", "forked", "--to", "2 steps")
     assert result.code == 2
-    assert "2 steps lie before the oldest checkpoint, 000001-step-9, and the run began from 0" in result.err
+    assert "2 steps is before the oldest checkpoint, 000001-step-9, and the run started from 0" in result.err
     assert "name a later moment: the oldest checkpoint is at 9 steps" in result.err
     assert command("replay", "whole.py", "--run-dir", "forked", "--to", "10 steps").code == 0
 
@@ -250,4 +261,4 @@ def test_no_sound_checkpoint(noted: Path, command: Command) -> None:
     for file in (noted / "r" / "checkpoints").glob("*/manifest.msgpack"):
         file.unlink()
     result = command("replay", "whole.py", "--run-dir", "r", "--to", "2 steps")
-    assert result.code == 2 and "error: `r` holds no sound checkpoint to go on from" in result.err
+    assert result.code == 2 and "error: `r` holds no sound checkpoint to replay from" in result.err

@@ -280,7 +280,7 @@ def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command
     sound = 2 if script is COUNTING else 1
     assert [row[-1].partition(" (")[0] for row in rows(result)][: sound + 1] == [*["equal"] * sound, "lost state"]
     span = " to ".join(rows(result)[sound][:2])
-    assert f"{span}: state is lost or changed between saving and resuming" in result.out
+    assert f"{span}: state was lost or changed between saving and resuming" in result.out
     assert differing(result)[0] == "resources/model/weight"
     assert re.search(r"resources/model/weight: 2 of 2 elements, by at most [\d.e+-]+, first at \[0, 0\]: ", result.out)
     assert "not repeatable" not in result.out
@@ -302,7 +302,7 @@ def test_a_computation_that_is_not_repeatable_is_told_from_lost_state(
     assert result.code == 1
     assert [row[-1].partition(" (")[0] for row in rows(result)] == ["not repeatable", "not repeatable", "equal"]
     assert "lost" not in result.out
-    assert f"part after the node `{node}` (" in result.out
+    assert f"diverge after node `{node}` (" in result.out
     assert differing(result)
 
 
@@ -316,7 +316,7 @@ def test_a_step_that_is_not_repeatable_once_in_a_while(folder: Path, command: Co
     assert command(*words, "--run-dir", "r", "--quiet").code == 0
     result = command("verify", "mine.py", "--run-dir", "r")
     assert [row[-1].partition(" (")[0] for row in rows(result)[:2]] == ["equal", "not repeatable"]
-    assert "part after the node `train_batch` (step 5, " in result.out
+    assert "diverge after node `train_batch` (step 5, " in result.out
 
 
 # Each is a field that a script loses in another way: the comparison must see every one.
@@ -428,7 +428,7 @@ def test_arguments_come_from_the_run_and_from_the_command_line(folder: Path, com
     assert changed.err.startswith("changed: lr 1.0 -> 2.0")
     assert changed.code == 1, "from the beginning, with another learning rate"
     assert [row[-1].partition(" (")[0] for row in rows(changed)] == ["lost state", "equal", "equal"]
-    assert "What has changed since then may be the reason: lr 1.0 -> 2.0." in changed.out
+    assert "This changed since the run, and may be the reason: lr 1.0 -> 2.0." in changed.out
 
 
 def test_an_argument_that_cannot_be_read_back_is_asked_for(folder: Path, command: Command) -> None:
@@ -439,7 +439,7 @@ def test_an_argument_that_cannot_be_read_back_is_asked_for(folder: Path, command
     )
     result = command("verify", "mine.py", "--run-dir", "r")
     assert result.code == 2
-    assert "which cannot be read back\n  hint: give it as day=VALUE" in result.err
+    assert "of the run cannot be read back\n  hint: give it as day=VALUE" in result.err
     assert command("verify", "mine.py", "day=2026-01-02", "--run-dir", "r").code == 0
 
 
@@ -466,7 +466,7 @@ def test_a_fork_begins_at_its_first_checkpoint(tiny: Path, command: Command) -> 
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0
     assert rows(result)[0][0].startswith("000001-")
-    assert "passed over what was before 000001-step-4: the run began from 0" in result.err
+    assert "skipped the span before 000001-step-4: the run started from 0" in result.err
 
 
 def test_how_a_run_began_must_be_known(tiny: Path, command: Command) -> None:
@@ -476,10 +476,13 @@ def test_how_a_run_began_must_be_known(tiny: Path, command: Command) -> None:
     Trainer(graph, run_dir="r", notify=lambda line: None, display=None, **setup()).run()
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0
-    assert "000001-step-4: the run was not begun by the command, so how its setup was seeded is not known" in result.err
+    assert (
+        "000001-step-4: the run was not started by the command, so that the seed of its setup is not known"
+        in result.err
+    )
     assert rows(result)[0][:2] == ["000001-step-4", "000002-step-8"]
     (tiny / "r" / "starts.jsonl").write_text("[1]\n")
-    assert "how the run began is not known" in command("verify", "tiny.py", "--run-dir", "r").err
+    assert "how the run started is not known" in command("verify", "tiny.py", "--run-dir", "r").err
 
 
 def test_a_line_that_was_given_up_is_passed_over(tiny: Path, command: Command) -> None:
@@ -490,7 +493,7 @@ def test_a_line_that_was_given_up_is_passed_over(tiny: Path, command: Command) -
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0
     for name in names[1:]:
-        assert f"passed over {name}: the run was gone on with from an earlier checkpoint" in result.err
+        assert f"skipped {name}: the run was resumed from an earlier checkpoint" in result.err
     assert [row[2] for row in rows(result)] == ["4", "0", "4", "4", "0"]
 
 
@@ -501,7 +504,7 @@ def test_hyper_parameters_that_a_person_changed_are_no_difference(tiny: Path, co
     assert command("run", "tiny.py", *again).code == 0
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0, result.out
-    assert "other hyper-parameters were taken there" in result.err
+    assert "hyper-parameters were changed in between" in result.err
     assert {row[-1] for row in rows(result)} == {"equal"}
 
 
@@ -525,7 +528,7 @@ def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: C
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0, result.out
     names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
-    assert f"passed over {names[1]} to {names[2]}: the graph was rewired there" in result.err
+    assert f"skipped {names[1]} to {names[2]}: the graph was rewired in between" in result.err
     assert [row[:2] for row in rows(result)][1] == names[:2]
 
 
@@ -543,7 +546,7 @@ def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, comm
         file.write(json.dumps({"checkpoint": first.name}) + "\n")
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 1
-    assert {row[-1] for row in rows(result)[:2]} == {"cannot be gone through"} and rows(result)[2][-1] == "equal"
+    assert {row[-1] for row in rows(result)[:2]} == {"cannot be replayed"} and rows(result)[2][-1] == "equal"
     assert result.out.count("the run stands before the node `gone`, which this graph does not have") == 2
 
 
@@ -572,7 +575,7 @@ def test_an_unsound_checkpoint_is_named(tiny: Path, command: Command) -> None:
         file.write(b"x")
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0
-    assert f"passed over an unsound checkpoint: r/checkpoints/{torn.name}: model.safetensors" in result.err
+    assert f"skipped a damaged checkpoint: r/checkpoints/{torn.name}: model.safetensors" in result.err
     assert torn.name not in result.out
     assert [row[2] for row in rows(result)][:2] == ["4", "8"], "the span goes over it"
 
@@ -624,7 +627,7 @@ def test_state_that_cannot_be_loaded_back_is_said_of_its_span(folder: Path, comm
     forget("mine")
     result = command("verify", "mine.py", "--run-dir", "r")
     assert result.code == 1
-    assert [row[-1] for row in rows(result)] == ["equal", "cannot be gone through", "cannot be gone through"]
+    assert [row[-1] for row in rows(result)] == ["equal", "cannot be replayed", "cannot be replayed"]
     assert "the state loaded is not the state saved" in result.out
 
 

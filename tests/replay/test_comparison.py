@@ -36,7 +36,7 @@ PAIRS: list[tuple[Any, Any, str]] = [
     (torch.eye(2).to_sparse(), torch.eye(2).flip(0).to_sparse(), "2 of 4 elements"),
     (numpy.zeros(3), numpy.array([0, 0, 1.0]), "1 of 3 elements, by at most 1, first at [2]"),
     (numpy.zeros(3), numpy.zeros(3, dtype="float32"), "float64 (3,) -> float32 (3,)"),
-    (numpy.array(["a"]), numpy.array(["b"]), "other bytes"),
+    (numpy.array(["a"]), numpy.array(["b"]), "different bytes"),
     (numpy.float64(1), numpy.float64(2), "1.0"),
     (1, 2, "1 -> 2"),
     (1, True, "1 -> True"),
@@ -58,7 +58,7 @@ PAIRS: list[tuple[Any, Any, str]] = [
     ({}, {"a": 1}, "was not there"),
     ({3: 1}, {3: 2}, "1 -> 2"),
     (collections.Counter("a"), collections.Counter("aa"), "1 -> 2"),
-    (collections.deque([1], 3), collections.deque([1], 4), "another greatest length"),
+    (collections.deque([1], 3), collections.deque([1], 4), "maxlen 3 -> 4"),
     (collections.deque([1, 2]), collections.deque([1, 3]), "1 of 2 elements, first at [1]: 2 -> 3"),
 ]  # fmt: skip
 

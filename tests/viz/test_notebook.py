@@ -6,13 +6,12 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from graphtrain.graph import Graph, registry
+from graphtrain.graph import Graph
 from graphtrain.graph.elements import Edge, Node
 from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.viz.layout import RenderError
@@ -20,12 +19,6 @@ from graphtrain.viz.layout import RenderError
 RENDER = importlib.import_module("graphtrain.viz.render")  # `graphtrain.viz.render` is the function of that name
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def entry_points(**values: str) -> Callable[[str], dict[str, EntryPoint]]:
-    """A stand-in for what is installed: name -> where it is."""
-    found = {name: EntryPoint(name, value, "graphtrain.pictures") for name, value in values.items()}
-    return lambda group: found if group == "graphtrain.pictures" else {}
 
 
 def raising(error: BaseException) -> Callable[..., object]:
@@ -37,7 +30,6 @@ def raising(error: BaseException) -> Callable[..., object]:
 
 @pytest.fixture(
     params=[
-        "no entry point",
         "no such module",
         "no such function",
         "layout fails",
@@ -49,14 +41,11 @@ def raising(error: BaseException) -> Callable[..., object]:
 def undrawable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """One way in which nothing can be drawn."""
     way = str(request.param)
-    if way == "no entry point":
-        monkeypatch.setattr(registry, "_entry_points", entry_points())
-    elif way == "no such module":
-        missing = "graphtrain_without_pictures:draw"
-        monkeypatch.setattr(registry, "_entry_points", entry_points(svg=missing, file=missing))
+    if way == "no such module":
+        monkeypatch.setitem(sys.modules, RENDER.__name__, None)
     elif way == "no such function":
-        missing = "graphtrain.viz.render:no_such_function"
-        monkeypatch.setattr(registry, "_entry_points", entry_points(svg=missing, file=missing))
+        monkeypatch.delattr(RENDER, "svg")
+        monkeypatch.delattr(RENDER, "render")
     elif way == "layout fails":
         monkeypatch.setattr(RENDER, "draw", raising(RenderError("no layout")))
     elif way == "picture fails":
@@ -71,14 +60,6 @@ def undrawable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def only_element(text: str | None) -> ElementTree.Element:
     assert text is not None
     return ElementTree.fromstring(text)  # noqa: S314  # written by Graphviz a moment ago
-
-
-def test_the_shipped_pictures_are_found() -> None:
-    from graphtrain.viz import render, svg
-
-    assert registry.find_picture("svg") is svg
-    assert registry.find_picture("file") is render
-    assert registry.find_picture("song") is None
 
 
 def test_a_graph_draws_itself(shipped: Graph) -> None:
@@ -171,6 +152,6 @@ def test_ipython_takes_it(fit: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     formatters = pytest.importorskip("IPython.core.formatters")
     formats, _ = formatters.DisplayFormatter().format(fit)
     assert set(formats) == {"image/svg+xml", "text/plain"}
-    monkeypatch.setattr(registry, "_entry_points", entry_points())
+    monkeypatch.setitem(sys.modules, RENDER.__name__, None)
     formats, _ = formatters.DisplayFormatter().format(fit)
     assert set(formats) == {"text/plain"}

@@ -1,0 +1,37 @@
+"""Plain values: numbers, texts, lists and mappings; as JSON has them, and whether two are equal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON has it: NaN and infinities are texts, numbers of NumPy and torch are Python's.
+
+    >>> json_value({"loss": math.nan, "sizes": (1, 2)})
+    {'loss': 'nan', 'sizes': [1, 2]}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): json_value(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(inner) for inner in value]
+    if not isinstance(value, int | float) and hasattr(value, "item"):
+        value = value.item()  # a number of NumPy, or a tensor of one value
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(float(value))
+    return value
+
+
+def is_equal(value: Any, other: Any) -> bool:
+    """True if two plain values are equal; a NaN equals a NaN, and a list a tuple.
+
+    >>> is_equal({"best": [math.nan]}, {"best": [math.nan]}), is_equal([1], [1, 2])
+    (True, False)
+    """
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(is_equal(value[key], other[key]) for key in value)
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(map(is_equal, value, other))
+    return bool(value == other or (value != value and other != other))

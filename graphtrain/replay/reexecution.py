@@ -1,0 +1,227 @@
+"""One replay towards the place of a checkpoint.
+
+The node before which a checkpoint was made is passed many times on the way. The replay stops at the pass whose state
+equals the checkpoint. If there is none, it stops where the run had trained as many batches as it had then, and the pass
+nearest to the checkpoint is the one that is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from graphtrain.errors import UsageError
+from graphtrain.kind.trigger import Trigger
+from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.loop import Loop, Transition
+from graphtrain.replay.comparison import StateComparison, StateDifference, compare
+from graphtrain.run.breakpoints import Breakpoint, with_breakpoints
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.state_files import tree_digest
+
+_SPARE_RUNS = 100
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What one replay of a span gave.
+
+    Attributes:
+        comparison: with the checkpoint, at the pass nearest to it.
+        batches: batches trained.
+        notes: what to know of the comparison, one sentence each.
+    """
+
+    comparison: StateComparison
+    batches: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Trace:
+    """The digest of the state after every transition of one replay, and where a second replay diverges from it.
+
+    Attributes:
+        divergence: the node after which they diverge, and when; empty if they do not.
+    """
+
+    divergence: str = ""
+    _digests: list[tuple[int, str]] = field(default_factory=list)
+    _next: int | None = None
+
+    def rewound(self) -> Trace:
+        """This trace at its beginning: from now on transitions are compared with it."""
+        self._next = 0
+        return self
+
+    def add(self, index: int, digest: str, where: Callable[[], str]) -> bool:
+        """Record a transition, or compare it; True once the replays have diverged."""
+        if self._next is None:
+            self._digests.append((index, digest))
+            return False
+        if not self.divergence and (self._next >= len(self._digests) or self._digests[self._next] != (index, digest)):
+            self.divergence = where()
+        self._next += 1
+        return bool(self.divergence)
+
+
+@final
+class Reexecution:
+    """A replay towards a checkpoint.
+
+    Arguments:
+        compiled: what runs.
+        loop: once it is where the span begins.
+        goal: the checkpoint.
+        trace: takes a digest after every transition, which is slow. Default: none is made.
+    """
+
+    def __init__(self, compiled: CompiledGraph, loop: Loop, goal: Checkpoint, trace: Trace | None = None) -> None:
+        self._compiled, self._loop, self._trace = compiled, loop, trace
+        self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
+        self._goal_path = goal.manifest["position"]
+        self._goal_ended = bool(goal.manifest["ended"])
+        self._goal_index = compiled.locate(self._goal_path, goal.tree["slots"], self._goal_ended)
+        self._expected = self._essential(goal.tree)
+        self._has_timed_rows = _has_timed_rows(compiled.program)
+        # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
+        self._counters = [
+            (bound.instance, name, value)
+            for bound in compiled.program.nodes
+            for name, value in self._expected["progress"].get(bound.path, {}).items()
+            if value is None or isinstance(value, bool | int | float | str)
+        ]
+        counter, spare = self._counting_node(goal)
+        self._counter, self._counter_record = counter, counter.instance
+        self._goal_runs = goal.tree["progress"][counter.path]["runs"]
+        self._most_runs = self._goal_runs + spare
+        self._nearest: StateComparison | None = None
+        self._nearest_misses = 0
+
+    def transitions(self) -> list[Transition]:
+        """The transitions, with breakpoints where the replay stops."""
+        record, most = self._counter_record, self._most_runs
+        breakpoints = [Breakpoint(self._counter.index, lambda: record.runs >= most)]
+        if not self._goal_ended:  # the end stops a run by itself
+            breakpoints.append(Breakpoint(self._goal_index, self._is_there))
+        transitions = with_breakpoints(self._compiled.table.transitions, breakpoints, self._loop.pending)
+        return (
+            transitions
+            if self._trace is None
+            else [self._traced(index, transition) for index, transition in enumerate(transitions)]
+        )
+
+    def result(self) -> ReplayResult:
+        """The comparison, once the run has stopped."""
+        seconds = time.monotonic() - self._start_time
+        program = self._compiled.program
+        notes: list[str] = []
+        comparison = self._nearest
+        if comparison is None:  # the node was never passed, or the run was at its end
+            comparison = self._compare()
+            path = self._compiled.path(self._loop.position)
+            if (path, self._loop.ended) != (self._goal_path, self._goal_ended):
+                if any(_is_timed(bound, program) for bound in program.nodes):
+                    notes.append(
+                        f"`{self._goal_path}` was not reached, for wall-clock time decides when; compared at `{path}`"
+                    )
+                else:
+                    how = f"{self._goal_path} -> not reached, stopped at {path}"
+                    comparison.differences.insert(0, StateDifference("position", how))
+        if self._has_timed_rows:
+            notes.append("means of metrics are not compared, for wall-clock time decides when a row is logged")
+        if comparison.differences:
+            notes += program.timed()
+        batches = self._compiled.run_clock.trained()[0] - self._start_batches
+        return ReplayResult(comparison, batches, seconds, tuple(notes))
+
+    # ---- the place
+
+    def _is_there(self) -> bool:
+        """True where the state equals the checkpoint; otherwise the comparison is kept if no other is nearer."""
+        misses = sum(_differs(getattr(record, name), value) for record, name, value in self._counters)
+        if misses:
+            # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
+            is_late = self._counter_record.runs == self._goal_runs
+            if not is_late or (self._nearest is not None and misses >= self._nearest_misses):
+                return False
+        comparison = self._compare()
+        nearness = misses, len(comparison.differences)
+        if self._nearest is None or nearness < (self._nearest_misses, len(self._nearest.differences)):
+            self._nearest, self._nearest_misses = comparison, misses
+        return not comparison.differences
+
+    def _counting_node(self, goal: Checkpoint) -> tuple[BoundNode, int]:
+        """The node whose runs tell how far the replay is, and how many more of them it may take than the run.
+
+        It is the one that counts batches, so that a replay never trains on more than the run did. A graph whose clock
+        counts nothing is held to the runs of the node itself: those of a junction differ by some where observers fire
+        by wall-clock time.
+        """
+        nodes, units = self._compiled.program.main.nodes, self._compiled.graph.units
+        for unit in sorted(units, key=lambda unit: unit != "batches"):
+            bound = nodes[units[unit].partition(".")[0]]
+            if not bound.bypassed and not bound.kind.observer:
+                return bound, 0
+        bound = nodes[self._goal_path.partition("/")[0]]
+        return bound, goal.tree["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
+
+    # ---- the state
+
+    def _compare(self) -> StateComparison:
+        alive = self._compiled.alive(self._goal_index, self._goal_ended)
+        comparison = compare(self._expected, self._essential(self._compiled.state.capture(alive)))
+        if self._has_timed_rows:
+            comparison.drop_section("metrics")
+        return comparison
+
+    def _essential(self, tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """What the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
+        try:
+            return self._compiled.state.essential(dict(tree))
+        except KeyError as error:
+            raise UsageError(
+                f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
+            ) from None
+
+    def _traced(self, index: int, transition: Transition) -> Transition:
+        """The transition with a digest after it. No breakpoint, since it needs the position that follows."""
+        compiled, loop, trace = self._compiled, self._loop, self._trace
+        assert trace is not None
+        path = compiled.path(index)
+
+        def run_and_hash() -> int:
+            position = transition()
+            alive = compiled.alive(position, "ended" in loop.pending)
+            digest = tree_digest(compiled.state.essential(compiled.state.capture(alive)))
+            if trace.add(index, digest, lambda: f"`{path}` ({compiled.run_clock.describe()})"):
+                loop.pending.append("pause")
+            return position
+
+        return run_and_hash
+
+
+def _differs(now: Any, saved: Any) -> bool:
+    return type(now) is not type(saved) or now != saved
+
+
+def _is_timed(bound: BoundNode, program: Program) -> bool:
+    """True if a node fires by wall-clock time, and so at other moments in every replay."""
+    trigger = bound.parameters.get(bound.kind.trigger or "")
+    if bound.bypassed or not isinstance(trigger, Trigger):
+        return False
+    return any(not owner.kind.fields[counted].in_digest for owner, counted, _ in program.terms(bound, trigger))
+
+
+def _has_timed_rows(program: Program) -> bool:
+    """True if an observer takes means of metrics by wall-clock time."""
+    return any(
+        bound.kind.observer
+        and any(read.name == "recorder" for read in (*bound.kind.reads, *(bound.kind.setup_reads or ())))
+        and _is_timed(bound, program)
+        for bound in program.nodes
+    )
