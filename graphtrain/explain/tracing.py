@@ -29,7 +29,8 @@ from graphtrain.guards.syntax import Constant, FieldOf, Name, parse, walk
 from graphtrain.kind.trigger import Term, Trigger, next_multiple
 from graphtrain.program.bind import BoundGraph, BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop, Request, Visit
+from graphtrain.program.loop import Loop, Visit
+from graphtrain.program.requests import Requests
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler, TransitionTable
 from graphtrain.program.triggers import Clock, Due, Every
@@ -43,12 +44,12 @@ class Explainer:
     """Answers why the last transition of a run went the way it did.
 
     Arguments:
-        pending: takes the request ``"ended"``, as from the plain table.
+        requests: is told when the graph has ended, as by the plain table.
         notify: told once if whoever is told of the transitions raises.
     """
 
-    def __init__(self, pending: list[Request], watch: Stopwatch, notify: Callable[[str], None]) -> None:
-        self._pending = pending
+    def __init__(self, requests: Requests, watch: Stopwatch, notify: Callable[[str], None]) -> None:
+        self._requests = requests
         self._watch = watch
         self._notify = notify
         self._tracer: Tracer | None = None
@@ -104,7 +105,7 @@ class Explainer:
         """The tracer of what is run now; a transition that a former graph took stays the last one."""
         if self._tracer is None or self._tracer.compiled is not compiled:
             last = self._tracer.last if self._tracer is not None else None
-            self._tracer = Tracer(compiled, lambda: self._pending.append("ended"), self._watch)
+            self._tracer = Tracer(compiled, self._requests.ended, self._watch)
             self._tracer.last = last
         return self._tracer
 

@@ -17,12 +17,12 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Visit
+from graphtrain.program.run_state import RunState
 from graphtrain.replay.comparison import Comparison, Difference, compare
 from graphtrain.replay.history import Segment
 from graphtrain.run.stops import before
 from graphtrain.run.trainer import Trainer
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.state_files import tree_digest
 
 _SPARE_RUNS = 100
 _MUCH_MEMORY = 64 << 20
@@ -161,8 +161,8 @@ class Reexecution:
         """The visits that stop there."""
         self._compiled, self._loop = compiled, loop
         self._began, self._batches = time.monotonic(), compiled.run_clock.trained()[0]
-        self._place = compiled.locate(self._goal.manifest["position"], self._goal.tree["slots"], self._ended)
-        self._expected = self._essential(self._goal.tree)
+        self._place = compiled.locate(self._goal.manifest["position"], self._goal.sections["slots"], self._ended)
+        self._expected = self._essential(self._goal.sections)
         self._clocked = _rows_by_the_clock(compiled.program)
         self._probes = [
             (bound.instance, name, value)
@@ -171,7 +171,7 @@ class Reexecution:
             if value is None or isinstance(value, bool | int | float | str)
         ]
         self._yard, spare = self._yardstick()
-        self._most = self._goal.tree["progress"][self._yard.path]["runs"]
+        self._most = self._goal.sections["progress"][self._yard.path]["runs"]
         record, limit = self._yard.instance, self._most + spare
         visits = before(compiled.table.visits, self._yard.index, loop, lambda: record.runs >= limit)
         if not self._ended:
@@ -224,22 +224,22 @@ class Reexecution:
             if not bound.bypassed and not bound.kind.observer:
                 return bound, 0
         bound = nodes[self._goal.manifest["position"].partition("/")[0]]
-        return bound, self._goal.tree["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
+        return bound, self._goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
 
     # ---- the state
 
     def _compared(self) -> Comparison:
         compiled = self._compiled
-        tree = compiled.state.capture(compiled.alive(self._place, self._ended))
-        comparison = compare(self._expected, self._essential(tree))
+        state = compiled.state.capture(compiled.alive(self._place, self._ended))
+        comparison = compare(self._expected, self._essential(state.sections()))
         if self._clocked:
             means = comparison.in_section("metrics")
             comparison.differences = [one for one in comparison.differences if one not in means]
         return comparison
 
-    def _essential(self, tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         try:
-            return self._compiled.state.essential(dict(tree))
+            return self._compiled.state.essential(RunState.of(sections)).sections()
         except KeyError as error:
             raise UsageError(
                 f"the checkpoint has nothing of the node {error}: setup supplies other resources than it did then"
@@ -252,10 +252,9 @@ class Reexecution:
 
         def traced() -> int:
             position = visit()
-            alive = compiled.alive(position, "ended" in loop.pending)
-            digest = tree_digest(compiled.state.essential(compiled.state.capture(alive)))
-            if trace.passed(index, digest, lambda: f"`{path}` ({compiled.run_clock.describe()})"):
-                loop.pending.append("pause")
+            alive = compiled.alive(position, "ended" in loop.requests)
+            if trace.passed(index, compiled.state.digest(alive), lambda: f"`{path}` ({compiled.run_clock.describe()})"):
+                loop.requests.pause()
             return position
 
         return traced

@@ -21,7 +21,7 @@ def before(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool
 
     def gated() -> int:
         if stops():
-            loop.pending.append("pause")
+            loop.requests.pause()
             return index
         return visit()
 
@@ -35,7 +35,7 @@ def behind(visits: list[Visit], index: int, loop: Loop, stops: Callable[[], bool
     def gated() -> int:
         position = visit()
         if stops():
-            loop.pending.append("pause")
+            loop.requests.pause()
         return position
 
     return with_visit(visits, index, gated)

@@ -7,7 +7,8 @@ from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Request, Visit, with_visit
+from graphtrain.program.loop import Visit, with_visit
+from graphtrain.program.requests import Requests
 from graphtrain.program.triggers import after
 
 
@@ -28,7 +29,7 @@ def until_trigger(until: str, graph: Graph) -> Trigger:
     return trigger
 
 
-def gated_visits(compiled: CompiledGraph, trigger: Trigger, pending: list[Request], visits: list[Visit]) -> list[Visit]:
+def gated_visits(compiled: CompiledGraph, trigger: Trigger, requests: Requests, visits: list[Visit]) -> list[Visit]:
     """The visits given, with one that asks to stop instead of fetching a further batch once the amount is reached.
 
     So everything that the amount made due, such as a validation, is done before the run stops. A graph that counts no
@@ -47,7 +48,7 @@ def gated_visits(compiled: CompiledGraph, trigger: Trigger, pending: list[Reques
 
     def gated() -> int:
         if due():
-            pending.append("reached")
+            requests.reached()
             return gate
         return visit()
 

@@ -159,7 +159,7 @@ def test_without_it_sized_data_is_not_drawn_early() -> None:
 def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
     trainer, seen = run_over(DATA[name](), tmp_path, edit=prefetching)
     trainer.run()
-    tree = read_checkpoint(checkpoints(tmp_path)[1]).tree
+    tree = read_checkpoint(checkpoints(tmp_path)[1]).sections
     assert tree["progress"]["next_batch"]["fetched_ahead"] == 1
     (ahead,) = tree["progress"]["next_batch"]["state"]["ahead"]
     assert ahead.tolist() == seen[2][0]
