@@ -118,6 +118,6 @@ def lost_position_hint(path: str, difference: Difference, known: Iterable[str]) 
     close = nearest(path, known)
     likely = f"{path}={close}" if close else f"{path}=NODE"
     return (
-        f"say which node it is now: --rename {likely}, in Python rename={{...}}; "
-        "or go on with the graph as it was: --graph saved"
+        f"name the node that it is now: --rename {likely}, in Python rename={{...}}; "
+        "or resume with the saved graph: --graph saved"
     )

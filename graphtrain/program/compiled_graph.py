@@ -47,8 +47,8 @@ class CompiledGraph:
         self.program = Program(graph, prepared)
         if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
             raise GraphError(problems, f"graph `{graph.name}`")
-        # Nodes that are as they were keep their object: an iterator it holds goes on, nothing is fetched again. Held
-        # before they are compiled: what is compiled refers to it.
+        # Nodes that are as they were keep their object: an iterator that it holds is continued, nothing is fetched
+        # again. They get it before anything is compiled, for what is compiled refers to it.
         self._kept: set[BoundNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
@@ -114,7 +114,7 @@ class CompiledGraph:
         bound = self.program.by_path.get(path)
         if bound is None:
             raise UsageError(
-                f"the run stands before the node `{path}`, which this graph does not have",
+                f"the run is at the node `{path}`, which this graph does not have",
                 hint or suggestion(path, self.program.by_path),
             )
         if self.alive_names(bound.index, ended) - set(saved):
@@ -125,8 +125,8 @@ class CompiledGraph:
                 raise UsageError(
                     f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: "
                     f"`{reader}` reads it before anything writes it",
-                    f"go on to where it is not needed before `{reader}` is taken in, or read it with a default "
-                    f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved goes on with the graph as it was",
+                    f"train on to where it is not needed before `{reader}` is inserted, or read it with a default "
+                    f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
                 )
         return bound.index
 

@@ -103,7 +103,7 @@ class PastRun:
                 continue
             newer = found[-1].place if found else None
             if kept.manifest["metrics_bytes"] > rows or (newer is not None and not _lies_before(kept.place, newer)):
-                self._notify(f"passed over {path.name}: the run was gone on with from an earlier checkpoint")
+                self._notify(f"passed over {path.name}: the run was resumed from an earlier checkpoint")
                 continue
             found.append(kept)
         return found[::-1]

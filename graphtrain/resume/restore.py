@@ -55,7 +55,7 @@ class Restored:
     """What a person is told of a restored run.
 
     Attributes:
-        decided: True if something was decided for this resume, so that the next one need not be told again: which
+        decided: True if something was decided for this resume, so that the next one need not decide again: which
             hyper-parameters to take, or which node is which.
         changes: of the graph and of hyper-parameters, these with what was decided; in words.
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
@@ -129,9 +129,9 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
 
 
 def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:
-    """What was trained after the checkpoint and is lost, as far as the status of that process told.
+    """What was trained after the checkpoint and is lost, as far as the last status tells.
 
-    A process that was killed has told less than it did.
+    A process that was killed did more than its last status tells.
 
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')

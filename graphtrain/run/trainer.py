@@ -67,7 +67,7 @@ class Trainer:
         device: where the model is and batches go. Default: CUDA where there is one, else the CPU.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
         loggers: called with every row of metrics: ``logger(metrics, step)``.
-        display: shows the run while it goes on. Default: live on a terminal and in a notebook, plain lines elsewhere;
+        display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
         notify: called with each message for a person, one line each. Default: prints to standard error.
         say: the former name of `notify`.
@@ -155,8 +155,9 @@ class Trainer:
             loggers,
             self._notify_once,
         )
-        own: list[Logger] = [self._run_files.row] if self._run_files is not None else []
-        self._recorder.loggers += [*own, self._reporter.row, *self._reporter.loggers]
+        if self._run_files is not None:
+            self._recorder.loggers.append(self._run_files.row)
+        self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
         self._notify_of_graph()
 
     def _compile(
@@ -238,8 +239,8 @@ class Trainer:
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: which edges were tried, and what their guards read then.
 
-        After `advance`, and after a `run` that was told to `trace`, it is what was read while it happened. After any
-        other `run`, which keeps no trace, it is known where the run is over or has failed, and it says so elsewhere.
+        After `advance`, and after a `run` with `trace`, it is what was read while it happened. After any other `run`,
+        which keeps no trace, it is known only where the run is over or has failed.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> trainer = Trainer(
@@ -315,10 +316,10 @@ class Trainer:
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
     ) -> Outcome:
-        """Run to the end, or until an amount is reached; call it again to go on.
+        """Run to the end, or until an amount is reached; call it again to continue.
 
         Arguments:
-            resume: used by the first call. "auto" goes on from the newest sound checkpoint in the run directory, or
+            resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
                 begins; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
                 Default: no limit but the graph's own.
@@ -331,16 +332,16 @@ class Trainer:
             trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, and no
                 time is spent on it.
 
-        A graph other than the saved one is gone on in where the run stands. Nodes keep their progress by their names,
+        A graph other than the saved one continues at the position of the run. Nodes keep their progress by their names,
         that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
         another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
         Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
-        that is said.
+        of that is reported.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
             UsageError: `until` or `resume` cannot be used, hyper-parameters differ, or the graph does not have the node
-                before which the run stands, or needs a slot there that was not saved.
+                that is next, or needs a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = until_trigger(until, self.graph) if until is not None else Trigger("never")
@@ -370,17 +371,17 @@ class Trainer:
         """
         with self._running(ResumeOptions.of(resume, from_setup, from_saved, rename)):
             if self._loop.ended:
-                raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to go on")
+                raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
             for _ in range(n):
                 if not self._loop.ended:
                     self._one_transition()
         return self.position
 
     def run_gated(self, gate: Callable[[CompiledGraph, Loop], list[Visit]], resume: str | Path = "auto") -> Outcome:
-        """Run by other visits, which ask for a pause where they like: how a past run is gone through again.
+        """Run by other visits, which ask for a pause where they like: how a past run is replayed.
 
         Arguments:
-            gate: given what is run and the loop, once both stand where the run goes on; answers the visits.
+            gate: given what is run and the loop, once both are where the run continues; returns the visits.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
         with self._running(ResumeOptions.of(resume, (), from_saved=True)):
@@ -388,24 +389,24 @@ class Trainer:
             return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(visits)
 
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
-        """Go on with another graph, in place: position, progress, data, gradients and random numbers stay as they are.
+        """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
         Nodes that are in both graphs under one path keep their progress; those that are just as they were are not even
-        set up again, so an iterator that one of them holds goes on.
+        set up again, so an iterator that one of them holds is continued.
 
         Arguments:
             rename: former path -> path now, of nodes that were renamed. Default: none.
             resources: further ones that the graph reads, or others in the place of those supplied before. A model
                 comes with its own step functions, where none were given.
 
-        Whatever it raises, a kind's own `setup` included, the run stands as before.
+        Whatever it raises, a kind's own `setup` included, the run is as before.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
             GraphError: the graph has problems, or reads a resource that is missing.
-            UsageError: the run stands at a node, or needs a slot there, that the graph does not have; or `rename` names
-                no node.
-            DataError: the data would be opened anew inside an epoch, and the place in it cannot be found.
+            UsageError: the run is at a node, or needs a slot there, that the graph does not have; or `rename` names no
+                node.
+            DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> trainer = Trainer(

@@ -27,7 +27,7 @@ class StagedState:
 
     Attributes:
         files: name -> bytes.
-        given_up: once it is set, no checkpoint comes of it.
+        given_up: once it is set, this does not become a checkpoint.
     """
 
     def __init__(self, sections: Sections, essential: Mapping[str, Mapping[str, Any]], buffers: StagingBuffers) -> None:

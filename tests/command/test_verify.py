@@ -491,7 +491,7 @@ def test_a_line_that_was_given_up_is_passed_over(tiny: Path, command: Command) -
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0
     for name in names[1:]:
-        assert f"passed over {name}: the run was gone on with from an earlier checkpoint" in result.err
+        assert f"passed over {name}: the run was resumed from an earlier checkpoint" in result.err
     assert [row[2] for row in rows(result)] == ["4", "0", "4", "4", "0"]
 
 
@@ -545,7 +545,7 @@ def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, comm
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 1
     assert {row[-1] for row in rows(result)[:2]} == {"cannot be gone through"} and rows(result)[2][-1] == "equal"
-    assert result.out.count("the run stands before the node `gone`, which this graph does not have") == 2
+    assert result.out.count("the run is at the node `gone`, which this graph does not have") == 2
 
 
 def test_checkpoints_by_the_clock_are_met_again(folder: Path, command: Command) -> None:

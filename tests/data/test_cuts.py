@@ -79,7 +79,7 @@ def test_lists(tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: [torch.full((2,), float(number)) for number in range(5)], tmp_path)
 
 
-# Batches that have no plain form
+# Batches that cannot be encoded
 
 
 class Pair(NamedTuple):

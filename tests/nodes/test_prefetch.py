@@ -74,9 +74,9 @@ DATA: dict[str, Callable[[], Any]] = {
     "DataLoader": lambda: DataLoader(Noisy(), 3, shuffle=True),
     "IterableDataset": lambda: DataLoader(UnsizedSet(pair), None),
     "unsized": lambda: Unsized(lambda inputs: inputs),
-    "unsized, no plain form": lambda: Unsized(Own),
+    "unsized, cannot be encoded": lambda: Unsized(Own),
     "list": lambda: [torch.full((2,), float(number)) for number in range(5)],
-    "list, no plain form": lambda: [Own(torch.full((2,), float(number))) for number in range(5)],
+    "list, cannot be encoded": lambda: [Own(torch.full((2,), float(number))) for number in range(5)],
     "with a state": KeepsItsPosition,
 }
 

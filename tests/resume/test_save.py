@@ -231,7 +231,7 @@ def test_a_failure_of_the_run_and_of_its_save_are_both_told(tmp_path: Path, disk
 
 
 class Odd:
-    """A resource whose state has no plain form."""
+    """A resource whose state cannot be encoded."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"inside": [1, {"here": object()}]}
