@@ -73,7 +73,7 @@ class LaterFormatError(CheckpointError):
 
 
 class SaveFailedError(CheckpointError):
-    """A checkpoint that could not be written, while the run itself is as it should be: it stopped, and can go on."""
+    """A checkpoint that could not be written, while the run itself is sound: it stopped, and can be resumed."""
 
 
 class LifeCycleError(GraphtrainError, RuntimeError):

@@ -13,9 +13,9 @@ class Outcome(enum.Enum):
     """
 
     FINISHED = "the run is finished"
-    ALREADY_FINISHED = "the run was finished before; raise its ending to go on"
-    REACHED = "the amount given as `until` is reached; it counts from the beginning of the run, so go on to a later one"
-    STOPPED = "stopped on request; run again to go on"
+    ALREADY_FINISHED = "the run was finished before; raise its ending to train further"
+    REACHED = "the amount given as `until` is reached; it counts from the beginning of the run, so name a later one"
+    STOPPED = "stopped on request; run again to resume"
 
     @property
     def resumable(self) -> bool:

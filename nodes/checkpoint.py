@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.kind.trigger import Trigger
-from graphtrain.program.save_policy import SavePolicy
+from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.storage.retention import Retention
 
 
@@ -18,7 +18,7 @@ class Checkpoint:
     Arguments:
         every: when to save. Default: after every epoch.
         keep: how many of the newest checkpoints stay. Default: 2.
-        mode: "async" copies the state and writes it while training goes on; "sync" writes it first. Default: "async".
+        mode: "async" copies the state and writes it while training continues; "sync" writes it first. Default: "async".
         if_busy: what to do while the last checkpoint is still being written: "wait" for it, or "skip" this one.
             Default: "wait".
         if_failed: what to do when a checkpoint cannot be written, as on a full disk: "stop" the run, or "continue".
@@ -48,16 +48,16 @@ class Checkpoint:
 
     skipped: int = progress(0)
 
-    _checkpoints: Any
+    _requests: Requests
     _policy: SavePolicy
 
-    def setup(self, checkpoints: Any) -> None:
-        self._checkpoints = checkpoints
+    def setup(self, checkpoints: Requests) -> None:
+        self._requests = checkpoints
         retention = Retention(self.keep, self.best, self.best_mode, self.keep_best)
         self._policy = checkpoints.policy = SavePolicy(retention, self.mode, self.if_failed)
 
     def __call__(self) -> None:
-        if self.if_busy == "skip" and self._checkpoints.is_busy():
+        if self.if_busy == "skip" and self._requests.is_busy():
             self.skipped += 1
         else:
-            self._checkpoints.request(self._policy)
+            self._requests.save(self._policy)

@@ -206,7 +206,7 @@ class NextBatch:
         if self._position:
             return dict(self._position)
         position = self._source.position()
-        # A batch of a class of one's own has no plain form; where it can be, it is drawn again with those before it.
+        # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
         if self._ahead:
             if _has_plain_form(self._ahead):
                 position["ahead"] = self._ahead

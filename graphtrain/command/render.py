@@ -25,5 +25,5 @@ def _counts(run_dir: Path) -> tuple[dict[str, int], str]:
     checkpoint = FolderStore(run_dir / CHECKPOINTS_FOLDER, lambda line: typer.echo(line, err=True)).newest()
     if checkpoint is None:
         raise UsageError(f"there is no checkpoint in `{run_dir}`")
-    counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.tree["progress"].items()}
+    counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
     return counts, checkpoint.manifest["position"]

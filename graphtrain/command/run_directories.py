@@ -59,7 +59,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
     if resume == "never":
         if run_dir is not None and (run_dir / STATUS_FILE).exists():
             raise UsageError(
-                f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or go on with it"
+                f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
         return
     checkpoints = run_dir / CHECKPOINTS_FOLDER if run_dir is not None else Path()

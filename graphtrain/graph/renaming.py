@@ -69,16 +69,17 @@ class Renaming:
         around, slash, name = former.rpartition("/")
         return f"{self.path(around)}{slash}{name}"
 
-    def tree(self, tree: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """A saved tree under the names of now."""
+    def sections(self, saved: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """The sections of a saved state, under the names of now."""
         if not self.names:
-            return dict(tree)
+            return dict(saved)
         progress = {
             self.path(path): fields
-            for path, fields in tree["progress"].items()
+            for path, fields in saved["progress"].items()
             if self._of_now.get(self.path(path)) == path
         }
-        return {**tree, "progress": progress, "slots": {self.slot(name): one for name, one in tree["slots"].items()}}
+        slots = {self.slot(name): value for name, value in saved["slots"].items()}
+        return {**saved, "progress": progress, "slots": slots}
 
     def graph(self, former: Graph) -> Graph:
         """The former graph with its nodes under the names of now, as far as each stays on its level."""
@@ -117,6 +118,6 @@ def lost_position_hint(path: str, difference: Difference, known: Iterable[str]) 
     close = nearest(path, known)
     likely = f"{path}={close}" if close else f"{path}=NODE"
     return (
-        f"say which node it is now: --rename {likely}, in Python rename={{...}}; "
-        "or go on with the graph as it was: --graph saved"
+        f"name the node that it is now: --rename {likely}, in Python rename={{...}}; "
+        "or resume with the saved graph: --graph saved"
     )

@@ -17,8 +17,8 @@ from graphtrain.plan.scope import SlotTarget, Target
 from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundNode, ConstantPlace, FieldPlace, Place, Program, SlotPlace, TuplePlace
 from graphtrain.program.clock import RunClock
-from graphtrain.program.loop import Request
-from graphtrain.program.run_state import State
+from graphtrain.program.requests import Requests
+from graphtrain.program.run_state import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
 
@@ -30,7 +30,7 @@ class CompiledGraph:
     Arguments:
         resources: what the user supplies, by name.
         prepared: the same made ready, with what the engine provides.
-        pending: takes the request ``"ended"`` when an edge leads to the end.
+        requests: is told when an edge leads to the end.
 
     Raises:
         GraphError: a resource that the graph reads is missing.
@@ -41,7 +41,7 @@ class CompiledGraph:
         graph: Graph,
         resources: Mapping[str, Any],
         prepared: Mapping[str, Any],
-        pending: list[Request],
+        requests: Requests,
         recorder: Recorder,
         watch: Stopwatch,
         former: CompiledGraph | None = None,
@@ -51,17 +51,18 @@ class CompiledGraph:
         self.program = Program(Plan(graph), prepared)
         if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
             raise GraphError(problems, f"graph `{graph.name}`")
-        # Nodes that are as they were keep their object: an iterator it holds goes on, nothing is fetched again.
+        # Nodes that are as they were keep their object: an iterator that it holds is continued, nothing is fetched
+        # again. They get it before anything is compiled, for what is compiled refers to it.
         self._kept: set[BoundNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
-            self._kept = _take_over(self.program, former.program, renaming)
-        self.compiler = Compiler(self.program, lambda: pending.append("ended"), watch)
+            self._kept = _keep_instances(self.program, former.program, renaming)
+        self.compiler = Compiler(self.program, requests.ended, watch)
         if problems := self.program.missing_problems(resources):  # what a user's step function asks for is known now
             raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
-        self.state = State(self.program, resources, recorder)
+        self.state = StatefulObjects(self.program, resources, recorder)
         self._save_points = SavePoints(self._slots())
 
     def _slots(self) -> Slots:
@@ -97,11 +98,10 @@ class CompiledGraph:
         """Their names, as paths."""
         return set(self._save_points.alive(self.path(position), ended=ended))
 
-    def written_names(self) -> set[str]:
+    def written(self) -> set[int]:
         """The slots that hold a value: what was written last, whether somebody will read it or not."""
-        return {
-            name for name, value in zip(self.program.slot_names, self.program.slots, strict=False) if value is not None
-        }
+        # Constants come after them in the table.
+        return {index for index in range(len(self.program.slot_names)) if self.program.slots[index] is not None}
 
     def is_save_point(self, position: int, ended: bool = False) -> bool:
         """True if nothing alive there is declared transient."""
@@ -115,7 +115,7 @@ class CompiledGraph:
         """What time is counted under at a position, other than training."""
         return self.program.nodes[position].scope.activity
 
-    # ---- beginning, and going on
+    # ---- beginning and resuming
 
     def begin(self) -> None:
         """Set everything up from the start."""
@@ -133,7 +133,7 @@ class CompiledGraph:
         bound = self.program.by_path.get(path)
         if bound is None:
             raise UsageError(
-                f"the run stands before the node `{path}`, which this graph does not have",
+                f"the run is at the node `{path}`, which this graph does not have",
                 hint or suggestion(path, self.program.by_path),
             )
         if self.alive_names(bound.index, ended) - set(saved):
@@ -142,37 +142,33 @@ class CompiledGraph:
                 raise UsageError(
                     f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: "
                     f"`{reader}` reads it before anything writes it",
-                    f"go on to where it is not needed before `{reader}` is taken in, or read it with a default "
-                    f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved goes on with the graph as it was",
+                    f"train on to where it is not needed before `{reader}` is inserted, or read it with a default "
+                    f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
                 )
         return bound.index
 
-    def go_on(self, position: int) -> None:
-        """Set the nodes around a position up, from the progress that they have."""
+    @property
+    def kept_paths(self) -> set[str]:
+        """The paths of the nodes that kept the object that they had in the former graph."""
+        return {bound.path for bound in self._kept}
+
+    def resume_at(self, position: int) -> None:
+        """Set the nodes around a position up, from the progress that they have. May draw random numbers."""
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self._kept)
 
-    def go_on_after(self, former: CompiledGraph, position: int, renaming: Renaming) -> None:
-        """Go on where a run of another graph stands: its slots are taken over. May draw random numbers."""
-        for index, old in enumerate(former.program.slot_names):
-            name = renaming.slot(old)
-            if name in self.program.slot_names:
-                self.program.slots[self.program.slot_index(name)] = former.program.slots[index]
-        self.go_on(position)
 
-
-def _take_over(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:
-    """Give the nodes of a program the progress that those of another had; the nodes that are just as they were."""
+def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:
+    """Give the nodes that are just as they were in another program the object that they had there."""
     kept = set()
+    former_slots = [renaming.slot(name) for name in former.slot_names]
     for bound in program.nodes:
         old = former.by_path.get(renaming.former(bound.path) or "")
         if old is None or old.bypassed or bound.bypassed:
             continue
-        if _same(bound, old, program.slot_names, [renaming.slot(name) for name in former.slot_names]):
+        if _same(bound, old, program.slot_names, former_slots):
             bound.hold(old.instance)
             kept.add(bound)
-        else:
-            _copy_progress(bound, old)
     return kept
 
 
@@ -197,13 +193,3 @@ def _supplies(places: Iterable[Place], slots: list[str]) -> list[object]:
             case ConstantPlace(value):
                 found.append(value if isinstance(value, int | float | str) else id(value))
     return found
-
-
-def _copy_progress(bound: BoundNode, old: BoundNode) -> None:
-    for name, declared in bound.kind.fields.items():
-        if declared.stored and name in old.kind.fields and old.kind.fields[name].stored:
-            setattr(bound.instance, name, getattr(old.instance, name))
-    # By name: a cell of a notebook that is run again declares its kind anew.
-    if bound.kind.name == old.kind.name and bound.kind.keeps_state and old.kind.keeps_state:
-        bound.instance.load_state_dict(old.instance.state_dict())
-        bound.check_fields()

@@ -1,13 +1,14 @@
-"""Everything a continuation depends on, as one tree: captured for a checkpoint or a digest, and put back.
+"""Everything a continuation depends on, as one record of named sections.
 
-Sections: `resources` (each one's `state_dict`), `modules` and `optimizers` (what that leaves out), `gradients`,
-`random`, `progress` (by node path), `slots` (those alive), `metrics` (running means).
+A section is a field of `RunState`, made of the two functions that capture it and restore it, which stand side by side
+below. To add a section, add such a pair and its field: checkpoint, digest, resume and verification follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, final, get_type_hints
 
 import torch
 
@@ -25,185 +26,326 @@ from graphtrain.state.modules import (
     restore_optimizer,
 )
 from graphtrain.state.random import capture_random, restore_random
+from graphtrain.storage.state_files import state_digest
 
-Tree = dict[str, dict[str, Any]]
+Section = Mapping[str, Any]
 
 
-class State:
-    """The state of a bound program.
+@dataclass(frozen=True)
+class Exemptions:
+    """What is not restored as it was saved.
+
+    Attributes:
+        fresh: resources that keep the state they were set up with, or are not supplied any more.
+        replaced: paths of nodes of another kind now: a field is restored only where its value is of the same type.
+    """
+
+    fresh: Collection[str] = ()
+    replaced: Collection[str] = ()
+
+
+_NOTHING = Exemptions()
+
+# ---- one pair for each section: captured, sharing tensors with the run, and restored into the same objects
+
+
+def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: resource.state_dict() for name, resource in run.stateful.items()}
+
+
+def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name in sorted(set(saved) - set(run.stateful) - set(exempt.fresh)):
+        raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
+    # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
+    for name, resource in sorted(run.stateful.items(), key=lambda item: item[0] not in run.modules):
+        if name in exempt.fresh:
+            continue
+        if name not in saved:
+            raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
+        try:
+            if name in run.optimizers:
+                load_optimizer(resource, saved[name])
+            else:
+                resource.load_state_dict(saved[name])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            reason = str(error).strip().replace("\n\t", "\n    ")
+            hint = ""
+            if name in run.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
+                hint = "a group that was added during training is missing after `setup`: add it in `setup`"
+            raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
+
+
+def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: capture_module(module) for name, module in run.modules.items()}
+
+
+def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, module in run.modules.items():
+        if name not in exempt.fresh:
+            restore_module(module, saved[name])
+
+
+def _capture_gradients(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: capture_gradients(module) for name, module in run.modules.items()}
+
+
+def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, module in run.modules.items():
+        if name not in exempt.fresh:
+            restore_gradients(module, saved[name])
+
+
+def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: capture_optimizer(optimizer, run.owned()) for name, optimizer in run.optimizers.items()}
+
+
+def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, optimizer in run.optimizers.items():
+        if name not in exempt.fresh:
+            restore_optimizer(optimizer, saved[name], run.owned())
+
+
+def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
+    captured: dict[str, dict[str, Any]] = {}
+    for bound in run.program.nodes:
+        if bound.bypassed:
+            continue
+        bound.check_fields()
+        captured[bound.path] = {name: getattr(bound.instance, name) for name in _stored(bound)}
+        if bound.kind.keeps_state:
+            captured[bound.path]["state"] = bound.instance.state_dict()
+    return captured
+
+
+def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
+    for bound in run.program.nodes:
+        if bound.path not in saved or bound.bypassed:
+            continue
+        values, is_replaced = saved[bound.path], bound.path in exempt.replaced
+        stored = _stored(bound)
+        taken = [name for name in stored if name in values]
+        if is_replaced:
+            taken = [name for name in taken if _is_alike(getattr(bound.instance, name), values[name])]
+        for name in taken:
+            setattr(bound.instance, name, values[name])
+        if bound.kind.keeps_state:
+            stored = [*stored, "state"]
+            if "state" in values and not is_replaced:
+                bound.instance.load_state_dict(values["state"])
+                bound.check_fields()
+                taken.append("state")
+        yield from (f"{bound.path}.{name} left out" for name in sorted(set(values) - set(taken)))
+        yield from (f"{bound.path}.{name} new" for name in stored if name not in taken and name not in values)
+
+
+def _essential_progress(run: StatefulObjects, saved: Section) -> Section:
+    """No clocks, no observers, no `runs` that nothing reads."""
+    read = run.program.plan.fields_read
+    essential = {}
+    for bound in run.program.nodes:
+        if bound.bypassed or bound.kind.observer:
+            continue
+        kept = {
+            name: value
+            for name, value in saved[bound.path].items()
+            if name not in bound.kind.fields
+            or (bound.kind.fields[name].in_digest and (name != "runs" or (bound.path, "runs") in read))
+        }
+        if "fired" in kept:
+            timed = _units_of_time(bound)
+            kept["fired"] = {unit: value for unit, value in kept["fired"].items() if unit not in timed}
+        essential[bound.path] = kept
+    return essential
+
+
+def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
+    return {run.program.slot_names[index]: run.program.slots[index] for index in sorted(alive)}
+
+
+def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, value in saved.items():
+        if name in run.program.slot_names:
+            run.program.slots[run.program.slot_index(name)] = value
+
+
+def _capture_metrics(run: StatefulObjects, alive: set[int]) -> Section:
+    return run.recorder.state_dict()
+
+
+def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    run.recorder.load_state_dict(saved)
+
+
+def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
+    own = {name: generator.get_state() for name, generator in run.generators.items()}
+    return {**capture_random(), "generators": own}
+
+
+def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    restore_random(dict(saved))
+    for name, state in saved["generators"].items():
+        if name in run.generators:
+            run.generators[name].set_state(state)
+
+
+# ---- the record
+
+
+@dataclass(frozen=True)
+class Handler:
+    """How a section is captured and restored.
+
+    Attributes:
+        essential: answers what of it the continuation depends on: the part that the digest covers. Default: all.
+        after_setup: True if it is restored once nodes are set up. Default: before that.
+    """
+
+    capture: Callable[[StatefulObjects, set[int]], Section]
+    restore: Callable[[StatefulObjects, Section, Exemptions], Iterator[str] | None]
+    essential: Callable[[StatefulObjects, Section], Section] | None = None
+    after_setup: bool = False
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of a run at one position.
+
+    The order of the fields is that of the file and of the digest, so part of the format; and that of restoring: a
+    parameter has its value before its gradient and its optimizer refer to it, and nodes are set up from progress and
+    slots. Random generators come last, after nodes are set up: `iter(DataLoader)` draws from them.
+
+    Attributes:
+        resources: the `state_dict` of each, by name.
+        modules: what that leaves out of modules: modes, frozen flags, buffers that are not persistent.
+        gradients: by module and parameter.
+        optimizers: what `state_dict` leaves out of optimizers.
+        progress: the fields of each node, by path.
+        slots: values between nodes: those alive.
+        metrics: running means.
+        random: of the process, and of the generators that resources hold.
+    """
+
+    resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
+    modules: Annotated[Section, Handler(_capture_modules, _restore_modules)]
+    gradients: Annotated[Section, Handler(_capture_gradients, _restore_gradients)]
+    optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
+    progress: Annotated[Section, Handler(_capture_progress, _restore_progress, essential=_essential_progress)]
+    slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
+    metrics: Annotated[Section, Handler(_capture_metrics, _restore_metrics)]
+    random: Annotated[Section, Handler(_capture_generators, _restore_generators, after_setup=True)]
+
+    @classmethod
+    def of(cls, sections: Mapping[str, Section]) -> RunState:
+        """The state with these sections; those that a checkpoint does not have are empty."""
+        return cls(**{name: sections.get(name, {}) for name in SECTIONS})
+
+    def sections(self) -> dict[str, Section]:
+        """Section -> name -> state, in the order of the format."""
+        return {name: getattr(self, name) for name in SECTIONS}
+
+
+SECTIONS: Mapping[str, Handler] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(RunState, include_extras=True).items()
+}
+# What another graph takes over in memory; resources and means are the same objects, and stay as they are.
+OF_NODES = ("progress", "slots", "random")
+
+
+@final
+class StatefulObjects:
+    """The objects of a run that have state.
 
     Arguments:
         resources: what the user supplied, by name.
+
+    Attributes:
+        stateful: the resources with a `state_dict`.
+        generators: random generators that other resources hold: ``"train_data/0"``.
     """
 
     def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
-        self._program = program
-        self._recorder = recorder
-        self._resources = dict(resources)
-        self._modules = {name: one for name, one in resources.items() if isinstance(one, torch.nn.Module)}
-        self._optimizers = {name: one for name, one in resources.items() if isinstance(one, torch.optim.Optimizer)}
-        self.stateful = {name: one for name, one in resources.items() if _keeps_state(one)}
-        self._generators = {
+        self.program = program
+        self.recorder = recorder
+        self.modules = {name: value for name, value in resources.items() if isinstance(value, torch.nn.Module)}
+        self.optimizers = {name: value for name, value in resources.items() if isinstance(value, torch.optim.Optimizer)}
+        self.stateful = {name: value for name, value in resources.items() if _keeps_state(value)}
+        self.generators = {
             f"{name}/{number}": generator
-            for name, one in resources.items()
-            if not isinstance(one, torch.nn.Module | torch.optim.Optimizer)
-            for number, generator in enumerate(generators_of(one))
+            for name, value in resources.items()
+            if name not in self.modules and name not in self.optimizers
+            for number, generator in enumerate(generators_of(value))
         }
+
+    def owned(self) -> set[int]:
+        """The identities of all parameters that some module owns."""
+        return {id(parameter) for module in self.modules.values() for parameter in module.parameters()}
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The modules that an optimizer trains and that are in evaluation mode as a whole, as pretrained ones come."""
         trained = {
             id(parameter)
-            for optimizer in self._optimizers.values()
+            for optimizer in self.optimizers.values()
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
         return [
             name
-            for name, module in self._modules.items()
+            for name, module in self.modules.items()
             if not module.training and any(id(parameter) in trained for parameter in module.parameters())
         ]
 
-    # ---- capture
+    def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
+        """The state as it is, sharing its tensors with the run; `alive` are the slots that will be read."""
+        return RunState.of({name: SECTIONS[name].capture(self, alive) for name in sections})
 
-    def capture(self, alive: set[int]) -> Tree:
-        """The whole tree, sharing its tensors with the run; `alive` are the slots that will be read."""
+    def essential(self, state: RunState) -> RunState:
+        """What of a state the continuation depends on."""
+        return replace(state, **self.essential_parts(state))
+
+    def essential_parts(self, state: RunState) -> dict[str, Section]:
+        """The sections of which the continuation depends on a part only: that part."""
         return {
-            "resources": {name: one.state_dict() for name, one in self.stateful.items()},
-            "modules": {name: capture_module(one) for name, one in self._modules.items()},
-            "gradients": {name: capture_gradients(one) for name, one in self._modules.items()},
-            "optimizers": {name: capture_optimizer(one, self._owned()) for name, one in self._optimizers.items()},
-            "progress": {bound.path: _progress(bound) for bound in self._program.nodes if not bound.bypassed},
-            "slots": {self._program.slot_names[index]: self._program.slots[index] for index in sorted(alive)},
-            "metrics": self._recorder.state_dict(),
-            "random": self.capture_generators(),
+            name: handler.essential(self, getattr(state, name))
+            for name, handler in SECTIONS.items()
+            if handler.essential is not None
         }
 
-    def capture_generators(self) -> dict[str, Any]:
-        """The states of the global random generators, and of those that resources hold."""
-        return {
-            **capture_random(),
-            "generators": {name: one.get_state() for name, one in self._generators.items()},
-        }
+    def digest(self, alive: set[int]) -> str:
+        """SHA-256 (hexadecimal) of all that the continuation depends on."""
+        return state_digest(self.essential(self.capture(alive)).sections())
 
-    def _owned(self) -> set[int]:
-        """The identities of all parameters that some module owns."""
-        return {id(parameter) for module in self._modules.values() for parameter in module.parameters()}
+    def restore(
+        self, state: RunState, exempt: Exemptions = _NOTHING, sections: Collection[str] = tuple(SECTIONS)
+    ) -> list[str]:
+        """Put back what nodes are set up from: everything but the random generators.
 
-    def essential(self, tree: Tree) -> Tree:
-        """What the continuation depends on: no clocks, no observers, no `runs` that nothing reads."""
-        read = self._program.plan.fields_read
-        progress = {}
-        for bound in self._program.nodes:
-            if bound.bypassed or bound.kind.observer:
-                continue
-            saved = tree["progress"][bound.path]
-            kept = {
-                name: value
-                for name, value in saved.items()
-                if name not in bound.kind.fields
-                or (bound.kind.fields[name].in_digest and (name != "runs" or (bound.path, "runs") in read))
-            }
-            if "fired" in kept:
-                timed = self._units_of_time(bound)
-                kept["fired"] = {unit: value for unit, value in kept["fired"].items() if unit not in timed}
-            progress[bound.path] = kept
-        return {**tree, "progress": progress}
-
-    def _units_of_time(self, bound: BoundNode) -> set[str]:
-        """The units of a node's clock whose field is outside the digest, such as seconds."""
-        found = set()
-        for unit, text in bound.scope.graph.units.items():
-            owner, _, name = text.partition(".")
-            declared = bound.scope.nodes[owner].kind.fields.get(name)
-            if declared is not None and not declared.in_digest:
-                found.add(unit)
-        return found
-
-    # ---- restore: first what nodes are set up from, then, after their iterators exist, the random generators
-
-    def restore_objects(self, tree: Mapping[str, Mapping[str, Any]], anew: Collection[str] = ()) -> None:
-        """Put the state of resources, modules and gradients back, into the same objects.
-
-        Arguments:
-            anew: resources that stay as they were set up now, or that are not supplied any more. Default: none.
+        Returns:
+            What of the progress did not fit the nodes, in words.
 
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
-        saved = tree["resources"]
-        for name in sorted(set(saved) - set(self.stateful) - set(anew)):
-            raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
-        for name, one in sorted(self.stateful.items(), key=lambda item: item[0] not in self._modules):
-            if name in anew:
-                continue
-            if name not in saved:
-                raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
-            try:
-                if name in self._optimizers:
-                    load_optimizer(one, saved[name])
-                else:
-                    one.load_state_dict(saved[name])
-            except (RuntimeError, ValueError, KeyError, TypeError) as error:
-                reason = str(error).strip().replace("\n\t", "\n    ")
-                hint = ""
-                if name in self._optimizers and len(saved[name].get("param_groups", ())) > len(one.param_groups):
-                    hint = "a group that was added while it trained is not there when it is set up: make it there"
-                raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
-        for name, module in self._modules.items():
-            if name not in anew:
-                restore_module(module, tree["modules"][name])
-                restore_gradients(module, tree["gradients"][name])
-        for name, optimizer in self._optimizers.items():
-            if name not in anew:
-                restore_optimizer(optimizer, tree["optimizers"][name], self._owned())
+        return [
+            line
+            for name in sections
+            if not SECTIONS[name].after_setup
+            for line in SECTIONS[name].restore(self, getattr(state, name), exempt) or ()
+        ]
 
-    def restore_progress(self, tree: Mapping[str, Mapping[str, Any]], replaced: Collection[str] = ()) -> list[str]:
-        """Put the progress of nodes, the slots and the means back; what the graph has no place for is left out.
-
-        Arguments:
-            replaced: the paths of nodes that are of another kind now: a field of theirs is taken only where its value
-                is of the same type. Default: none.
-
-        Returns:
-            What of the progress did not fit the kinds, in words.
-        """
-        misfits = []
-        for bound in self._program.nodes:
-            saved = tree["progress"].get(bound.path)
-            if saved is None or bound.bypassed:
-                continue
-            stored = [name for name, declared in bound.kind.fields.items() if declared.stored]
-            own = ["state"] if bound.kind.keeps_state else []
-            taken = [name for name in stored if name in saved]
-            if bound.path in replaced:
-                taken = [name for name in taken if _alike(getattr(bound.instance, name), saved[name])]
-            for name in taken:
-                setattr(bound.instance, name, saved[name])
-            if own and "state" in saved and bound.path not in replaced:
-                bound.instance.load_state_dict(saved["state"])
-                taken.append("state")
-            misfits += [f"{bound.path}.{name} left out" for name in sorted(set(saved) - set(taken))]
-            misfits += [
-                f"{bound.path}.{name} new" for name in [*stored, *own] if name not in taken and name not in saved
-            ]
-        for name, value in tree["slots"].items():
-            if name in self._program.slot_names:
-                self._program.slots[self._program.slot_index(name)] = value
-        self._recorder.load_state_dict(tree["metrics"])
-        return misfits
-
-    def restore_generators(self, tree: Mapping[str, Mapping[str, Any]]) -> None:
-        """Put every random generator back. Last: `iter(DataLoader)` draws from them."""
-        restore_random(dict(tree["random"]))
-        for name, saved in tree["random"]["generators"].items():
-            if name in self._generators:
-                self._generators[name].set_state(saved)
+    def restore_after_setup(self, state: RunState) -> None:
+        """Put the random generators back, once nodes are set up."""
+        for name, handler in SECTIONS.items():
+            if handler.after_setup:
+                handler.restore(self, getattr(state, name), _NOTHING)
 
 
-def _alike(value: Any, saved: Any) -> bool:
+def _stored(bound: BoundNode) -> list[str]:
+    return [name for name, declared in bound.kind.fields.items() if declared.stored]
+
+
+def _is_alike(value: Any, saved: Any) -> bool:
     """True if a saved value may be one of a field that holds `value` now."""
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, saved))
+    numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
     return value is None or numbers or type(value) is type(saved)
 
 
@@ -213,9 +355,12 @@ def _keeps_state(value: Any) -> bool:
     return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
 
 
-def _progress(bound: BoundNode) -> dict[str, Any]:
-    bound.check_fields()
-    saved = {name: getattr(bound.instance, name) for name, one in bound.kind.fields.items() if one.stored}
-    if bound.kind.keeps_state:
-        saved["state"] = bound.instance.state_dict()
-    return saved
+def _units_of_time(bound: BoundNode) -> set[str]:
+    """The units of a node's clock whose field is outside the digest, such as seconds."""
+    timed = set()
+    for unit, text in bound.scope.graph.units.items():
+        owner, _, name = text.partition(".")
+        declared = bound.scope.nodes[owner].kind.fields.get(name)
+        if declared is not None and not declared.in_digest:
+            timed.add(unit)
+    return timed

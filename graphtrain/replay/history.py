@@ -50,10 +50,10 @@ class SavedCheckpoint:
                 for name, value in fields.items()
                 if isinstance(value, int | float) and not isinstance(value, bool)
             }
-            for node, fields in checkpoint.tree["progress"].items()
+            for node, fields in checkpoint.sections["progress"].items()
             if isinstance(fields, Mapping)
         }
-        return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.tree["resources"]) or "cpu")
+        return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
 
     @property
     def name(self) -> str:

@@ -17,10 +17,10 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.run_state import RunState
 from graphtrain.replay.comparison import StateComparison, StateDifference, compare
 from graphtrain.run.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.state_files import tree_digest
 
 _SPARE_RUNS = 100
 
@@ -85,8 +85,8 @@ class Reexecution:
         self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
         self._goal_path = goal.manifest["position"]
         self._goal_ended = bool(goal.manifest["ended"])
-        self._goal_index = compiled.locate(self._goal_path, goal.tree["slots"], self._goal_ended)
-        self._expected = self._essential(goal.tree)
+        self._goal_index = compiled.locate(self._goal_path, goal.sections["slots"], self._goal_ended)
+        self._expected = self._essential(goal.sections)
         self._has_timed_rows = _has_timed_rows(compiled.program)
         # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
         self._counters = [
@@ -97,7 +97,7 @@ class Reexecution:
         ]
         counter, spare = self._counting_node(goal)
         self._counter, self._counter_record = counter, counter.instance
-        self._goal_runs = goal.tree["progress"][counter.path]["runs"]
+        self._goal_runs = goal.sections["progress"][counter.path]["runs"]
         self._most_runs = self._goal_runs + spare
         self._nearest: StateComparison | None = None
         self._nearest_misses = 0
@@ -108,7 +108,7 @@ class Reexecution:
         breakpoints = [Breakpoint(self._counter.index, lambda: record.runs >= most)]
         if not self._goal_ended:  # the end stops a run by itself
             breakpoints.append(Breakpoint(self._goal_index, self._is_there))
-        transitions = with_breakpoints(self._compiled.table.transitions, breakpoints, self._loop.pending)
+        transitions = with_breakpoints(self._compiled.table.transitions, breakpoints, self._loop.requests)
         return (
             transitions
             if self._trace is None
@@ -168,21 +168,21 @@ class Reexecution:
             if not bound.bypassed and not bound.kind.observer:
                 return bound, 0
         bound = nodes[self._goal_path.partition("/")[0]]
-        return bound, goal.tree["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
+        return bound, goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
 
     # ---- the state
 
     def _compare(self) -> StateComparison:
         alive = self._compiled.alive(self._goal_index, self._goal_ended)
-        comparison = compare(self._expected, self._essential(self._compiled.state.capture(alive)))
+        comparison = compare(self._expected, self._essential(self._compiled.state.capture(alive).sections()))
         if self._has_timed_rows:
             comparison.drop_section("metrics")
         return comparison
 
-    def _essential(self, tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """What the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
         try:
-            return self._compiled.state.essential(dict(tree))
+            return self._compiled.state.essential(RunState.of(sections)).sections()
         except KeyError as error:
             raise UsageError(
                 f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
@@ -196,10 +196,9 @@ class Reexecution:
 
         def run_and_hash() -> int:
             position = transition()
-            alive = compiled.alive(position, "ended" in loop.pending)
-            digest = tree_digest(compiled.state.essential(compiled.state.capture(alive)))
-            if trace.add(index, digest, lambda: f"`{path}` ({compiled.run_clock.describe()})"):
-                loop.pending.append("pause")
+            alive = compiled.alive(position, "ended" in loop.requests)
+            if trace.add(index, compiled.state.digest(alive), lambda: f"`{path}` ({compiled.run_clock.describe()})"):
+                loop.requests.pause()
             return position
 
         return run_and_hash

@@ -45,7 +45,7 @@ class Replay:
     def _run_to(self, breakpoint: Callable[[CompiledGraph], Breakpoint]) -> bool:
         def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
             self._compiled = compiled
-            transitions = with_breakpoints(compiled.table.transitions, [breakpoint(compiled)], loop.pending)
+            transitions = with_breakpoints(compiled.table.transitions, [breakpoint(compiled)], loop.requests)
             return _clearing_slots(compiled, transitions)
 
         return self.trainer.run_to(place, self._start) is Outcome.REACHED

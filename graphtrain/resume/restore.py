@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: the state is put back, what has changed is said, what is undecided is refused."""
+"""Resuming from a checkpoint: its state is restored, changes are reported, what is undecided is refused."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph.renaming import lost_position_hint
-from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.run_state import Exemptions, RunState
+from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
-from graphtrain.resume.hyper_parameters import HyperParameters, difference_error
+from graphtrain.resume.hyper_parameters import difference_error
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.state_files import tree_digest
 
 
 @dataclass(frozen=True)
-class Resumption:
-    """How a run is to be gone on with.
+class ResumeOptions:
+    """How a run is to be resumed.
 
     Attributes:
         resume: "auto", "never", or the name or path of a checkpoint.
@@ -39,94 +39,99 @@ class Resumption:
         from_setup: str | Iterable[str],
         from_saved: bool,
         rename: Mapping[str, str] | None = None,
-    ) -> Resumption:
+    ) -> ResumeOptions:
         """From what a person gives: names as a list, or as one text with commas."""
         names = from_setup.split(",") if isinstance(from_setup, str) else from_setup
-        return cls(resume, tuple(one.strip() for one in names if one.strip()), from_saved, dict(rename or {}))
+        return cls(resume, tuple(name.strip() for name in names if name.strip()), from_saved, dict(rename or {}))
 
     @property
-    def named(self) -> bool:
+    def is_named(self) -> bool:
         """True if a checkpoint is named."""
         return self.resume not in ("auto", "never")
 
 
 @dataclass(frozen=True)
 class Restored:
-    """Where a run stands that was put back.
+    """What a person is told of a restored run.
 
     Attributes:
-        decided: True if something was decided for this resume, so that the next one need not be told again: which
+        decided: True if something was decided for this resume, so that the next one need not decide again: which
             hyper-parameters to take, or which node is which.
         changes: of the graph and of hyper-parameters, these with what was decided; in words.
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
-        below: what is said after that, a line each.
+        below: what is reported after that, a line each.
     """
 
-    position: int
-    ended: bool
     decided: bool
     changes: list[str]
     aside: str = ""
     below: tuple[str, ...] = ()
 
 
-def restore(
-    checkpoint: Checkpoint, compiled: CompiledGraph, hyper_parameters: HyperParameters, how: Resumption
-) -> Restored:
-    """Put the state of a checkpoint back.
+def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> Restored:
+    """Restore the state of a checkpoint: the mirror of `capture`.
 
     Into a graph that is not the saved one: nodes take the progress that is saved under their names, or under the names
-    that `how.rename` gives; of a kind whose fields are others, those that fit. A new node begins with its own progress.
-    A new trigger, and one whose unit is another, counts from here; one whose unit has stayed counts from its last
-    firing, so that a shorter interval which has passed meanwhile is due at once.
+    that `options.rename` gives; of a kind whose fields are others, those that fit. A new node begins with its own
+    progress. A new trigger, and one whose unit is another, counts from here; one whose unit has stayed counts from its
+    last firing, so that a shorter interval which has passed meanwhile is due at once.
 
     Raises:
-        UsageError: the graph has no place for it, or hyper-parameters differ and nobody said which to take.
+        UsageError: the graph has no place for it, or hyper-parameters differ and nobody decided which to take.
         CheckpointError: a resource does not fit, or what was loaded is not what was saved.
     """
-    manifest = checkpoint.manifest
+    manifest, (compiled, loop, watch, hyper_parameters, _) = checkpoint.manifest, run
+    # Nodes that measure time read the watch when they are set up, so it is restored before them.
+    watch.load(manifest["seconds"])
+
+    # Everything that can be refused is refused before any object is changed.
     ended = bool(manifest["ended"])
-    change = GraphChange.of(checkpoint, compiled.graph, how.rename)
-    tree = change.renaming.tree(checkpoint.tree)
+    change = GraphChange.of(checkpoint, compiled.graph, options.rename)
+    state = RunState.of(change.renaming.sections(checkpoint.sections))
     path = change.renaming.path(manifest["position"])
     hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-    position = compiled.locate(path, tree["slots"], ended, hint)
+    position = compiled.locate(path, state.slots, ended, hint)
     saved = manifest.get("hyper_parameters")
     in_force = manifest.get("hyper_parameters_in_force", saved)
     differences = hyper_parameters.differences(saved, in_force)
-    chosen = hyper_parameters.chosen(how.from_setup, saved, in_force)
-    undecided = [one for one in differences if one.name not in chosen]
-    if undecided and not how.from_saved:
+    chosen = hyper_parameters.chosen(options.from_setup, saved, in_force)
+    undecided = [difference for difference in differences if difference.name not in chosen]
+    if undecided and not options.from_saved:
         raise difference_error(undecided)
-    if lost := [one for one in undecided if hyper_parameters.cannot_keep(one)]:
+    if lost := [difference for difference in undecided if hyper_parameters.cannot_keep(difference)]:
         name = lost[0].resource if lost[0].field == "class" else lost[0].name
         raise UsageError(f"the saved state of `{name}` cannot be used: {lost[0]}", f"--from-setup {name}")
-    anew = hyper_parameters.reinitialised(chosen)
-    compiled.state.restore_objects(tree, anew)
-    misfits = compiled.state.restore_progress(tree, change.replaced)
-    compiled.go_on(position)
-    compiled.state.restore_generators(tree)
-    if not anew and not misfits and not change.renaming.names and not change.difference.matters:
-        _expect_digest(checkpoint, compiled, position, ended)
+
+    # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
+    # they are, so the generators come after them.
+    fresh = hyper_parameters.reinitialised(chosen)
+    not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced))
+    compiled.resume_at(position)
+    compiled.state.restore_after_setup(state)
+    # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
+    if not fresh and not not_restored and not change.renaming.names and not change.difference.matters:
+        _expect_digest(checkpoint, compiled.state.digest(compiled.alive(position, ended)))
     notes = hyper_parameters.apply(chosen, in_force)
-    decided = [f"{one} ({'taken' if one.name in chosen else 'kept as saved'})" for one in differences]
-    decided += [f"{name} (taken)" for name in sorted(chosen - {one.name for one in differences})]
-    gone = sorted(set(tree["progress"]) - set(compiled.program.by_path))
-    left = [f"progress of {', '.join(gone)} left out"] if gone else []
+    loop.position, loop.ended = position, ended
+
+    decided = [
+        f"{difference} ({'taken' if difference.name in chosen else 'kept as saved'})" for difference in differences
+    ]
+    decided += [f"{name} (taken)" for name in sorted(chosen - {difference.name for difference in differences})]
+    gone = sorted(set(state.progress) - set(compiled.program.by_path))
+    left_out = [f"progress of {', '.join(gone)} left out"] if gone else []
     return Restored(
-        position,
-        ended,
         bool(differences or chosen or change.renaming.names),
-        [*change.words(), *left, *(misfits or ()), *decided, *notes],
+        [*change.words(), *left_out, *not_restored, *decided, *notes],
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
     )
 
 
 def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:
-    """What was trained after the checkpoint and is lost, as far as the status of that process told.
+    """What was trained after the checkpoint and is lost, as far as the last status tells.
 
-    A process that was killed has told less than it did.
+    A process that was killed did more than its last status tells.
 
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
@@ -145,13 +150,11 @@ def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:
     return f"repeating {lost} {'batch' if lost == 1 else 'batches'}, {max(lost_seconds, 0):.0f} s{more}"
 
 
-def _expect_digest(checkpoint: Checkpoint, compiled: CompiledGraph, position: int, ended: bool) -> None:
+def _expect_digest(checkpoint: Checkpoint, digest: str) -> None:
     """What was loaded must be what was saved, to the last bit."""
-    state = compiled.state
-    found = tree_digest(state.essential(state.capture(compiled.alive(position, ended))))
     saved = checkpoint.manifest["digest"]
-    if found != saved:
+    if digest != saved:
         raise CheckpointError(
-            f"{checkpoint.path}: the state loaded is not the state saved (digest {found[:12]}, not {saved[:12]})",
+            f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",
             "a resource has state that its state_dict does not load back exactly",
         )

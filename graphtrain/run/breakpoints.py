@@ -15,7 +15,8 @@ from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Term, Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Request, Transition
+from graphtrain.program.loop import Transition
+from graphtrain.program.requests import Request, Requests
 from graphtrain.program.triggers import after
 
 
@@ -35,32 +36,32 @@ class Breakpoint:
     when: Literal["before", "after"] = "before"
     request: Request = "pause"
 
-    def around(self, transition: Transition, pending: list[Request]) -> Transition:
+    def around(self, transition: Transition, requests: Requests) -> Transition:
         """The transition of the node, with the breakpoint in it."""
         index, holds, request = self.index, self.holds, self.request
 
         def stop_before() -> int:
             if holds():
-                pending.append(request)
+                requests.post(request)
                 return index
             return transition()
 
         def stop_after() -> int:
             position = transition()
             if holds():
-                pending.append(request)
+                requests.post(request)
             return position
 
         return stop_before if self.when == "before" else stop_after
 
 
 def with_breakpoints(
-    transitions: Sequence[Transition], breakpoints: Iterable[Breakpoint], pending: list[Request]
+    transitions: Sequence[Transition], breakpoints: Iterable[Breakpoint], requests: Requests
 ) -> list[Transition]:
     """The transitions with breakpoints in them. Of two before one node, the last is evaluated first."""
     changed = list(transitions)
     for breakpoint in breakpoints:
-        changed[breakpoint.index] = breakpoint.around(changed[breakpoint.index], pending)
+        changed[breakpoint.index] = breakpoint.around(changed[breakpoint.index], requests)
     return changed
 
 

@@ -1,4 +1,4 @@
-"""The trainer: a graph bound to resources, run, stopped, saved and gone on with."""
+"""The trainer: a graph bound to resources, run, stopped, saved and resumed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import CheckpointRequests, Loop, Request, Transition
+from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import prepare, prepare_further, refuse_provided, resolve_device
-from graphtrain.program.save_policy import SavePolicy
+from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.resume.capture import Resumable
 from graphtrain.resume.environment import RunEnvironment, run_environment
+from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
-from graphtrain.resume.restore import Resumption, repeated, restore
-from graphtrain.resume.run_files import RunFiles, named_checkpoint
+from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.run.description import beginning_of, summary_of
@@ -48,7 +50,7 @@ from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import StopSignals
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.state_files import tree_digest
+from graphtrain.storage.run_files import RunFiles, named_checkpoint
 
 
 @final
@@ -65,7 +67,7 @@ class Trainer:
         device: where the model is and batches go. Default: CUDA where there is one, else the CPU.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
         loggers: called with every row of metrics: ``logger(metrics, step)``.
-        display: shows the run while it goes on. Default: live on a terminal and in a notebook, plain lines elsewhere;
+        display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
         notify: called with each message for a person, one line each. Default: prints to standard error.
         say: the former name of `notify`.
@@ -122,8 +124,7 @@ class Trainer:
         self._watch = Stopwatch(lambda now: self._reporter.tick(now))
         self._recorder = Recorder(lambda: self._compiled.run_clock.step_and_epoch())
         self._observer = Observer(self._recorder, self._watch, self._device)
-        pending: list[Request] = []
-        self._requests = CheckpointRequests(pending)
+        self._requests = Requests()
         provided = {
             "checkpoints": self._requests,
             "device": self._device,
@@ -136,14 +137,15 @@ class Trainer:
         }
         refuse_provided(resources)
         self._prepared = {**prepare(resources, self._device), **provided}
-        self._compiled = self._compile(graph, self._resources, self._prepared, pending)
+        self._compiled = self._compile(graph, self._resources, self._prepared)
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
-        self._loop = Loop(self._compiled.start, pending)
+        self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
         self._begun = False
         self._end_is_saved = True
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
-        self._writer = self._writer_of(self._run_files) if self._run_files is not None else None
+        self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
+        self._requests.is_busy = self._writer.is_busy
         self._environment: RunEnvironment | None = None
         self._reporter = Reporter(
             self._watch,
@@ -153,26 +155,15 @@ class Trainer:
             loggers,
             self._notify_once,
         )
-        own: list[Logger] = [self._run_files.row] if self._run_files is not None else []
-        self._recorder.loggers += [*own, self._reporter.row, *self._reporter.loggers]
+        if self._run_files is not None:
+            self._recorder.loggers.append(self._run_files.row)
+        self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
         self._notify_of_graph()
 
     def _compile(
-        self,
-        graph: Graph,
-        resources: Mapping[str, Any],
-        prepared: Mapping[str, Any],
-        pending: list[Request],
-        **former: Any,
+        self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], **former: Any
     ) -> CompiledGraph:
-        return CompiledGraph(graph, resources, prepared, pending, self._recorder, self._watch, **former)
-
-    def _writer_of(self, run_files: RunFiles) -> CheckpointWriter:
-        writer = CheckpointWriter(
-            run_files, self._recorder, self._watch, self._notify, lambda: self._loop.pending.append("written")
-        )
-        self._requests.is_busy = lambda: writer.is_busy
-        return writer
+        return CompiledGraph(graph, resources, prepared, self._requests, self._recorder, self._watch, **former)
 
     def _notify_of_graph(self) -> None:
         program = self._compiled.program
@@ -189,7 +180,7 @@ class Trainer:
     @property
     def position(self) -> str:
         """The path of the node that runs next, such as ``"validate/next_batch"``; ``"end"`` when the run is over."""
-        return END if self._loop.ended else self._here
+        return END if self._loop.ended else self._path
 
     @property
     def state(self) -> str:
@@ -248,8 +239,8 @@ class Trainer:
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: which edges were tried, and what their guards read then.
 
-        After `advance`, and after a `run` that was told to `trace`, it is what was read while it happened. After any
-        other `run`, which keeps no trace, it is known where the run is over or has failed, and it says so elsewhere.
+        After `advance`, and after a `run` with `trace`, it is what was read while it happened. After any other `run`,
+        which keeps no trace, it is known only where the run is over or has failed.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> trainer = Trainer(
@@ -280,10 +271,9 @@ class Trainer:
         progress of kinds declared `observer`, not a `runs` that nothing reads.
 
         Raises:
-            CheckpointError: something alive at this position has no plain form.
+            CheckpointError: something alive at this position cannot be encoded.
         """
-        state = self._compiled.state
-        return tree_digest(state.essential(state.capture(self._alive())))
+        return self._compiled.state.digest(self._compiled.alive(self._loop.position, self._loop.ended))
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""
@@ -326,10 +316,10 @@ class Trainer:
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
     ) -> Outcome:
-        """Run to the end, or until an amount is reached; call it again to go on.
+        """Run to the end, or until an amount is reached; call it again to continue.
 
         Arguments:
-            resume: used by the first call. "auto" goes on from the newest sound checkpoint in the run directory, or
+            resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
                 begins; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
                 Default: no limit but the graph's own.
@@ -342,22 +332,22 @@ class Trainer:
             trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, and no
                 time is spent on it.
 
-        A graph other than the saved one is gone on in where the run stands. Nodes keep their progress by their names,
+        A graph other than the saved one continues at the position of the run. Nodes keep their progress by their names,
         that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
         another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
         Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
-        that is said.
+        of that is reported.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
             UsageError: `until` or `resume` cannot be used, hyper-parameters differ, or the graph does not have the node
-                before which the run stands, or needs a slot there that was not saved.
+                that is next, or needs a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
-        transitions = with_breakpoints(self._transitions(trace), at_limit(self._compiled, limit), self._loop.pending)
-        how = Resumption.of(resume, from_setup, from_saved, rename)
-        with StopSignals(self._request_stop), self._going(how, limit):
+        transitions = with_breakpoints(self._transitions(trace), at_limit(self._compiled, limit), self._requests)
+        options = ResumeOptions.of(resume, from_setup, from_saved, rename)
+        with StopSignals(self._request_stop), self._running(options, limit):
             if not self._loop.ended:
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
@@ -379,9 +369,9 @@ class Trainer:
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        with self._going(Resumption.of(resume, from_setup, from_saved, rename)):
+        with self._running(ResumeOptions.of(resume, from_setup, from_saved, rename)):
             if self._loop.ended:
-                raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to go on")
+                raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
             for _ in range(n):
                 if not self._loop.ended:
                     self._one_transition()
@@ -395,29 +385,29 @@ class Trainer:
                 with the breakpoints in them.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
-        with self._going(Resumption.of(resume, (), from_saved=True)):
+        with self._running(ResumeOptions.of(resume, (), from_saved=True)):
             transitions = place(self._compiled, self._loop)
             return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(transitions)
 
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
-        """Go on with another graph, in place: position, progress, data, gradients and random numbers stay as they are.
+        """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
         Nodes that are in both graphs under one path keep their progress; those that are just as they were are not even
-        set up again, so an iterator that one of them holds goes on.
+        set up again, so an iterator that one of them holds is continued.
 
         Arguments:
             rename: former path -> path now, of nodes that were renamed. Default: none.
             resources: further ones that the graph reads, or others in the place of those supplied before. A model
                 comes with its own step functions, where none were given.
 
-        Whatever it raises, a kind's own `setup` included, the run stands as before.
+        Whatever it raises, a kind's own `setup` included, the run is as before.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
             GraphError: the graph has problems, or reads a resource that is missing.
-            UsageError: the run stands at a node, or needs a slot there, that the graph does not have; or `rename` names
-                no node.
-            DataError: the data would be opened anew inside an epoch, and the place in it cannot be found.
+            UsageError: the run is at a node, or needs a slot there, that the graph does not have; or `rename` names no
+                node.
+            DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> trainer = Trainer(
@@ -433,61 +423,66 @@ class Trainer:
         (<Outcome.FINISHED: 'the run is finished'>, 5)
         """
         self._life.refuse_change()
-        graph, renamed = checked_graph(graph), dict(rename or {})
+        graph = checked_graph(graph)
         refuse_provided(resources)
         all_resources = {**self._resources, **resources}
-        policy, state = self._requests.policy, self._compiled.state
-        random = state.capture_generators()
+        former, policy = self._compiled, self._requests.policy
+        # What nodes hold moves to the other graph in memory; resources are the same objects.
+        state = former.state.capture(former.written(), OF_NODES if self._begun else ("random",))
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self._device)
-            here = self._circumstances_with(all_resources)  # before the data is opened: looking at it may draw from it
-            compiled, position = self._rewired(graph, renamed, all_resources, prepared)
+            # Before the data is opened: to look at it may draw from its generator.
+            environment = self._environment_with(all_resources)
+            renaming = Renaming(rename or {}, former.graph, graph)
+            if self._begun:
+                compiled = self._compile(graph, all_resources, prepared, former=former, renaming=renaming)
+                position = self._move(state, renaming, compiled)
+            else:
+                compiled = self._compile(graph, all_resources, prepared)
+                position = compiled.start
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
         finally:
-            state.restore_generators({"random": random})
-        self._resources, self._prepared, self._environment = all_resources, prepared, here
+            former.state.restore_after_setup(state)
+        self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._explainer.is_rewired()
         self._notify_of_graph()
         if self._begun:
             self._announce()
 
-    def _circumstances_with(self, resources: Mapping[str, Any]) -> RunEnvironment | None:
-        """Those of the start, with the data that is new since."""
+    def _environment_with(self, resources: Mapping[str, Any]) -> RunEnvironment | None:
+        """That of the start, with the data that is new since."""
         if self._environment is None:
             return None
-        new = {name: one for name, one in resources.items() if self._resources.get(name) is not one}
-        data = {name: fingerprint(one) for name, one in new.items() if is_data(name, one)}
-        kept = {name: one for name, one in self._environment.data.items() if resources.get(name) is not None}
+        kept = {name: data for name, data in self._environment.data.items() if resources.get(name) is not None}
+        new = {name: value for name, value in resources.items() if self._resources.get(name) is not value}
+        data = {name: fingerprint(value) for name, value in new.items() if is_data(name, value)}
         return replace(self._environment, data={**kept, **data})
 
-    def _rewired(
-        self, graph: Graph, renamed: Mapping[str, str], resources: Mapping[str, Any], prepared: Mapping[str, Any]
-    ) -> tuple[CompiledGraph, int]:
-        """The run as it stands, in another graph."""
-        former = self._compiled
-        renaming = Renaming(renamed, former.graph, graph)
-        if not self._begun:
-            new = self._compile(graph, resources, prepared, self._loop.pending)
-            return new, new.start
-        new = self._compile(graph, resources, prepared, self._loop.pending, former=former, renaming=renaming)
-        path = renaming.path(self._here)
-        hint = lost_position_hint(path, former.graph.diff(graph), new.program.by_path)
-        held = {renaming.slot(name) for name in former.written_names()}
-        position = new.locate(path, held, self._loop.ended, hint)
-        new.go_on_after(former, position, renaming)
-        for line in new.run_clock.mixed_windows(former.graph, renaming):
+    def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> int:
+        """Restore what nodes held in the former graph; the position in the new one."""
+        former = self._compiled.graph
+        change = GraphChange(former, renaming, renaming.graph(former).diff(compiled.graph))
+        state = RunState.of(renaming.sections(state.sections()))
+        path = renaming.path(self._path)
+        hint = lost_position_hint(path, change.difference, compiled.program.by_path)
+        position = compiled.locate(path, state.slots, self._loop.ended, hint)
+        # Nodes that keep their object hold their progress in it.
+        progress = {path: fields for path, fields in state.progress.items() if path not in compiled.kept_paths}
+        compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
+        compiled.resume_at(position)
+        for line in compiled.run_clock.mixed_windows(former, renaming):
             self._notify(line)
-        return new, position
+        return position
 
     def save(self) -> Path | None:
         """Save a checkpoint now.
 
-        At a position that is no save point the run first goes on to the next one, and says so. From inside a node it
-        is a request, and None is returned; otherwise the path of the checkpoint, which is then on disk.
+        At a position that is no save point the run first trains on to the next one, and reports it. From inside a node
+        it is a request, and None is returned; otherwise the path of the checkpoint, which is then on disk.
 
         Raises:
             UsageError: there is no run directory.
@@ -496,11 +491,11 @@ class Trainer:
         if self._run_files is None:
             raise UsageError("there is nowhere to save", "give the Trainer a run_dir")
         if self._loop.inside:
-            self._requests.request()
+            self._requests.save()
             return None
-        with self._going(Resumption()):
-            while not self._save_here(self._policy_to_stop):
-                self._notify(f"`{self.position}` is no save point; going on to the next one")
+        with self._running(ResumeOptions()):
+            while not self._save(self._policy_to_stop):
+                self._notify(f"`{self.position}` is no save point; training on to the next one")
                 self._one_transition()
         return self._run_files.latest[0] if self._run_files.latest is not None else None
 
@@ -510,7 +505,7 @@ class Trainer:
         try:
             return self._loop.drive(transitions, self._serve)
         except SaveFailedError:
-            self._loop.pending.clear()
+            self._requests.clear()
             raise
         except BaseException as error:
             self._fail(error)
@@ -520,40 +515,41 @@ class Trainer:
         return self._compiled.table.transitions if trace is None else self._explainer.transitions(self._compiled, trace)
 
     def _one_transition(self) -> None:
-        self._loop.pending.append("pause")
+        self._requests.pause()
         self._drive(self._explainer.transitions(self._compiled), is_traced=True)
 
     def _serve(self) -> Outcome | None:
         """Do what was requested during the last transition, where this position allows it."""
-        pending = self._loop.pending
-        if "written" in pending:
-            pending.remove("written")
-            self._settle()
-        if "ended" in pending:
+        requests = self._requests
+        if requests.take("written"):
+            self._report_written()
+        if "ended" in requests:
             self._loop.ended, self._end_is_saved = True, False
-            pending.clear()
+            requests.clear()
             self._save_end()
             return Outcome.FINISHED
-        if "save" in pending and self._save_here():
-            pending.remove("save")
-        if "stop" in pending:
+        if "save" in requests:
+            if self._run_files is None:
+                self._notify_once("there is no run directory, so no checkpoint is written")
+            if self._save(requests.policy):
+                requests.take("save")
+        if "stop" in requests:
             if self._life.state == "running":
                 self._life.ask_to_stop()
-            if self._save_if_kept():
-                pending.clear()
+            if self._save(requests.policy):
+                requests.clear()
                 return Outcome.STOPPED
-        if "reached" in pending:
-            pending.clear()
-            self._save_if_kept()
+        if "reached" in requests:
+            requests.clear()
+            self._save(requests.policy)
             return Outcome.REACHED
-        if "pause" in pending:
-            pending.remove("pause")
+        if requests.take("pause"):
             return Outcome.REACHED
         return None
 
     @contextmanager
-    def _going(self, how: Resumption, limit: Trigger | None = None) -> Iterator[None]:
-        """The run is running inside this block; it begins, or goes on after a resume, the first time.
+    def _running(self, options: ResumeOptions, limit: Trigger | None = None) -> Iterator[None]:
+        """The run is running inside this block; the first time it begins, or is resumed.
 
         Arguments:
             limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
@@ -563,18 +559,18 @@ class Trainer:
             with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
                     with self._saves_completed():
-                        self._get_ready(how, limit)
+                        self._get_ready(options, limit)
                         yield
                 finally:
-                    self._stand_still()
+                    self._stop()
         except BaseException:
             if self._life.is_running:  # it never began
                 self._life.stop()
             raise
 
-    def _get_ready(self, how: Resumption, limit: Trigger | None) -> None:
+    def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         if not self._begun:
-            self._begin(how)
+            self._begin(options)
             self._begun = True
         if self._loop.ended:  # the ending may have been raised meanwhile
             self._loop.choose_again(self._compiled.table.exits)
@@ -592,98 +588,79 @@ class Trainer:
 
     @contextmanager
     def _saves_completed(self) -> Iterator[None]:
-        """A span that leaves no save under way; an interruption, which is to stop at once, leaves it to itself."""
+        """A span that leaves no save under way."""
         try:
-            yield
-        except KeyboardInterrupt:
-            if self._writer is not None:
-                self._writer.give_up()
-            raise
-        except BaseException as error:
-            try:
-                self._wait_for_saves()
-            except CheckpointError as problem:
-                error.add_note(f"a checkpoint could not be written either: {problem}")
-            raise
-        self._wait_for_saves()
+            with self._writer.completed():
+                yield
+        finally:
+            self._report_written()
 
-    def _wait_for_saves(self) -> None:
-        if self._writer is not None:
-            with self._watch.measure("save"):
-                written = self._writer.wait()
-            if written:
-                self._write_status()
-
-    def _stand_still(self) -> None:
+    def _stop(self) -> None:
         self._watch.stop()
         was_running = self._life.is_running
         if was_running:
             (self._life.finish if self._loop.ended and self._end_is_saved else self._life.stop)()
         self._reporter.end()
-        # A signal that came while it was about to stand still asks for what is done already.
-        self._loop.pending[:] = [request for request in self._loop.pending if request != "stop"]
+        self._requests.take("stop")  # a signal that came while it was about to stop asks for what is done already
         if was_running and self._begun:
             self._write_status()
 
     def _request_stop(self, signal_name: str) -> None:
         # Called from a signal handler: nothing but the flag. The transition under way ends first.
-        self._loop.pending.append("stop")
+        self._requests.stop()
 
     # ---- beginning and resuming
 
-    def _begin(self, how: Resumption) -> None:
-        if self._run_files is not None:
-            checkpoint = self._run_files.find(how.resume)
+    def _begin(self, options: ResumeOptions) -> None:
+        run_files = self._run_files
+        if run_files is not None:
+            checkpoint = run_files.find(options.resume)
         else:
-            checkpoint = named_checkpoint(how.resume) if how.named else None
+            checkpoint = named_checkpoint(options.resume) if options.is_named else None
         # Before anything is restored: looking at data may draw from a generator of its own.
-        if self._run_files is not None or checkpoint is not None:
+        if run_files is not None or checkpoint is not None:
             self._environment = run_environment(
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
-        if checkpoint is None:
+        if checkpoint is not None:
+            self._resume(checkpoint, options)
+        else:
             if self._seed is not None:
                 seed_everything(self._seed)
-            if self._run_files is not None:
-                self._recorder.go_on_from(self._run_files.go_on_from(None))
+            if run_files is not None:
+                self._recorder.go_on_from(run_files.cut_back_to(None))
             self._compiled.begin()
-        else:
-            self._resume(checkpoint, how)
-        if self._run_files is not None and self._environment is not None:
-            start = {**self._environment.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None}
-            self._run_files.started(self._environment.origin, start)
-        if self._writer is not None:
-            self._writer.check(self._compiled, self._loop)
+        if run_files is not None and self._environment is not None:
+            origin = self._environment.origin
+            run_files.started(
+                {**self._environment.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None},
+                {origin.difference_file: origin.difference} if origin.difference else {},
+            )
+            self._writer.check(self._resumable)
         self._announce()
         self._write_status()
 
-    def _resume(self, checkpoint: Checkpoint, how: Resumption) -> None:
-        manifest, run_files = checkpoint.manifest, self._run_files
+    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions) -> None:
+        run_files, run = self._run_files, self._resumable
         status = run_files.last_status() if run_files is not None else {}
-        self._watch.load(manifest["seconds"])  # first: nodes that measure time mark it when they are set up
-        restored = restore(checkpoint, self._compiled, self._hyper_parameters, how)
-        self._loop.position, self._loop.ended = restored.position, restored.ended
-        run_clock = self._compiled.run_clock
-        assert self._environment is not None, "set before"
+        restored = restore(checkpoint, run, options)
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
-        line = [
-            f"resumed {where}" + (f" from {checkpoint.path.name}" if how.named and run_files is not None else ""),
-            run_clock.describe(),
-        ]
-        own = run_files is not None and run_files.is_own(checkpoint)
+        if options.is_named and run_files is not None:
+            where += f" from {checkpoint.path.name}"
+        run_clock = self._compiled.run_clock
         facts = [
-            repeated(run_clock.trained(), status) if own else "",
+            repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
-            self._environment.compared(manifest, restored.changes),
+            run.environment.compared(checkpoint.manifest, restored.changes),
         ]
-        self._notify(f"{': '.join(line)}; " + "; ".join(one for one in facts if one))
-        for one in restored.below:
-            self._notify(one)
+        self._notify("; ".join([f"resumed {where}: {run_clock.describe()}", *filter(None, facts)]))
+        for line in restored.below:
+            self._notify(line)
         if run_files is not None:
-            self._recorder.go_on_from(run_files.go_on_from(checkpoint))
+            self._recorder.go_on_from(run_files.cut_back_to(checkpoint))
+            # On the disk before anything else, so that from now on a resume chooses this.
             if restored.decided or not run_files.is_newest(checkpoint):
-                # On the disk before anything else, so that from now on a resume goes on with this.
-                self._save_here(replace(self._policy_to_stop, mode="sync"))
+                self._save(replace(self._policy_to_stop, mode="sync"))
 
     def _announce(self) -> None:
         given = {**self._about.get("arguments", {}), "seed": self._seed}
@@ -694,43 +671,46 @@ class Trainer:
     # ---- saving
 
     @property
-    def _here(self) -> str:
+    def _path(self) -> str:
         return self._compiled.path(self._loop.position)
 
-    def _alive(self) -> set[int]:
-        return self._compiled.alive(self._loop.position, self._loop.ended)
-
-    def _save_end(self) -> None:
-        """Save what came of the run; it may have gone on without a checkpoint, but it does not end without one."""
-        if self._run_files is not None:
-            self._save_here(self._policy_to_stop)
-        self._wait_for_saves()
-        self._end_is_saved = True
-
-    def _save_if_kept(self) -> bool:
-        """Save if there is somewhere to save to; False where this is no save point."""
-        return self._run_files is None or self._save_here()
+    @property
+    def _resumable(self) -> Resumable:
+        assert self._environment is not None, "set when the run begins, if it is saved or resumed"
+        return Resumable(self._compiled, self._loop, self._watch, self._hyper_parameters, self._environment)
 
     @property
     def _policy_to_stop(self) -> SavePolicy:
         return replace(self._requests.policy, if_failed="stop")
 
-    def _save_here(self, policy: SavePolicy | None = None) -> bool:
-        """Save at this position; False where it is no save point."""
+    def _save(self, policy: SavePolicy) -> bool:
+        """Save at this position, if there is somewhere to save to; False where it is no save point.
+
+        Raises:
+            SaveFailedError: the checkpoint cannot be written; or this is the end, at which no further position comes.
+        """
         if self._run_files is None:
-            self._notify_once("there is no run directory, so no checkpoint is written")
             return True
-        assert self._writer is not None and self._environment is not None, "set when the run begins"
-        if policy is None:
-            policy = self._requests.policy
-        if not self._writer.save(self._compiled, self._loop, self._environment, self._hyper_parameters, policy):
+        if not self._writer.save(self._resumable, policy):
+            if self._loop.ended:
+                raise SaveFailedError(
+                    f"the end of the run cannot be saved: {self._writer.refusal}",
+                    "let every path to the end pass a node that writes it again, or do not read it after the end",
+                )
             return False
-        self._settle()
+        self._report_written()
         return True
 
-    def _settle(self) -> None:
-        """Note that a checkpoint was written, if one was."""
-        if self._writer is not None and self._writer.settle():
+    def _save_end(self) -> None:
+        """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
+        self._save(self._policy_to_stop)
+        self._writer.wait()
+        self._report_written()
+        self._end_is_saved = True
+
+    def _report_written(self) -> None:
+        """Show a checkpoint in the status, if one was written."""
+        if self._writer.settle():
             self._write_status()
 
     def _write_status(self, state: str | None = None) -> None:
@@ -738,27 +718,21 @@ class Trainer:
             return
         snapshot = self.snapshot()
         status = {
-            "state": state or snapshot.state,
-            "graph": snapshot.graph,
-            "position": snapshot.position,
-            "step": snapshot.step,
-            "epoch": snapshot.epoch,
+            **replace(snapshot, state=state or snapshot.state).as_plain(),
             "place": self._compiled.run_clock.describe(),
             "trained": self._compiled.run_clock.trained(),
-            "metrics": self._recorder.rows[-1] if self._recorder.rows else {},
-            "snapshot": replace(snapshot, state=state or snapshot.state).as_plain(),
         }
         try:
             self._run_files.write_status(status)
         except CheckpointError as error:  # it is for those outside; the run does without
-            self._notify_once(f"{error.message}; the run goes on")
+            self._notify_once(f"{error.message}; the run continues")
 
     # ---- failing
 
     def _fail(self, error: BaseException) -> NoReturn:
-        self._life.fail()  # an interrupt too: the node is half done, so its state is no state to go on from
+        self._life.fail()  # an interrupt too: the node is half done, so its state is no state to resume from
         self._explainer.fails(error)
-        error.add_note(f"raised in node `{self._here}` ({self._compiled.run_clock.describe()})")
+        error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()})")
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)

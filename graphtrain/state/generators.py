@@ -124,10 +124,10 @@ class NumpyGlobal:
         address = _twister_address()
         if address is None:
             return numpy.random.get_state(legacy=False)
-        found = ctypes.string_at(address, _TWISTER_BYTES)
+        data = ctypes.string_at(address, _TWISTER_BYTES)
         # The second half of a pair of normal numbers waits outside the bytes; taking it changes none of them.
-        if self._state is None or self._state["has_gauss"] or found != self._bytes:
-            self._bytes, self._state = found, numpy.random.get_state(legacy=False)
+        if self._state is None or self._state["has_gauss"] or data != self._bytes:
+            self._bytes, self._state = data, numpy.random.get_state(legacy=False)
         return self._state
 
     def set_state(self, state: Any) -> None:
@@ -136,7 +136,7 @@ class NumpyGlobal:
             numpy.random.set_state(state)
             self._state = None  # the new one may differ from it in its half pair alone
         else:
-            numpy.random.seed(0)  # lets go of half a pair that was drawn meanwhile
+            numpy.random.seed(0)  # drops half a pair that was drawn meanwhile
             ctypes.memmove(address, self._bytes, _TWISTER_BYTES)
 
     def seed(self, seed: int) -> None:
@@ -163,8 +163,8 @@ HOST: Mapping[str, AnyGenerator] = {
 def generator_of(value: Any) -> AnyGenerator | None:
     """A value as a generator; None if it is none, or one without a state, as `random.SystemRandom`.
 
-    >>> own = generator_of(numpy.random.default_rng(3)); state = own.get_state(); first = own.draw()
-    >>> own.set_state(state); own.draw() == first
+    >>> generator = generator_of(numpy.random.default_rng(3)); state = generator.get_state(); first = generator.draw()
+    >>> generator.set_state(state); generator.draw() == first
     True
     """
     match value:
@@ -179,18 +179,18 @@ def generator_of(value: Any) -> AnyGenerator | None:
     return None
 
 
-def same_state(one: Any, other: Any) -> bool:
+def same_state(state: Any, other: Any) -> bool:
     """True if two states of one generator are equal.
 
     >>> same_state({"key": numpy.ones(2), "at": 1}, {"key": numpy.ones(2), "at": 1})
     True
     """
-    if one is other:
+    if state is other:
         return True
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, numpy.ndarray):
-        return numpy.array_equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_state(part, other[name]) for name, part in one.items())
-    return bool(one == other)
+    if isinstance(state, torch.Tensor):
+        return torch.equal(state, other)
+    if isinstance(state, numpy.ndarray):
+        return numpy.array_equal(state, other)
+    if isinstance(state, dict):
+        return state.keys() == other.keys() and all(same_state(part, other[name]) for name, part in state.items())
+    return bool(state == other)

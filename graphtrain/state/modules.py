@@ -14,29 +14,29 @@ from graphtrain.storage.strides import without_repeats
 def capture_module(module: torch.nn.Module) -> dict[str, Any]:
     """What `state_dict` leaves out of a module, all but the gradients."""
     saved = module.state_dict(keep_vars=True)
-    identities = {id(one) for one in saved.values()}
+    identities = {id(value) for value in saved.values()}
     return {
-        "training": {name: one.training for name, one in module.named_modules()},
-        "requires_grad": {name: one.requires_grad for name, one in module.named_parameters()},
-        # None among them: a buffer may be filled, or emptied, while training goes on.
+        "training": {name: inner.training for name, inner in module.named_modules()},
+        "requires_grad": {name: parameter.requires_grad for name, parameter in module.named_parameters()},
+        # None among them: a buffer may be filled, or emptied, during training.
         "buffers": {name: owner._buffers[key] for name, owner, key in _buffers(module) if name not in saved},
         # A `state_dict` of the user's own may leave out what it takes to be frozen.
         "parameters": {
-            name: one.detach()
-            for name, one in module.named_parameters()
-            if one.requires_grad and name not in saved and id(one) not in identities
+            name: parameter.detach()
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad and name not in saved and id(parameter) not in identities
         },
     }
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Put back what `capture_module` took.
+    """Restore what `capture_module` took.
 
     Raises:
         CheckpointError: the module has no such buffer or parameter any more.
     """
-    for name, one in module.named_modules():
-        one.training = state["training"].get(name, one.training)
+    for name, inner in module.named_modules():
+        inner.training = state["training"].get(name, inner.training)
     parameters = dict(module.named_parameters())
     for name, parameter in parameters.items():
         parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
@@ -74,11 +74,11 @@ def _put(owner: torch.nn.Module, key: str, saved: torch.Tensor | None) -> None:
 
 def capture_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Every gradient there is, by the parameter's name."""
-    return {name: one.grad for name, one in module.named_parameters() if one.grad is not None}
+    return {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
 
 
 def restore_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
-    """Put gradients back; parameters without a saved one have none."""
+    """Restore gradients; parameters without a saved one have none."""
     for name, parameter in module.named_parameters():
         saved = gradients.get(name)
         parameter.grad = None if saved is None else saved.to(parameter.device)
@@ -93,12 +93,15 @@ def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
     return {
         # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
         "stepped": bool(getattr(optimizer, "_opt_called", False)),
-        "loose": {key: {"value": one.detach(), "grad": one.grad} for key, one in _loose_parameters(optimizer, owned)},
+        "loose": {
+            key: {"value": parameter.detach(), "grad": parameter.grad}
+            for key, parameter in _loose_parameters(optimizer, owned)
+        },
     }
 
 
 def restore_optimizer(optimizer: Any, state: Mapping[str, Any], owned: set[int]) -> None:
-    """Put back what `capture_optimizer` took."""
+    """Restore what `capture_optimizer` took."""
     if state["stepped"]:
         optimizer._opt_called = True
     with torch.no_grad():
@@ -130,5 +133,5 @@ def _as_saved(saved: Any, loaded: Any) -> Any:
     if isinstance(saved, torch.Tensor):
         return saved.to(loaded.device) if isinstance(loaded, torch.Tensor) else saved
     if isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
-        return [_as_saved(one, other) for one, other in zip(saved, loaded, strict=True)]
+        return [_as_saved(part, other) for part, other in zip(saved, loaded, strict=True)]
     return saved

@@ -37,7 +37,7 @@ def capture_random() -> dict[str, Any]:
 
 
 def restore_random(captured: dict[str, Any]) -> None:
-    """Put every generator back into a captured state; CUDA devices beyond those there now are left out."""
+    """Restore every generator; the states of CUDA devices that do not exist now are left out."""
     for name, generator in HOST.items():
         generator.set_state(captured[name])
     for index, state in enumerate(captured.get("cuda", ())):
@@ -47,8 +47,8 @@ def restore_random(captured: dict[str, Any]) -> None:
 
 def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
     """Seed the global generators of the processor, and others. `torch.manual_seed` costs 130 us, this 6 us."""
-    for one in itertools.chain(HOST.values(), generators):
-        one.seed(seed)
+    for generator in itertools.chain(HOST.values(), generators):
+        generator.seed(seed)
 
 
 class RandomAside:
@@ -69,8 +69,8 @@ class RandomAside:
         self._generators = list(generators)
 
     def __enter__(self) -> None:
-        self._states = [one.get_state() for one in self._generators]
+        self._states = [generator.get_state() for generator in self._generators]
 
     def __exit__(self, *_: object) -> None:
-        for one, state in zip(self._generators, self._states, strict=True):
-            one.set_state(state)
+        for generator, state in zip(self._generators, self._states, strict=True):
+            generator.set_state(state)

@@ -1,4 +1,4 @@
-"""A job beside the rest of the process."""
+"""A job in a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SECONDS = 1.0
 
 @final
 class Background(Generic[T]):
-    """A job in a thread of its own. What it answers, or raises, is there to be asked for.
+    """A job that runs at once, in a thread of its own. Its result, or what it raised, can be asked for.
 
     The thread is left behind when the process ends: whoever needs the answer waits for it.
 
     Arguments:
         job: what is done.
-        done: called from that thread when it is over; nothing but a flag may be set there. Default: nothing is.
+        done: called from that thread when it is over; it may only set a flag. Default: nothing is called.
 
     >>> Background(lambda: 6 * 7).result()
     42

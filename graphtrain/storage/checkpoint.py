@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.digest import checksum
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, sound_files
 from graphtrain.storage.manifest import read_manifest as read_manifest
-from graphtrain.storage.state_files import PROGRESS_FILE, join
+from graphtrain.storage.staged_state import Bytes, StagedState
+from graphtrain.storage.state_files import PROGRESS_FILE, Sections, join
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, pieces
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
 
 _NUMBERS = itertools.count(1)
 
-Bytes = bytes | memoryview
-Plain = Mapping[str, Any]
+Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,41 +37,41 @@ class Checkpoint:
 
     Attributes:
         manifest: what is known of it without loading tensors: position, digest, graph, versions, ...
-        tree: section -> name -> state.
+        sections: the state: section -> name -> state.
     """
 
     path: Path
-    manifest: Mapping[str, Any]
-    tree: Mapping[str, Mapping[str, Any]]
+    manifest: Manifest
+    sections: Sections
 
 
-def write_checkpoint(path: Path, files: Mapping[str, Bytes], describe: Callable[[Mapping[str, str]], Plain]) -> Plain:
+def write_checkpoint(path: Path, state: StagedState, facts: Manifest) -> Manifest:
     """Write a checkpoint folder: under a temporary name, flushed to the disk, then renamed.
 
     Arguments:
-        files: the bytes of every file but the manifest.
-        describe: answers the manifest, told the checksum of every file.
+        facts: what the manifest holds beside digest and checksums.
 
     Returns:
         The manifest.
 
     Raises:
-        CheckpointError: the disk refuses. No trace is left, unless it is the flush of the name alone that is refused.
+        CheckpointError: the disk refuses, or the checkpoint was given up. No trace is left, unless it is the flush of
+            the name alone that is refused.
     """
     # A number too: one that was given up may still be under way.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}.tmp")
     try:
         temporary.mkdir(parents=True)
         # Beside the writing: one after the other took 1.7 times as long, for 500 MB.
-        sums = Background(lambda: {name: checksum(data) for name, data in files.items()})
-        for name, data in files.items():
+        sums = Background(lambda: {name: checksum(data) for name, data in state.files.items()})
+        for name, data in state.files.items():
             _write(temporary / name, data)
         checksums = sums.result()
-        written = {name: [len(data), checksums[name]] for name, data in files.items()}
-        manifest = describe(checksums)
-        body = msgpack.packb(
-            {"format": FORMAT, **manifest, "files": written}, use_bin_type=True, unicode_errors="backslashreplace"
-        )
+        if state.given_up.is_set():
+            raise CheckpointError("the checkpoint was given up")
+        written = {name: [len(data), checksums[name]] for name, data in state.files.items()}
+        manifest = {"format": FORMAT, **facts, "digest": state.digest(checksums), "files": written}
+        body = msgpack.packb(manifest, use_bin_type=True, unicode_errors="backslashreplace")
         _write(temporary / MANIFEST_FILE, msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}))
         flush_folder(temporary)
         temporary.rename(path)
@@ -86,7 +86,7 @@ def write_checkpoint(path: Path, files: Mapping[str, Bytes], describe: Callable[
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint folder whole.
+    """Read a whole checkpoint folder.
 
     Raises:
         CheckpointError: any file is missing, torn or altered.
@@ -100,10 +100,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         else:
             tensors[name.removesuffix(TENSOR_SUFFIX)] = _tensors(path, name, data)
     try:
-        tree = join(packed, tensors)
+        sections = join(packed, tensors)
     except (ValueError, OverflowError) as error:
         raise CheckpointError(f"{path}: {error}") from None
-    return Checkpoint(path, manifest, tree)
+    return Checkpoint(path, manifest, sections)
 
 
 def _tensors(path: Path, name: str, data: bytes) -> dict[str, Any]:

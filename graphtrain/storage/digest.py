@@ -1,4 +1,4 @@
-"""What tells two states apart: SHA-256 of bytes, and one digest of many."""
+"""Checksums of bytes, and one digest of many: equal digests mean bitwise equal states."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plain forms: nests of Python values and tensors, as msgpack and named tensors, and back to equal values.
+"""Encoding: nested Python values and tensors as msgpack and named tensors, and back to equal values.
 
 msgpack alone knows None, booleans, 64-bit integers, floats, strings, bytes, lists and string-keyed maps. What else is
-met in real state dicts has a tagged form below. Reading one back makes values of these types only: data, never code.
+met in real state dicts has a tagged encoding below. What is read back is of these types only: data, never code.
 
 Values come back equal to the last bit, and tensors with the strides they had. Not kept is that two places hold the very
 same list or tensor: they come back as two equal ones.
@@ -25,37 +25,17 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.strides import Placement, in_order, placed, placement_of, without_repeats
 
-# Codes of the tagged forms. They are part of the format: never renumbered.
+# Codes of the tagged encodings. They are part of the format: never renumbered.
 (
-    _TUPLE,
-    _SET,
-    _FROZENSET,
-    _COUNTER,
-    _ORDERED,
-    _DEQUE,
-    _PAIRS,
-    _BIG,
-    _COMPLEX,
-    _ARRAY,
-    _SCALAR,
-    _TENSOR,
-    _RAW,
-    _SPARSE,
-    _SIZE,
-    _DTYPE,
-    _TEXT,
-    _BYTEARRAY,
-    _DEFAULT,
-    _STATE,
-    _PLACED,
-    _DEVICE,
-) = range(1, 23)
+    _TUPLE, _SET, _FROZENSET, _COUNTER, _ORDERED, _DEQUE, _PAIRS, _BIG, _COMPLEX, _ARRAY, _SCALAR,
+    _TENSOR, _RAW, _SPARSE, _SIZE, _DTYPE, _TEXT, _BYTEARRAY, _DEFAULT, _STATE, _PLACED, _DEVICE,
+) = range(1, 23)  # fmt: skip
 
 _MAX_DEPTH = 100
 
 
 class UnsaveableError(CheckpointError):
-    """A value that has no plain form; `path` says where it is."""
+    """A value that cannot be encoded; `path` says where it is."""
 
     def __init__(self, path: str, reason: str, hint: str = "") -> None:
         self.path = path
@@ -95,7 +75,7 @@ def pack(value: Any, path: str, tensors: Tensors) -> bytes:
     """The msgpack form of a value; its tensors are added to `tensors` and referred to by name.
 
     Raises:
-        UnsaveableError: something inside has no plain form; its path is named.
+        UnsaveableError: something inside cannot be encoded; its path is named.
 
     >>> tensors = Tensors("example")
     >>> unpack(pack({"a": (1, {2.5}, 2**70)}, "example", tensors), {})
@@ -109,13 +89,13 @@ def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
     """The value that `pack` wrote, with its tensors from `files` copied into storage of their own.
 
     Raises:
-        ValueError: the bytes are no plain form.
+        ValueError: the bytes are no such encoding.
     """
 
     def decode(code: int, payload: bytes) -> Any:
         reader = _DECODERS.get(code)
         if reader is None:
-            raise ValueError(f"unknown plain form {code}")
+            raise ValueError(f"unknown code {code}")
         return reader(read(payload), files)
 
     def read(payload: bytes) -> Any:
@@ -124,7 +104,7 @@ def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
     try:
         return read(data)
     except (msgpack.UnpackException, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"not a plain form: {error!r}") from error
+        raise ValueError(f"not a valid encoding: {error!r}") from error
 
 
 class _Encoder:
@@ -166,7 +146,7 @@ class _Encoder:
         if kind in _SINGLE:
             code, single = _SINGLE[kind]
             return _tag(code, single(value))
-        raise UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} has no plain form", _advice(value))
+        raise UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} cannot be encoded", _advice(value))
 
     def _mapping(
         self, value: dict[Any, Any], path: str, name: str, depth: int, inside: Callable[[Any, Any], Any]
@@ -181,7 +161,7 @@ class _Encoder:
             factory = value.default_factory
             if factory is not None and factory not in _FACTORIES.values():
                 known = ", ".join(_FACTORIES)
-                reason = f"the default of a defaultdict is a type out of {known}; {factory!r} has no plain form"
+                reason = f"the default of a defaultdict is a type out of {known}; {factory!r} cannot be encoded"
                 raise UnsaveableError(path, reason, "save `dict(value)`, and fill a new defaultdict with it")
             return _tag(_DEFAULT, [None if factory is None else factory.__name__, pairs])
         versions = getattr(value, "_metadata", None) if kind is collections.OrderedDict else None
@@ -190,10 +170,10 @@ class _Encoder:
         return _tag(_MAPPINGS[kind], pairs)
 
     def _unordered(self, value: set[Any] | frozenset[Any], path: str, name: str, depth: int) -> list[Any]:
-        """The members in the order of their plain forms: that of a set depends on PYTHONHASHSEED."""
-        if any(isinstance(one, torch.Tensor) for one in value):
+        """The members in the order of their encodings: that of a set depends on PYTHONHASHSEED."""
+        if any(isinstance(member, torch.Tensor) for member in value):
             raise UnsaveableError(path, _BY_IDENTITY.format("a tensor in a set"), "save a list")
-        parts = [self.encode(one, f"{path}[{one!r}]", f"{name}/member", depth + 1) for one in value]
+        parts = [self.encode(member, f"{path}[{member!r}]", f"{name}/member", depth + 1) for member in value]
         return sorted(parts, key=lambda part: msgpack.packb(part, use_bin_type=True))
 
     def _tensor(self, tensor: torch.Tensor, path: str, name: str) -> Any:
@@ -212,18 +192,18 @@ class _Encoder:
         if tensor.layout is torch.sparse_coo:
             indices = self._tensor(tensor._indices(), f"{path}.indices", f"{name}/indices")
             values = self._tensor(tensor._values().detach(), f"{path}.values", f"{name}/values")
-            whole = _tag(_SPARSE, [indices, values, list(tensor.shape), tensor.is_coalesced()])
-            return _tag(_PLACED, [whole, None, True]) if tensor.requires_grad else whole
+            encoded = _tag(_SPARSE, [indices, values, list(tensor.shape), tensor.is_coalesced()])
+            return _tag(_PLACED, [encoded, None, True]) if tensor.requires_grad else encoded
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             what = "a quantised tensor" if tensor.is_quantized else f"a tensor of layout {tensor.layout}"
-            raise UnsaveableError(path, f"{what} has no plain form")
+            raise UnsaveableError(path, f"{what} cannot be encoded")
         values = tensor.detach().resolve_conj().resolve_neg()
         placement = placement_of(values)
-        plain = self._values(values if placement is None else without_repeats(values), name)
+        encoded = self._values(values if placement is None else without_repeats(values), name)
         if placement is None and not tensor.requires_grad:
-            return plain
+            return encoded
         where = None if placement is None else [list(placement.shape), list(placement.stride), placement.offset]
-        return _tag(_PLACED, [plain, where, tensor.requires_grad])
+        return _tag(_PLACED, [encoded, where, tensor.requires_grad])
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:
         """The form of a tensor by its values alone, in the order of its dimensions."""
@@ -237,20 +217,20 @@ class _Encoder:
 
     def _numpy(self, value: Any, path: str, name: str, depth: int) -> Any:
         if value.dtype.hasobject:
-            raise UnsaveableError(path, "a NumPy array of objects has no plain form")
+            raise UnsaveableError(path, "a NumPy array of objects cannot be encoded")
         if isinstance(value, numpy.ndarray) and type(value) not in (numpy.ndarray, numpy.memmap):
             raise UnsaveableError(path, f"a {type(value).__qualname__} would come back as a plain array")
         description = numpy.lib.format.dtype_to_descr(value.dtype)
         if numpy.lib.format.descr_to_dtype(description) != value.dtype:
-            raise UnsaveableError(path, f"NumPy values of the type {value.dtype} have no plain form")
+            raise UnsaveableError(path, f"NumPy values of the type {value.dtype} cannot be encoded")
         code = _ARRAY if isinstance(value, numpy.ndarray) else _SCALAR
         array = numpy.asarray(value)
         order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-        plain = self.encode(description, f"{path}.dtype", name, depth + 1)
-        return _tag(code, [plain, list(array.shape), array.tobytes(order), order])
+        dtype = self.encode(description, f"{path}.dtype", name, depth + 1)
+        return _tag(code, [dtype, list(array.shape), array.tobytes(order), order])
 
 
-_BY_IDENTITY = "{} is found again by being that very object, which no resume can keep"
+_BY_IDENTITY = "{} is looked up by its identity, which no resume can keep"
 
 
 def _is_unicode(text: str) -> bool:
@@ -265,7 +245,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _advice(value: Any) -> str:
-    """What to save in the place of a value that has no plain form."""
+    """What to save in place of a value that cannot be encoded."""
     if isinstance(value, enum.Enum):
         return "save `member.name`, or `member.value`"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -309,7 +289,7 @@ _SINGLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
     torch.dtype: (_DTYPE, lambda value: str(value).removeprefix("torch.")),
     torch.device: (_DEVICE, str),
 }
-_FACTORIES = {one.__name__: one for one in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
+_FACTORIES = {factory.__name__: factory for factory in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
 
 
 def _read_tensor(value: Any, files: Mapping[str, Mapping[str, torch.Tensor]]) -> torch.Tensor:

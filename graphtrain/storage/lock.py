@@ -25,7 +25,7 @@ _TAKEN = (errno.EACCES, errno.EAGAIN)
 _HINT = "wait for it, stop it, or choose another run directory"
 
 # The locks that this process holds. A process that is forked from it, such as a loader worker, would share them, and
-# lock everybody out for as long as it outlives the run: it lets go of them at once.
+# lock everybody out for as long as it outlives the run: it closes them at once.
 _HELD: set[int] = set()
 
 
@@ -35,7 +35,7 @@ class RunLock:
 
     Arguments:
         folder: the run directory.
-        notify: told where the file system has no locks.
+        notify: receives a line where the file system has no locks.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
@@ -64,7 +64,7 @@ class RunLock:
                 raise UsageError(f"`{self._folder}` is being trained by {_holder(file)}", _HINT) from None
             self._notify(
                 f"the file system of `{self._folder}` has no locks ({error.strerror}): "
-                "see to it that no second process trains there"
+                "make sure that no second process trains there"
             )
             return
         self._descriptor = descriptor
@@ -77,7 +77,7 @@ class RunLock:
             return
 
     def release(self) -> None:
-        """Let go of the lock, if it is held."""
+        """Release the lock, if it is held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor in _HELD:  # not so in a process that was forked
             _HELD.discard(descriptor)
@@ -86,23 +86,23 @@ class RunLock:
             os.close(descriptor)
 
 
-def _let_go_of_all() -> None:
+def _close_all() -> None:
     for descriptor in _HELD:
         os.close(descriptor)
     _HELD.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_of_all)
+    os.register_at_fork(after_in_child=_close_all)
 
 
 def _holder(file: Path) -> str:
     try:
-        found: Any = json.loads(read_regular(file, _MOST_BYTES, links=False))
-        process, host = int(found["process"]), str(found["host"])
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since_unix_seconds"]))
+        holder: Any = json.loads(read_regular(file, _MOST_BYTES, links=False))
+        process, host = int(holder["process"]), str(holder["host"])
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since_unix_seconds"]))
     except (OSError, NotAsAgreedError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another process"
-    own = process == os.getpid() and host == socket.gethostname()
-    who = "another trainer of this process" if own else f"process {process} on {host!r}"
+    is_this = process == os.getpid() and host == socket.gethostname()
+    who = "another trainer of this process" if is_this else f"process {process} on {host!r}"
     return f"{who} since {since}"

@@ -75,14 +75,14 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder of them, oldest first, sound or not."""
     if not folder.is_dir():
         return []
-    return sorted((one for one in folder.iterdir() if _NAME.fullmatch(one.name)), key=checkpoint_number)
+    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=checkpoint_number)
 
 
 def checkpoint_number(path: Path) -> int:
     """The number of a checkpoint, by the name of its folder: saves are counted."""
-    found = _NAME.fullmatch(path.name)
-    assert found is not None
-    return int(found.group(1))
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, "its name was matched before"
+    return int(match.group(1))
 
 
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -100,11 +100,11 @@ def checked(manifest: Any) -> dict[str, Any]:
     """
     if not _is_table(manifest):
         raise ValueError("it is no table")
-    whole: dict[str, Any] = {**_defaults(), **manifest}
+    filled: dict[str, Any] = {**_defaults(), **manifest}
     for name, fits in _FIELDS.items():
-        if not (fits(whole.get(name)) or (name in _WITHOUT_A_DEFAULT and name not in whole)):
+        if not (fits(filled.get(name)) or (name in _WITHOUT_A_DEFAULT and name not in filled)):
             raise ValueError(name)
-    return whole
+    return filled
 
 
 def _defaults() -> dict[str, Any]:
@@ -155,8 +155,8 @@ def _are_files(value: Any) -> bool:
 
 def is_file_name(name: str) -> bool:
     """True for the name of a file; one of a resource, which is not always an identifier."""
-    plain = name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
-    return plain and 0 < len(os.fsencode(name)) <= _MOST_BYTES_OF_A_NAME
+    is_safe = name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
+    return is_safe and 0 < len(os.fsencode(name)) <= _MOST_BYTES_OF_A_NAME
 
 
 def _is_file(value: Any) -> bool:

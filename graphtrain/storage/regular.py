@@ -26,10 +26,10 @@ def read_regular(path: Path, most: int, *, exactly: bool = False, links: bool = 
     # Not blocking: a pipe that nobody writes to would be waited for without end.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise NotAsAgreedError("is no regular file")
-        if found.st_size > most or (exactly and found.st_size != most):
+        if status.st_size > most or (exactly and status.st_size != most):
             expected = str(most) if exactly else f"at most {most}"
-            raise NotAsAgreedError(f"has {found.st_size} bytes instead of {expected}")
+            raise NotAsAgreedError(f"has {status.st_size} bytes instead of {expected}")
         return file.read(most)

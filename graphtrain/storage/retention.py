@@ -33,15 +33,15 @@ class Retention:
         """What may go, oldest first.
 
         Arguments:
-            values: of the metric, where it was measured for what the checkpoint holds.
+            values: of the metric, where it was measured for the weights in the checkpoint.
             unsound: what could not be read; it does not count among those that are kept.
         """
-        sound = [one for one in oldest_first if one not in unsound]
+        sound = [checkpoint for checkpoint in oldest_first if checkpoint not in unsound]
         kept = {*sound[-max(self.keep, 1) :], *self.ranked(values)[: self.keep_best]}
-        return [one for one in oldest_first if one not in kept]
+        return [checkpoint for checkpoint in oldest_first if checkpoint not in kept]
 
     def ranked(self, values: Mapping[T, float]) -> list[T]:
         """The best first; of equal ones the first that was reached. NaN is never best."""
         sign = 1 if self.best_mode == "min" else -1
-        numbers = {one: value for one, value in values.items() if not math.isnan(value)}
-        return sorted(numbers, key=lambda one: sign * numbers[one])
+        numbers = {checkpoint: value for checkpoint, value in values.items() if not math.isnan(value)}
+        return sorted(numbers, key=lambda checkpoint: sign * numbers[checkpoint])

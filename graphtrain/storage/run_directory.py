@@ -1,4 +1,4 @@
-"""The files of one run beside its checkpoints: metrics, and its status for whoever looks from outside."""
+"""The files of one run next to its checkpoints: metrics, and its status for other processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RunDirectory:
             temporary.replace(target)
 
     def add_start(self, start: Mapping[str, Any]) -> None:
-        """Add a line to the list of starts: how and by what the run was begun or gone on with, each time."""
+        """Add a line to the list of starts: how and by what the run was begun or resumed, each time."""
         target = self.path / STARTS_FILE
         with _readable_failure(target), target.open("ab+") as file:
             if file.tell():
@@ -70,7 +70,7 @@ class RunDirectory:
         return {start["run"] for start in read_starts(self.path) if isinstance(start.get("run"), str)}
 
     def starts(self) -> int:
-        """How long the list of starts is, in bytes: it grows whenever a process begins or goes on."""
+        """How long the list of starts is, in bytes: it grows whenever a process begins or resumes the run."""
         try:
             return (self.path / STARTS_FILE).stat().st_size
         except OSError:
@@ -78,9 +78,9 @@ class RunDirectory:
 
     def remove_leftovers(self) -> None:
         """Remove what a process left behind that was killed while it wrote its status."""
-        for one in [*self.path.glob(".*.tmp"), *self.path.glob("status.*.tmp")]:
+        for leftover in [*self.path.glob(".*.tmp"), *self.path.glob("status.*.tmp")]:
             with suppress(OSError):
-                one.unlink()
+                leftover.unlink()
 
     def keep_text(self, name: str, text: str) -> None:
         """Keep a text whose name says what is in it, once."""
@@ -96,11 +96,11 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
         lines = read_regular(path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines()
     except (OSError, NotAsAgreedError):
         return []
-    found = []
+    starts = []
     for line in lines:
         with suppress(ValueError, RecursionError):  # one that a kill has cut
-            found.append(json.loads(line))
-    return [start for start in found if isinstance(start, dict)]
+            starts.append(json.loads(line))
+    return [start for start in starts if isinstance(start, dict)]
 
 
 def read_status(path: str | Path) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class MetricsFile:
     def append(self, row: Mapping[str, float]) -> None:
         """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
         self._waiting += (json.dumps(_finite(row), separators=(", ", ": ")) + "\n").encode()
-        with suppress(OSError):  # said by `length`, where something depends on it
+        with suppress(OSError):  # reported by `length`, where something depends on it
             self._write()
 
     def _write(self) -> None:
@@ -163,10 +163,10 @@ class MetricsFile:
                 self._write()
             if self._descriptor is None:
                 return self._path.stat().st_size if self._path.exists() else 0
-            found = os.fstat(self._descriptor)
-            if not self._path.exists() or not os.path.samestat(found, self._path.stat()):
+            status = os.fstat(self._descriptor)
+            if not self._path.exists() or not os.path.samestat(status, self._path.stat()):
                 raise CheckpointError(f"{self._path} was moved or removed while rows were written to it")
-            return found.st_size
+            return status.st_size
 
     def flush(self) -> None:
         """Bring what was written to the disk.
@@ -199,7 +199,7 @@ class MetricsFile:
                 raise ValueError("the last row is cut")
         except (ValueError, AttributeError, TypeError) as error:
             raise UsageError(
-                f"{self._path} holds something else than the rows that were written ({error})",
+                f"{self._path} does not hold the rows that were written ({error})",
                 "it was changed since; resume into another run directory, with --fork",
             ) from None
         if size > length:
@@ -208,7 +208,7 @@ class MetricsFile:
         return rows
 
     def close(self) -> None:
-        """Let go of the file; a later row opens it again."""
+        """Close the file; a later row opens it again."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -216,7 +216,7 @@ class MetricsFile:
 
 @contextmanager
 def _readable_failure(path: Path) -> Iterator[None]:
-    """A disk that refuses is said in words."""
+    """A disk that refuses is reported in words."""
     try:
         yield
     except OSError as error:

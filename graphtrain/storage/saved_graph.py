@@ -21,7 +21,7 @@ def saved_graph(path: str | Path, notify: Callable[[str], None] = lambda line: N
     """The graph of a checkpoint, or that of the newest sound one in a run directory. All its files are read.
 
     Arguments:
-        notify: told of every checkpoint that is passed over.
+        notify: receives a line for every checkpoint that is skipped.
 
     Raises:
         UsageError: there is no checkpoint.
@@ -30,9 +30,9 @@ def saved_graph(path: str | Path, notify: Callable[[str], None] = lambda line: N
     path = Path(path)
     if (path / MANIFEST_FILE).is_file():
         return _sound_graph(path)
-    for one in reversed(checkpoint_paths(path / CHECKPOINTS_FOLDER)):
+    for checkpoint in reversed(checkpoint_paths(path / CHECKPOINTS_FOLDER)):
         try:
-            return _sound_graph(one)
+            return _sound_graph(checkpoint)
         except CheckpointError as error:
             notify(f"passed over an unsound checkpoint: {error.message}")
     raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")

@@ -1,4 +1,4 @@
-"""The tree of a checkpoint, split over its files: one safetensors file per resource, one msgpack file for the rest."""
+"""The state in a checkpoint, split over its files: one safetensors file per resource, one msgpack file for the rest."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from graphtrain.storage.tensor_files import checksums
 
 PROGRESS_FILE = "progress.msgpack"
 
-Tree = Mapping[str, Mapping[str, Any]]
+# Section -> name -> state.
+Sections = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class StateFiles:
-    """A tree that is taken apart.
+    """A state that is taken apart.
 
     Attributes:
         sections: section -> name -> msgpack bytes, in which tensors are referred to by file and name.
@@ -39,7 +40,7 @@ class StateFiles:
     @property
     def files(self) -> list[Tensors]:
         """The files of tensors that hold any."""
-        return [one for one in self.tensors.values() if one.named]
+        return [tensors for tensors in self.tensors.values() if tensors.named]
 
     def digest(self) -> str:
         """A hash of everything in it (SHA-256, hexadecimal)."""
@@ -48,28 +49,28 @@ class StateFiles:
     def with_section(self, name: str, parts: Mapping[str, Any]) -> StateFiles:
         """The same with another section in the place of one, which is not `resources`."""
         other = split({name: parts})
-        tensors = {file: one for file, one in self.tensors.items() if file != name}
+        tensors = {file: kept for file, kept in self.tensors.items() if file != name}
         return StateFiles({**self.sections, **other.sections}, {**tensors, **other.tensors})
 
 
-def split(tree: Tree) -> StateFiles:
-    """Take a tree of sections apart.
+def split(sections: Sections) -> StateFiles:
+    """Take a state apart.
 
     The parts of the section `resources` have a file each, under their own names; every other section has one.
 
     Raises:
-        UnsaveableError: something has no plain form; its path is named.
+        UnsaveableError: something cannot be encoded; its path is named.
     """
-    sections: dict[str, Mapping[str, bytes]] = {}
+    packed: dict[str, Mapping[str, bytes]] = {}
     files: dict[str, Tensors] = {}
-    for section, parts in tree.items():
-        packed: dict[str, bytes] = {}
+    for section, parts in sections.items():
+        packed_parts: dict[str, bytes] = {}
         for name, value in sorted(parts.items()):  # not in the order in which a graph or a `setup` happens to have them
-            file = name if section == "resources" and name not in tree else section
+            file = name if section == "resources" and name not in sections else section
             tensors = files.setdefault(file, Tensors(file))
-            packed[name] = _pack_part(value, section, name, tensors)
-        sections[section] = packed
-    return StateFiles(sections, files)
+            packed_parts[name] = _pack_part(value, section, name, tensors)
+        packed[section] = packed_parts
+    return StateFiles(packed, files)
 
 
 def _pack_part(value: Any, section: str, name: str, tensors: Tensors) -> bytes:
@@ -79,10 +80,10 @@ def _pack_part(value: Any, section: str, name: str, tensors: Tensors) -> bytes:
 
 
 def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:
-    """The tree that `split` took apart.
+    """The state that `split` took apart.
 
     Raises:
-        ValueError: the bytes are no such tree.
+        ValueError: the bytes are no such state.
     """
     try:
         packed = msgpack.unpackb(data)
@@ -94,9 +95,9 @@ def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[s
             for section, parts in packed.items()
         }
     except (msgpack.UnpackException, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a checkpoint's tree: {error!r}") from error
+        raise ValueError(f"not the state of a checkpoint: {error!r}") from error
 
 
-def tree_digest(tree: Tree) -> str:
-    """SHA-256 (hexadecimal) of everything in a tree: equal digests mean bitwise equal state."""
-    return split(tree).digest()
+def state_digest(sections: Sections) -> str:
+    """SHA-256 (hexadecimal) of everything in a state: equal digests mean bitwise equal state."""
+    return split(sections).digest()

@@ -1,4 +1,4 @@
-"""The checkpoints of one run: numbered, the newest sound one found, the oldest let go."""
+"""The checkpoints of one run: numbered, the newest sound one found, the oldest removed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import final
 
 from graphtrain.errors import CheckpointError, LaterFormatError
-from graphtrain.storage.checkpoint import Bytes, Checkpoint, Plain, read_checkpoint, read_manifest, write_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, read_manifest, write_checkpoint
 from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
 from graphtrain.storage.retention import Retention
+from graphtrain.storage.staged_state import StagedState
 
-Files = Mapping[str, Bytes]
-Describe = Callable[[Mapping[str, str]], Plain]
-WhyIncompatible = Callable[[Plain], str]
+WhyIncompatible = Callable[[Manifest], str]
 
 
-def _compatible(manifest: Plain) -> str:
+def _compatible(manifest: Manifest) -> str:
     return ""
 
 
@@ -27,24 +26,26 @@ class Store(ABC):
     """Where checkpoints go."""
 
     @abstractmethod
-    def save(self, files: Files, describe: Describe, *, step: int, retention: Retention) -> tuple[Path, Plain]:
-        """Write a checkpoint, then let go of what need not be kept; its path and its manifest.
+    def save(self, state: StagedState, facts: Manifest, retention: Retention) -> tuple[Path, Manifest]:
+        """Write a checkpoint, then remove those that need not be kept; its path and its manifest.
 
         Arguments:
-            files: the bytes of every file but the manifest.
-            describe: answers the manifest, told the checksum of every file.
+            facts: what the manifest holds beside digest and checksums.
+
+        Raises:
+            CheckpointError: it cannot be written, or was given up.
         """
 
     @abstractmethod
     def best(self, retention: Retention) -> tuple[Path, float] | None:
-        """The best checkpoint there is, and its value of the metric; None if none has any."""
+        """The best checkpoint, and its value of the metric; None if no checkpoint has one."""
 
     @abstractmethod
     def newest(self, why_incompatible: WhyIncompatible = _compatible) -> Checkpoint | None:
-        """The newest sound checkpoint that fits; others are reported and passed over.
+        """The newest sound checkpoint that is compatible; others are reported and skipped.
 
         Arguments:
-            why_incompatible: says, told a manifest, why it does not fit; empty if it does. Default: all fit.
+            why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
         """
 
 
@@ -53,7 +54,7 @@ class FolderStore(Store):
     """Checkpoints as folders ``000003-step-120`` under one folder; the first number counts saves.
 
     Arguments:
-        notify: told of every checkpoint that is passed over.
+        notify: receives a line for every checkpoint that is skipped.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
@@ -63,11 +64,11 @@ class FolderStore(Store):
         # What is known of the metrics of each checkpoint.
         self._metrics: dict[Path, Mapping[str, float]] = {}
 
-    def save(self, files: Files, describe: Describe, *, step: int, retention: Retention) -> tuple[Path, Plain]:
+    def save(self, state: StagedState, facts: Manifest, retention: Retention) -> tuple[Path, Manifest]:
         existing = self.paths()
         number = checkpoint_number(existing[-1]) + 1 if existing else 1
-        path = self.folder / f"{number:06d}-step-{step}"
-        manifest = write_checkpoint(path, files, describe)
+        path = self.folder / f"{number:06d}-step-{facts['step']}"
+        manifest = write_checkpoint(path, state, facts)
         self._metrics[path] = manifest["metrics"]
         # Only now that it is on the disk; one after the other, so that at any moment all that should be kept is there.
         paths = self.paths()
@@ -107,14 +108,14 @@ class FolderStore(Store):
         return None
 
     def paths(self) -> list[Path]:
-        """The checkpoints there are, oldest first, sound or not."""
+        """All checkpoints, oldest first, sound or not."""
         return checkpoint_paths(self.folder)
 
     def remove_leftovers(self) -> None:
         """Remove what an interrupted save or removal left behind."""
         if self.folder.is_dir():
-            for one in self.folder.glob(".*.tmp"):
-                shutil.rmtree(one, ignore_errors=True)
+            for leftover in self.folder.glob(".*.tmp"):
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def _remove(self, path: Path) -> None:
         # Renamed first: a removal cut short must not leave half a checkpoint under a valid name.

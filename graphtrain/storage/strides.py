@@ -87,12 +87,12 @@ def placed(values: torch.Tensor, placement: Placement) -> torch.Tensor:
     (0, 1)
     """
     shape, stride, offset = placement.shape, placement.stride, placement.offset
-    own = tuple(1 if size > 1 and step == 0 else size for size, step in zip(shape, stride, strict=True))
-    used = sum((size - 1) * step for size, step in zip(own, stride, strict=True))
-    if own != tuple(values.shape) or min(own, default=1) < 1 or min((*stride, offset)) < 0:
+    sizes = tuple(1 if size > 1 and step == 0 else size for size, step in zip(shape, stride, strict=True))
+    used = sum((size - 1) * step for size, step in zip(sizes, stride, strict=True))
+    if sizes != tuple(values.shape) or min(sizes, default=1) < 1 or min((*stride, offset)) < 0:
         raise ValueError("a tensor of another shape than its values")
     if used >= _MOST_MEMORY_PER_ELEMENT * values.numel() or offset >= _CACHE_LINE_BYTES:
         raise ValueError("a tensor with more memory than it can have had")
     memory = torch.empty(offset + used + 1, dtype=values.dtype, device=values.device)
-    memory.as_strided(own, stride, offset).copy_(values)
+    memory.as_strided(sizes, stride, offset).copy_(values)
     return memory.as_strided(shape, stride, offset)

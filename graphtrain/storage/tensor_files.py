@@ -22,7 +22,7 @@ from graphtrain.storage.manifest import is_file_name
 TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_HEADER = 100_000_000  # more the library does not read
 
-# How the format calls what it can hold.
+# The names of types in the format.
 _TYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
@@ -85,10 +85,7 @@ class Layout:
 
 @final
 class StagingBuffers:
-    """The memory that images are in, kept from one to the next: one copy of the state in all.
-
-    There is one image in it at a time.
-    """
+    """The memory that checkpoints are staged in, one at a time, and used again by the next: one copy of the state."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, torch.Tensor] = {}
@@ -97,13 +94,13 @@ class StagingBuffers:
         """`size` bytes; those that had this name before, where they are enough."""
         block = self._blocks.get(name)
         if block is None or len(block) < size:
-            self._blocks.pop(name, None)  # let go of it first: never two copies
+            self._blocks.pop(name, None)  # released first: never two copies
             del block
             block = self._blocks[name] = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
         return block[:size]
 
     def keep_only(self, names: Callable[[str], bool]) -> None:
-        """Let go of what no file needs any more."""
+        """Release the memory that no file needs any more."""
         self._blocks = {name: block for name, block in self._blocks.items() if names(name)}
 
 
@@ -116,13 +113,13 @@ def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryv
     """
     layouts = {tensors.file: Layout.of(tensors) for tensors in files}
     memory.keep_only(layouts.__contains__)
-    image = {}
+    staged = {}
     with torch.no_grad():
         for name, layout in layouts.items():
             block = memory.block(name, layout.size, pinned=layout.on_device())
             layout.copy_to(block)
-            image[name + TENSOR_SUFFIX] = block.numpy().data
-    return image
+            staged[name + TENSOR_SUFFIX] = block.numpy().data
+    return staged
 
 
 def checksums(files: Sequence[Tensors]) -> dict[str, str]:

@@ -184,7 +184,7 @@ def test_a_lost_position(stopped: Path, command: Command) -> None:
     (stopped / "my.toml").write_text(RENAMED.replace("decide", position))
     refused = command(*words)
     assert refused.code == 2
-    assert f"the run stands before the node `{position}`, which this graph does not have" in refused.err
+    assert f"the run is at the node `{position}`, which this graph does not have" in refused.err
     assert f"--rename {position}=what_now" in refused.err
     assert status() == before
     result = command(*words, "--rename", f"{position}=what_now")

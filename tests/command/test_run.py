@@ -116,7 +116,7 @@ def test_a_finished_run_says_so(tiny: Path, command: Command) -> None:
     before = status_of(tiny / "r")
     again = command(*words)
     assert again.code == 0
-    assert "the run was finished before; raise its ending to go on" in again.err
+    assert "the run was finished before; raise its ending to train further" in again.err
     assert (status_of(tiny / "r")["digest"], status_of(tiny / "r")["step"]) == (before["digest"], 4)
     raised = command(*words[:2], "finish.after=2 epochs", *words[3:])
     assert raised.code == 0 and "the run is finished: r" in raised.err

@@ -204,7 +204,8 @@ def test_the_comparison_sees_an_open_window(folder: Path, command: Command) -> N
     (folder / "whole.py").write_text(WHOLE)
     assert command("run", "whole.py", *KEEPING, "--run-dir", "r", "--quiet").code == 0
     counts = [
-        read_checkpoint(one).tree["progress"]["accumulate"]["count"] for one in (folder / "r" / "checkpoints").iterdir()
+        read_checkpoint(one).sections["progress"]["accumulate"]["count"]
+        for one in (folder / "r" / "checkpoints").iterdir()
     ]
     assert any(counts), "some windows are open at their checkpoints"
     assert command("verify", "whole.py", "--run-dir", "r").code == 0
@@ -639,7 +640,7 @@ def test_the_state_of_one_run_equals_that_of_another_and_digests_agree(tiny: Pat
         assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", name).code == 0
     trees = [read_checkpoint(sorted((tiny / name / "checkpoints").iterdir())[-1]) for name in ("a", "b")]
     assert trees[0].manifest["digest"] == trees[1].manifest["digest"]
-    paths = [one.path for one in compare(trees[0].tree, trees[1].tree).differences]
+    paths = [one.path for one in compare(trees[0].sections, trees[1].sections).differences]
     assert set(paths) <= {"progress/next_batch/seconds", "progress/checkpoint/fired/seconds"}
     status = json.loads((tiny / "a" / "status.json").read_text())
     assert status["digest"] == trees[0].manifest["digest"]

@@ -79,7 +79,7 @@ def test_lists(tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: [torch.full((2,), float(number)) for number in range(5)], tmp_path)
 
 
-# Batches that have no plain form
+# Batches that cannot be encoded
 
 
 class Pair(NamedTuple):
@@ -140,7 +140,7 @@ def test_a_batch_ahead_that_has_no_plain_form_is_drawn_again(
 def test_a_plain_batch_ahead_is_in_the_checkpoint(tmp_path: Path) -> None:
     trainer, seen = run_over(Unsized(lambda inputs: inputs), tmp_path)
     trainer.run()
-    tree = read_checkpoint(checkpoints(tmp_path)[1]).tree
+    tree = read_checkpoint(checkpoints(tmp_path)[1]).sections
     (ahead,) = tree["progress"]["next_batch"]["state"]["ahead"]
     assert ahead.tolist() == seen[2][0]
 

@@ -74,9 +74,9 @@ DATA: dict[str, Callable[[], Any]] = {
     "DataLoader": lambda: DataLoader(Noisy(), 3, shuffle=True),
     "IterableDataset": lambda: DataLoader(UnsizedSet(pair), None),
     "unsized": lambda: Unsized(lambda inputs: inputs),
-    "unsized, no plain form": lambda: Unsized(Own),
+    "unsized, cannot be encoded": lambda: Unsized(Own),
     "list": lambda: [torch.full((2,), float(number)) for number in range(5)],
-    "list, no plain form": lambda: [Own(torch.full((2,), float(number))) for number in range(5)],
+    "list, cannot be encoded": lambda: [Own(torch.full((2,), float(number))) for number in range(5)],
     "with a state": KeepsItsPosition,
 }
 
@@ -159,7 +159,7 @@ def test_without_it_sized_data_is_not_drawn_early() -> None:
 def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
     trainer, seen = run_over(DATA[name](), tmp_path, edit=prefetching)
     trainer.run()
-    tree = read_checkpoint(checkpoints(tmp_path)[1]).tree
+    tree = read_checkpoint(checkpoints(tmp_path)[1]).sections
     assert tree["progress"]["next_batch"]["fetched_ahead"] == 1
     (ahead,) = tree["progress"]["next_batch"]["state"]["ahead"]
     assert ahead.tolist() == seen[2][0]

@@ -196,7 +196,6 @@ def test_they_agree_inside_a_body_that_is_set_up_with_the_stream() -> None:
     assert disagreements(graph) == set()
 
 
-@pytest.mark.xfail(strict=True, reason="Trainer._save_end ignores that the end is no save point")
 def test_a_run_that_is_finished_is_not_resumed_from_an_earlier_checkpoint(tmp_path: Path) -> None:
     graph = FIT.set("finish", after="2 epochs").insert("read_here", read_if_there, before="next_batch")
     graph = use(graph, "open_here", "holds_open", after="train_batch")

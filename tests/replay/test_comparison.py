@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphtrain.replay.comparison import compare
-from graphtrain.storage.state_files import tree_digest
+from graphtrain.storage.state_files import state_digest
 
 SECTIONS = ["resources", "modules", "gradients", "optimizers", "progress", "slots", "metrics", "random"]
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
@@ -89,7 +89,7 @@ def test_it_sees_no_less_than_the_digest(one: Any, other: Any, how: str) -> None
     digests = []
     for value in (one, other):
         resolved = value.resolve_conj() if isinstance(value, torch.Tensor) and value.layout is torch.strided else value
-        digests.append(tree_digest({"slots": {"it": resolved}}))
+        digests.append(state_digest({"slots": {"it": resolved}}))
     if how != "nan -> nan":  # which payload a NaN of Python keeps is not for the digest to say
         assert digests[0] != digests[1]
 

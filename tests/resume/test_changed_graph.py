@@ -193,7 +193,7 @@ def test_a_node_inside_is_renamed_by_its_path(tmp_path: Path, whole: Trainer) ->
 def test_a_lost_position_is_refused_and_harms_nothing(change: Any, hint: str, tmp_path: Path, whole: Trainer) -> None:
     cut(tmp_path, 7, at="accumulate")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match=f"(?s)stands before the node `accumulate`, which this graph.*{hint}"):
+    with pytest.raises(UsageError, match=f"(?s)is at the node `accumulate`, which this graph.*{hint}"):
         trainer_of(tmp_path, change(small_graph())).run()
     assert sorted(tmp_path.rglob("*")) == before
     trainer = trainer_of(tmp_path, small_graph())

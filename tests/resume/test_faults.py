@@ -146,7 +146,7 @@ def test_a_run_goes_on_without_a_checkpoint_if_told_so(tmp_path: Path, whole: tu
     with Refusing().watched():
         trainer.run(until="10 batches")
     assert checkpoints(tmp_path) == before
-    assert [line for line in said if "and the run goes on" in line and os.strerror(errno.EIO) in line]
+    assert [line for line in said if "and the run continues" in line and os.strerror(errno.EIO) in line]
     assert trainer.run() is Outcome.FINISHED
     assert result_of(trainer, tmp_path) == whole
 
@@ -310,7 +310,7 @@ def test_a_run_all_of_whose_checkpoints_are_damaged_is_not_begun_over(tmp_path: 
     for path in damaged:
         truncate(path)
     said: list[str] = []
-    with pytest.raises(UsageError, match=f"holds {len(damaged)} checkpoints, none of which can be gone on from"):
+    with pytest.raises(UsageError, match=f"holds {len(damaged)} checkpoints, none of which can be resumed"):
         trainer_of(tmp_path, said.append).run()
     assert all(any(path.name in line for line in said) for path in damaged)
     assert checkpoints(tmp_path) == damaged
@@ -436,7 +436,7 @@ def test_a_disk_that_refuses_is_said_and_the_run_goes_on_if_told_so(
     told, said = in_a_name_space(run, script, "checkpoint.if_failed=continue")
     # It goes on without a checkpoint, but it does not end without one.
     assert told[0] == "full 1", said
-    assert "and the run goes on" in said
+    assert "and the run continues" in said
     assert run.result == whole_command
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from graphtrain.errors import GraphtrainError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.program import run_state
-from graphtrain.program.run_state import State
+from graphtrain.program.run_state import RunState, StatefulObjects
 from graphtrain.program.triggers import Every
 from graphtrain.resume import restore
 from tests.resume.sweep import Cut, cuts_of, differences, go_on, run_whole
@@ -25,63 +26,64 @@ CUTS = (3, 13, 22, 35, 44, 57, 64, 80, 93, 110)
 TELLING = (3, 13, 64)
 
 
-def drop_from_tree(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the tree between the disk and the run, as if it had been saved so."""
-    for name in ("restore_objects", "restore_progress", "restore_generators"):
-        original = getattr(State, name)
+def change_saved(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the state between the disk and the run, as if it had been saved so."""
+    for name in ("restore", "restore_after_setup"):
+        original = getattr(StatefulObjects, name)
 
-        def changed(self: State, tree: dict[str, Any], *rest: Any, original: Any = original) -> None:
-            tree = {section: dict(parts) for section, parts in tree.items()}
-            change(tree)
-            original(self, tree, *rest)
+        def changed(self: StatefulObjects, state: RunState, *rest: Any, original: Any = original) -> Any:
+            saved = {section: dict(parts) for section, parts in state.sections().items()}
+            change(saved)
+            return original(self, RunState.of(saved), *rest)
 
-        monkeypatch.setattr(State, name, changed)
+        monkeypatch.setattr(StatefulObjects, name, changed)
 
 
 def of_modules_without(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    def change(tree: dict[str, Any]) -> None:
-        tree["modules"] = {name: {**state, part: {}} for name, state in tree["modules"].items()}
+    def change(saved: dict[str, Any]) -> None:
+        saved["modules"] = {name: {**state, part: {}} for name, state in saved["modules"].items()}
 
-    drop_from_tree(monkeypatch, change)
+    change_saved(monkeypatch, change)
 
 
 def progress_without(monkeypatch: pytest.MonkeyPatch, node: str, **fields: Any) -> None:
-    drop_from_tree(monkeypatch, lambda tree: tree["progress"].update({node: {**tree["progress"][node], **fields}}))
+    change_saved(monkeypatch, lambda saved: saved["progress"].update({node: {**saved["progress"][node], **fields}}))
 
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(State, "restore_generators", lambda self, tree: None)
+    monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda self, state: None)
 
 
 def one_generator_not_saved(name: str) -> Mutation:
     """Of Python's, NumPy's and torch's, one."""
 
     def mutation(monkeypatch: pytest.MonkeyPatch) -> None:
-        original = State.restore_generators
+        original = StatefulObjects.restore_after_setup
 
-        def changed(self: State, tree: dict[str, Any]) -> None:
+        def changed(self: StatefulObjects, state: RunState) -> None:
             now = run_state.capture_random()[name]
-            original(self, {**tree, "random": {**tree["random"], name: now}})
+            original(self, replace(state, random={**state.random, name: now}))
 
-        monkeypatch.setattr(State, "restore_generators", changed)
+        monkeypatch.setattr(StatefulObjects, "restore_after_setup", changed)
 
     mutation.__name__ = f"{name}_not_saved"
     return mutation
 
 
 def random_restored_before_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, late = State.restore_objects, State.restore_generators
+    original, late = StatefulObjects.restore, StatefulObjects.restore_after_setup
 
-    def early(self: State, tree: Any, *rest: Any) -> None:
-        original(self, tree, *rest)
-        late(self, tree)
+    def early(self: StatefulObjects, state: RunState, *rest: Any) -> Any:
+        not_restored = original(self, state, *rest)
+        late(self, state)
+        return not_restored
 
-    monkeypatch.setattr(State, "restore_objects", early)
-    monkeypatch.setattr(State, "restore_generators", lambda self, tree: None)
+    monkeypatch.setattr(StatefulObjects, "restore", early)
+    monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda self, state: None)
 
 
 def gradients_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    drop_from_tree(monkeypatch, lambda tree: tree.update(gradients={name: {} for name in tree["gradients"]}))
+    change_saved(monkeypatch, lambda saved: saved.update(gradients={name: {} for name in saved["gradients"]}))
 
 
 def modes_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +110,12 @@ def pending_validation_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def last_firing_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(tree: dict[str, Any]) -> None:
-        validate = dict(tree["progress"]["validate"])
+    def change(saved: dict[str, Any]) -> None:
+        validate = dict(saved["progress"]["validate"])
         validate["fired"] = {unit: [0, 1, None] for unit in validate["fired"]}
-        tree["progress"]["validate"] = validate
+        saved["progress"]["validate"] = validate
 
-    drop_from_tree(monkeypatch, change)
+    change_saved(monkeypatch, change)
 
 
 def position_in_the_window_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,21 +123,21 @@ def position_in_the_window_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def data_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(tree: dict[str, Any]) -> None:
-        fetched = dict(tree["progress"]["next_batch"])
+    def change(saved: dict[str, Any]) -> None:
+        fetched = dict(saved["progress"]["next_batch"])
         fetched["epoch_batches"] = max(fetched["epoch_batches"] - 1, 0)
-        tree["progress"]["next_batch"] = fetched
+        saved["progress"]["next_batch"] = fetched
 
-    drop_from_tree(monkeypatch, change)
+    change_saved(monkeypatch, change)
 
 
 def slots_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(tree: dict[str, Any]) -> None:
-        batch = tree["slots"].get("batch")
+    def change(saved: dict[str, Any]) -> None:
+        batch = saved["slots"].get("batch")
         if batch is not None:
-            tree["slots"]["batch"] = tuple(torch.zeros_like(part) for part in batch)
+            saved["slots"]["batch"] = tuple(torch.zeros_like(part) for part in batch)
 
-    drop_from_tree(monkeypatch, change)
+    change_saved(monkeypatch, change)
 
 
 def scheduler_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,5 +64,5 @@ def test_a_renamed_node_at_the_position_is_an_error_that_names_it(tmp_path: Path
         pass
     trainer.save()
     renamed: Graph = small_graph().rename("zero_grad", "clear")
-    with pytest.raises(ValueError, match="stands before the node `zero_grad`"):
+    with pytest.raises(ValueError, match="is at the node `zero_grad`"):
         small_trainer(tmp_path, graph=renamed).run()

@@ -102,7 +102,9 @@ def test_what_is_saved_is_what_was_there_although_training_went_on(tmp_path: Pat
         one, other = (read_checkpoint(tmp_path / folder / "checkpoints" / name) for folder in ("sync", "async"))
         assert one.manifest["digest"] == other.manifest["digest"]
         assert one.manifest["metrics_bytes"] == other.manifest["metrics_bytes"]
-        assert torch.equal(one.tree["resources"]["model"]["0.weight"], other.tree["resources"]["model"]["0.weight"])
+        assert torch.equal(
+            one.sections["resources"]["model"]["0.weight"], other.sections["resources"]["model"]["0.weight"]
+        )
 
 
 def test_a_second_save_waits_for_the_first(tmp_path: Path, disk: Disk) -> None:
@@ -145,8 +147,7 @@ def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_go_on(tmp_pa
         disk.refuses = 1
 
     def wait_for_it() -> None:
-        assert trainer._writer is not None
-        while trainer._writer.is_busy:
+        while trainer._writer.is_busy():
             time.sleep(0.01)
 
     on_batch(trainer, 7, wait_for_it)
@@ -170,10 +171,10 @@ def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_go_on(tmp_pa
 def test_a_run_may_go_on_without_its_checkpoint(tmp_path: Path, disk: Disk) -> None:
     said: list[str] = []
     trainer = small_trainer(tmp_path, graph=saving(if_failed="continue"))
-    trainer._writer._notify = said.append  # type: ignore[union-attr]
+    trainer._writer._notify = said.append
     disk.refuses = 1
     assert trainer.run() is Outcome.FINISHED
-    assert len(said) == 1 and said[0].endswith("earlier checkpoints are kept, and the run goes on")
+    assert len(said) == 1 and said[0].endswith("earlier checkpoints are kept, and the run continues")
     assert read_status(tmp_path)["state"] == "finished" and names(tmp_path)
 
 
@@ -230,7 +231,7 @@ def test_a_failure_of_the_run_and_of_its_save_are_both_told(tmp_path: Path, disk
 
 
 class Odd:
-    """A resource whose state has no plain form."""
+    """A resource whose state cannot be encoded."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"inside": [1, {"here": object()}]}
@@ -291,7 +292,7 @@ def test_a_full_disk_does_not_lose_rows_of_metrics(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "write", write)
     said: list[str] = []
     trainer = small_trainer(tmp_path / "r", graph=saving(if_failed="continue"))
-    trainer._writer._notify = said.append  # type: ignore[union-attr]
+    trainer._writer._notify = said.append
     on_batch(trainer, 2, lambda: refusing.__setitem__(0, True))
     on_batch(trainer, 5, lambda: refusing.__setitem__(0, False))
     trainer.run()

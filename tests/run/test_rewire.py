@@ -108,7 +108,7 @@ def test_a_lost_position_is_refused_until_it_is_named() -> None:
         pass
     renamed = trainer.graph.rename("accumulate", "gather")
     before = trainer.digest()
-    with pytest.raises(UsageError, match="the run stands before the node `accumulate`, which this graph does not have"):
+    with pytest.raises(UsageError, match="the run is at the node `accumulate`, which this graph does not have"):
         trainer.rewire(renamed)
     assert (trainer.position, trainer.digest()) == ("accumulate", before)
     trainer.rewire(renamed, rename={"accumulate": "gather"})

@@ -364,7 +364,7 @@ def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path)
     assert again._run_files is not None
     again._run_files._folder._notify = said.append
     again.run()
-    assert any("gone on with from an earlier checkpoint" in line for line in said)
+    assert any("the run was resumed from an earlier checkpoint" in line for line in said)
     assert (tmp_path / "metrics.jsonl").read_bytes() == expected
 
 
@@ -377,7 +377,7 @@ def test_checkpoints_none_of_which_can_be_used_are_not_begun_over(damage: str, t
     else:
         for path in kept:
             (path / "progress.msgpack").write_bytes(b"")
-    with pytest.raises(UsageError, match=f"holds {len(kept)} checkpoints, none of which can be gone on from"):
+    with pytest.raises(UsageError, match=f"holds {len(kept)} checkpoints, none of which can be resumed"):
         small_trainer(tmp_path).run()
     assert sorted((tmp_path / "checkpoints").iterdir()) == kept
 
@@ -478,7 +478,7 @@ def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any,
     path = trainer.save()
     assert path is not None
     assert trainer.position == "accumulate"
-    assert said == ["`using` is no save point; going on to the next one"]
+    assert said == ["`using` is no save point; training on to the next one"]
     if maker is open_handle:
         assert "using" not in trainer.save_points()
         assert "accumulate" in trainer.save_points()

@@ -31,7 +31,7 @@ from graphtrain import Graph, Trainer
 from graphtrain.errors import CheckpointError
 from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
-from graphtrain.storage.state_files import join, split, tree_digest
+from graphtrain.storage.state_files import join, split, state_digest
 
 
 def there_and_back(value: Any) -> Any:
@@ -273,7 +273,7 @@ def test_a_column_does_not_bring_its_matrix_along() -> None:
 def test_a_placement_that_cannot_be_is_refused(where: list[Any]) -> None:
     tensor = msgpack.ExtType(13, msgpack.packb(["float32", [2], b"\0" * 8, "cpu"]))
     forged = msgpack.packb(msgpack.ExtType(21, msgpack.packb([tensor, where, False])))
-    with pytest.raises(ValueError, match="plain form"):
+    with pytest.raises(ValueError, match="encoding"):
         unpack(forged, {})
 
 
@@ -392,10 +392,10 @@ class Image(torch.Tensor):
 
 
 UNSAVEABLE: dict[str, tuple[Any, str, str]] = {
-    "object": (Mine(), "Mine has no plain form", "that it can be made from again"),
-    "object with state": (Keeping(), "Keeping has no plain form", r"value\.state_dict\(\)"),
-    "function": (lambda: None, "function has no plain form", "made from"),
-    "class": (Settings, "type has no plain form", "made from"),
+    "object": (Mine(), "Mine cannot be encoded", "that it can be made from again"),
+    "object with state": (Keeping(), "Keeping cannot be encoded", r"value\.state_dict\(\)"),
+    "function": (lambda: None, "function cannot be encoded", "made from"),
+    "class": (Settings, "type cannot be encoded", "made from"),
     "object array": (numpy.array([Mine()]), "array of objects", ""),
     "masked array": (numpy.ma.masked_array([1], [True]), "MaskedArray would come back as a plain array", ""),
     "graph": (torch.ones(2, requires_grad=True) * 2, "autograd graph", r"tensor\.detach\(\)"),
@@ -404,16 +404,16 @@ UNSAVEABLE: dict[str, tuple[Any, str, str]] = {
     "meta": (torch.ones(2, device="meta"), "has no values", ""),
     "iterator": (iter([1]), "list_iterator", "made from"),
     "defaultdict": (collections.defaultdict(lambda: 3), "default of a defaultdict", r"dict\(value\)"),
-    "namedtuple": (Point(1), "Point has no plain form", r"value\._asdict\(\)"),
-    "dataclass": (Settings(), "Settings has no plain form", r"dataclasses\.asdict"),
-    "enum": (Phase.WARM, "Phase has no plain form", r"member\.name"),
-    "int enum": (Level.LOW, "Level has no plain form", r"member\.name"),
-    "text of a class": (Word("x"), "Word has no plain form", r"str\(value\)"),
-    "random": (random.Random(1), "Random has no plain form", "getstate"),
-    "numpy generator": (numpy.random.default_rng(1), "Generator has no plain form", r"bit_generator\.state"),
-    "torch generator": (torch.Generator(), "Generator has no plain form", "get_state"),
-    "tensor in a set": ({torch.ones(1)}, "that very object", "list"),
-    "tensor as a key": ({torch.ones(1): 1}, "that very object", "name"),
+    "namedtuple": (Point(1), "Point cannot be encoded", r"value\._asdict\(\)"),
+    "dataclass": (Settings(), "Settings cannot be encoded", r"dataclasses\.asdict"),
+    "enum": (Phase.WARM, "Phase cannot be encoded", r"member\.name"),
+    "int enum": (Level.LOW, "Level cannot be encoded", r"member\.name"),
+    "text of a class": (Word("x"), "Word cannot be encoded", r"str\(value\)"),
+    "random": (random.Random(1), "Random cannot be encoded", "getstate"),
+    "numpy generator": (numpy.random.default_rng(1), "Generator cannot be encoded", r"bit_generator\.state"),
+    "torch generator": (torch.Generator(), "Generator cannot be encoded", "get_state"),
+    "tensor in a set": ({torch.ones(1)}, "looked up by its identity", "list"),
+    "tensor as a key": ({torch.ones(1): 1}, "looked up by its identity", "name"),
 }
 
 
@@ -467,7 +467,7 @@ def test_a_nest_that_contains_itself_is_refused() -> None:
     ids=["nothing", "no msgpack", "unknown form", "missing tensor"],
 )
 def test_foreign_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="plain form"):
+    with pytest.raises(ValueError, match="encoding"):
         unpack(data, {})
 
 
@@ -490,9 +490,9 @@ def test_a_tree_is_split_over_files_by_resource_and_joined_again() -> None:
     joined = join(parts.packed, {one.file: one.named for one in parts.files})
     assert same(joined["slots"], tree["slots"])
     assert same(joined["resources"], tree["resources"])
-    assert tree_digest(joined) == tree_digest(tree)
+    assert state_digest(joined) == state_digest(tree)
     tree["gradients"]["model"]["layer.weight"][0] = 1e-30
-    assert tree_digest(joined) != tree_digest(tree)
+    assert state_digest(joined) != state_digest(tree)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_trainer_that_stood_still_notices_that_the_run_went_on_elsewhere(tmp_p
     first = small_trainer(tmp_path)
     first.run(until="3 batches")
     small_trainer(tmp_path).run(until="5 batches")
-    with pytest.raises(UsageError, match="gone on with elsewhere"):
+    with pytest.raises(UsageError, match="was resumed elsewhere"):
         first.run()
     assert first.state == "stopped"
 

@@ -17,9 +17,9 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
 from graphtrain.storage.retention import Retention
-from graphtrain.storage.state_files import PROGRESS_FILE, split
+from graphtrain.storage.staged_state import StagedState
 from graphtrain.storage.store import FolderStore
-from graphtrain.storage.tensor_files import StagingBuffers, stage
+from graphtrain.storage.tensor_files import StagingBuffers
 from tests.program.small_run import small_trainer
 
 TREE: dict[str, dict[str, Any]] = {"resources": {"model": {"w": torch.arange(4.0)}}, "slots": {"n": 1}}
@@ -38,13 +38,10 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
     return FolderStore(tmp_path / "checkpoints", said.append)
 
 
-def save(store: FolderStore, tree: Any, manifest: Any, *, step: int, keep: int = 1, **retention: Any) -> Path:
-    """Save a tree as a run does."""
-    whole = split(tree)
-    files = {PROGRESS_FILE: whole.packed, **stage(whole.files, StagingBuffers())}
-    path, _ = store.save(
-        files, lambda sums: {"metrics": {}, **manifest}, step=step, retention=Retention(keep, **retention)
-    )
+def save(store: FolderStore, state: Any, manifest: Any, *, step: int, keep: int = 1, **retention: Any) -> Path:
+    """Save a state as a run does."""
+    staged = StagedState(state, {}, StagingBuffers())
+    path, _ = store.save(staged, {"metrics": {}, **manifest, "step": step}, Retention(keep, **retention))
     return path
 
 
@@ -55,7 +52,7 @@ def test_names_count_saves_and_old_ones_go(store: FolderStore) -> None:
     newest = store.newest()
     assert newest is not None
     assert newest.manifest["note"] == 40
-    assert torch.equal(newest.tree["resources"]["model"]["w"], torch.arange(4.0))
+    assert torch.equal(newest.sections["resources"]["model"]["w"], torch.arange(4.0))
 
 
 def test_the_model_file_is_readable_by_safetensors_alone(store: FolderStore) -> None:
@@ -174,7 +171,7 @@ def test_names_of_files_stay_inside(name: str, store: FolderStore) -> None:
 def test_a_resource_of_any_name_is_read_again(store: FolderStore) -> None:
     tree = {"resources": {"my modèle": {"w": torch.ones(1)}}}
     assert store.newest() is None
-    assert read_checkpoint(save(store, tree, MANIFEST, step=1, keep=1)).tree["resources"]["my modèle"]["w"] == 1
+    assert read_checkpoint(save(store, tree, MANIFEST, step=1, keep=1)).sections["resources"]["my modèle"]["w"] == 1
 
 
 def as_pipe(file: Path) -> None:

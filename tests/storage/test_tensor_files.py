@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from graphtrain.storage.encoding import Tensors
-from graphtrain.storage.state_files import split, tree_digest
+from graphtrain.storage.state_files import split, state_digest
 from graphtrain.storage.tensor_files import StagingBuffers, checksums, stage
 
 TYPES = [
@@ -96,15 +96,15 @@ BASE: dict[str, dict[str, Any]] = {
 )
 def test_a_digest_sees_every_difference(model: dict[str, torch.Tensor]) -> None:
     changed = {**BASE, "resources": {**BASE["resources"], "model": model}}
-    assert tree_digest(changed) != tree_digest(BASE)
+    assert state_digest(changed) != state_digest(BASE)
 
 
 def test_a_digest_sees_what_is_no_tensor_and_whose_a_tensor_is() -> None:
-    assert tree_digest({**BASE, "progress": {"step": {"steps": 2}}}) != tree_digest(BASE)
+    assert state_digest({**BASE, "progress": {"step": {"steps": 2}}}) != state_digest(BASE)
     swapped = {"model": BASE["resources"]["other"], "other": BASE["resources"]["model"]}
-    assert tree_digest({**BASE, "resources": swapped}) != tree_digest(BASE)
+    assert state_digest({**BASE, "resources": swapped}) != state_digest(BASE)
 
 
 def test_another_section_gives_the_digest_of_the_tree_that_has_it() -> None:
     progress = {"step": {"steps": 3, "mean": torch.ones(1)}}
-    assert split(BASE).with_section("progress", progress).digest() == tree_digest({**BASE, "progress": progress})
+    assert split(BASE).with_section("progress", progress).digest() == state_digest({**BASE, "progress": progress})

@@ -1,0 +1,94 @@
+"""What is asked of the loop: the mailbox that signals, the checkpoint writer, breakpoints and kinds post to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+from graphtrain.storage.retention import Retention
+
+# stop: a signal came. save: a checkpoint is wanted. written: one was written, or failed to be. reached: the amount
+# given as `until` is reached. pause: a breakpoint, or the one transition asked for. ended: an edge led to the end.
+Request = Literal["stop", "save", "written", "reached", "pause", "ended"]
+
+
+@dataclass(frozen=True)
+class SavePolicy:
+    """How a checkpoint is saved.
+
+    Arguments:
+        retention: which checkpoints stay. Default: the newest two.
+        mode: "async" copies the state and writes it while training continues; "sync" writes it first.
+        if_failed: "stop" stops the run when a checkpoint cannot be written; "continue" reports it and trains on.
+    """
+
+    retention: Retention = field(default_factory=Retention)
+    mode: Literal["async", "sync"] = "async"
+    if_failed: Literal["stop", "continue"] = "stop"
+
+
+@final
+class Requests:
+    """The mailbox of one run; the loop looks into it once after each transition.
+
+    Every method may be called from a signal handler or from another thread: it changes one set, in one step of the
+    interpreter. Asking twice is asking once.
+
+    Attributes:
+        pending: what is asked for. The loop tests the truth of this very object, in 10 ns: it is never replaced.
+        policy: how the next checkpoint is saved, that of a stop included: as was asked for last.
+        is_busy: answers True while a checkpoint is being written.
+
+    >>> requests = Requests(); requests.stop(); requests.stop()
+    >>> "stop" in requests, requests.take("stop"), requests.take("stop")
+    (True, True, False)
+    """
+
+    def __init__(self) -> None:
+        self.pending: set[Request] = set()
+        self.policy = SavePolicy()
+        self.is_busy: Callable[[], bool] = lambda: False
+
+    def post(self, request: Request) -> None:
+        """Ask for something by name, as a breakpoint does."""
+        self.pending.add(request)
+
+    def stop(self) -> None:
+        """Stop at the next save point."""
+        self.pending.add("stop")
+
+    def save(self, policy: SavePolicy | None = None) -> None:
+        """Save a checkpoint at the next save point. Default: as the last one."""
+        if policy is not None:
+            self.policy = policy
+        self.pending.add("save")
+
+    def written(self) -> None:
+        """The checkpoint under way was written, or failed to be."""
+        self.pending.add("written")
+
+    def reached(self) -> None:
+        """The amount to run until is reached."""
+        self.pending.add("reached")
+
+    def pause(self) -> None:
+        """Stop after this transition, without a checkpoint."""
+        self.pending.add("pause")
+
+    def ended(self) -> None:
+        """The graph has ended."""
+        self.pending.add("ended")
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self.pending
+
+    def take(self, request: Request) -> bool:
+        """True if this was asked for; from now on it is not."""
+        asked = request in self.pending
+        self.pending.discard(request)
+        return asked
+
+    def clear(self) -> None:
+        """Forget everything that was asked for."""
+        self.pending.clear()

@@ -1,0 +1,65 @@
+"""What a checkpoint holds: the state of a run at one position, and the facts about it. `restore` is its mirror."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from graphtrain.graph.canonical import structural_hash
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.loop import Loop
+from graphtrain.program.run_state import RunState
+from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.resume.environment import RunEnvironment
+from graphtrain.resume.hyper_parameters import HyperParameters
+
+
+class Resumable(NamedTuple):
+    """All of a trainer that is saved, and that a resume puts back."""
+
+    compiled: CompiledGraph
+    loop: Loop
+    watch: Stopwatch
+    hyper_parameters: HyperParameters
+    environment: RunEnvironment
+
+    @property
+    def alive(self) -> set[int]:
+        """The slots that will be read after the present position."""
+        return self.compiled.alive(self.loop.position, self.loop.ended)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The content of a checkpoint.
+
+    Attributes:
+        state: sharing its tensors with the run.
+        essential: of the sections of which the continuation depends on a part only: that part.
+        facts: for the manifest.
+    """
+
+    state: RunState
+    essential: dict[str, Any]
+    facts: dict[str, Any]
+
+
+def capture(run: Resumable) -> Captured:
+    """The content of a checkpoint made now."""
+    compiled, loop = run.compiled, run.loop
+    state = compiled.state.capture(run.alive)
+    step, epoch = compiled.run_clock.step_and_epoch()
+    facts = {
+        **run.environment.as_plain(),
+        "graph": compiled.graph.to_json(),
+        "graph_hash": structural_hash(compiled.graph),
+        "position": compiled.path(loop.position),
+        "ended": loop.ended,
+        "step": step,
+        "epoch": epoch,
+        "metrics": compiled.state.recorder.recorded_at(step),
+        "seconds": run.watch.seconds(),
+        "hyper_parameters": run.hyper_parameters.made,
+        "hyper_parameters_in_force": run.hyper_parameters.values,
+    }
+    return Captured(state, compiled.state.essential_parts(state), facts)
