@@ -9,7 +9,7 @@ from typing import final
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.values import OF_THE_ROW
+from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
@@ -194,7 +194,7 @@ class CheckpointWriter:
 
 
 def _known(recorder: Recorder, name: str) -> str:
-    nearest = suggestion(name, [one for one in recorder.latest if one not in OF_THE_ROW])
+    nearest = suggestion(name, [one for one in recorder.latest if one not in ROW_POSITION])
     return f"; {nearest}" if nearest else ""
 
 

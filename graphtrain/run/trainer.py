@@ -644,7 +644,7 @@ class Trainer:
             if self._seed is not None:
                 seed_everything(self._seed)
             if self._run_files is not None:
-                self._recorder.go_on_from(self._run_files.go_on_from(None))
+                self._recorder.load_rows(self._run_files.go_on_from(None))
             self._compiled.begin()
         else:
             self._resume(checkpoint, how)
@@ -679,7 +679,7 @@ class Trainer:
         for one in restored.below:
             self._notify(one)
         if run_files is not None:
-            self._recorder.go_on_from(run_files.go_on_from(checkpoint))
+            self._recorder.load_rows(run_files.go_on_from(checkpoint))
             if restored.decided or not run_files.is_newest(checkpoint):
                 # On the disk before anything else, so that from now on a resume goes on with this.
                 self._save_here(replace(self._policy_to_stop, mode="sync"))

@@ -79,7 +79,7 @@ SLIPS = {
     "guard with an endless sum": _guard("+".join(["1"] * 50_000), "window_cut"),
     "guard with an unknown field": _guard("next_batch.lst", "`next_batch` has no field `lst`", "did you mean `last`?"),
     "guard with an unknown name": _guard("finsih.due", "finsih", "did you mean `finish`?"),
-    "guard that is no expression": _guard("next_batch.last or", "window_cut"),
+    "guard that is not an expression": _guard("next_batch.last or", "window_cut"),
     "guard that is constant": _guard("1 < 2", "window_cut"),
     "edge that stands twice": Slip(
         'step        = ["zero_grad"]', 'step = ["zero_grad", "zero_grad"]', ('the edge "zero_grad" stands twice',)
@@ -103,7 +103,7 @@ SLIPS = {
     "edges inside [nodes] too": Slip("[nodes] ", "[nodes]\nedges = {} #", ("`edges`", "[edges]"), "edges = {}"),
     "TOML syntax": Slip("clip        = {", "clip        = [", ("TOML",), "clip "),
     "a key that stands twice": Slip("step        = {}", "step = {}\nstep = {}", ("TOML",)),
-    "Python's true": Slip("{ max_norm = inf }", "{ max_norm = True }", ("TOML", "true and false are written small")),
+    "Python's true": Slip("{ max_norm = inf }", "{ max_norm = True }", ("TOML", "true and false are lower case")),
     "YAML": Slip("step        = {}", "step: {}", ("TOML, not YAML",)),
     "unknown nested graph": Slip('graph = "evaluate"', 'graph = "evalute"', ("evalute", "did you mean `evaluate`?")),
 }
@@ -162,7 +162,7 @@ FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "not text": (lambda folder: (folder / "my.toml").write_bytes(b"\x89PNG\r\n\x1a\n\xff"), ("not UTF-8", "byte 0")),
     "zeros": (lambda folder: (folder / "my.toml").write_bytes(bytes(100)), ("my.toml:1", "TOML", r"\x00")),
     "over 1 MiB": (_big, ("`my.toml`", "larger than 1 MiB")),
-    "edges inside [nodes]": (_edges_inside, ("my.toml:5", "`edges` stands inside [nodes]", "its header [edges]")),
+    "edges inside [nodes]": (_edges_inside, ("my.toml:5", "`edges` is inside [nodes]", "its header [edges]")),
     "extends in a loop": (_loop, ("other.toml:2", "in a circle", "my.toml -> ")),
     "extends itself": (_extends("my.toml"), ("my.toml:2", "in a circle")),
     "extends what is not there": (_extends("nowhere/base.toml"), ("my.toml:2", "nowhere/base.toml", "missing")),
@@ -384,7 +384,7 @@ ODD: dict[str, str] = {
     "large numbers": '{"written_at_unix_seconds": 1%s, "process": 1%s, "snapshot": {"step": 1%s}}' % (("0" * 400,) * 3),
     "no process": '{"state": "running", "process": -1}',
     "commands to the terminal": r'{"state": "\u001b[2J", "checkpoint": "\n", "host": "\u001b[2J", "digest": "\r"}',
-    "half a character": r'{"state": "\ud800", "snapshot": {"metrics": {"\udfff": 1}}}',
+    "a lone surrogate": r'{"state": "\ud800", "snapshot": {"metrics": {"\udfff": 1}}}',
     "endless text": '{"digest": "%s"}' % ("x" * 100_000),
 }
 
