@@ -12,7 +12,7 @@ from rich.table import Table
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.registry import find_graph, find_kind, known_graphs, known_kinds
-from graphtrain.kind.parameter import REQUIRED
+from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import suggestion
 
@@ -20,7 +20,7 @@ from graphtrain.names import suggestion
 def graphs_command() -> None:
     """Print every graph that can be named."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("graph", "nodes", "their names"):
+    for column in ("graph", "nodes", "names of the nodes"):
         table.add_column(column, overflow="fold")
     for name in known_graphs():
         graph = Graph.load(name)
@@ -29,14 +29,14 @@ def graphs_command() -> None:
 
 
 def nodes_command(name: str | None) -> None:
-    """Print every kind, or one in full."""
+    """Print every kind, or a detailed description of one."""
     if name is None:
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("kind")
         table.add_column("what it does", overflow="fold")
-        for each in known_kinds():
-            kind = find_kind(each)
-            table.add_row(each, escape(kind.description.split("\n")[0] if kind is not None else ""))
+        for known in known_kinds():
+            kind = find_kind(known)
+            table.add_row(known, escape(kind.description.split("\n")[0] if kind is not None else ""))
         Console(highlight=False).print(table)
         return
     kind = find_kind(name)
@@ -45,7 +45,7 @@ def nodes_command(name: str | None) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{escape(kind.name)}[/bold]\n{escape(kind.description)}\n")
     rows = [
-        ("parameters", [_parameter(one.name, one.type_name, one.default) for one in kind.parameters.values()]),
+        ("parameters", [_parameter_text(parameter) for parameter in kind.parameters.values()]),
         ("reads", [read.name if read.required else f"{read.name} (optional)" for read in kind.reads]),
         ("set up with", [read.name if read.required else f"{read.name} (optional)" for read in kind.setup_reads or ()]),
         ("writes", list(kind.writes)),
@@ -62,17 +62,18 @@ def nodes_command(name: str | None) -> None:
     console.print(table)
 
 
-def _parameter(name: str, type_name: str, default: object) -> str:
+def _parameter_text(parameter: Parameter) -> str:
+    default = parameter.default
     if default is REQUIRED:
-        return f"{name}: {type_name}, required"
+        return f"{parameter.name}: {parameter.type_name}, required"
     shown = str(default) if isinstance(default, Trigger) else repr(default)
-    return f"{name}: {type_name}, default {shown}"
+    return f"{parameter.name}: {parameter.type_name}, default {shown}"
 
 
 def copy_command(source: str, path: Path) -> None:
     """Copy the text of a graph to a new file."""
     if path.suffix != ".toml":
-        raise UsageError(f"`{path}`: the file of a graph ends in .toml", "as in my_fit.toml")
+        raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
     Graph.load(source)
     text = (find_graph(source) or Path(source)).read_bytes()
     try:
