@@ -1,9 +1,9 @@
-"""What `make demo` shows: a run stopped in the middle of an accumulation window goes on, bit for bit.
+"""The demo of `make demo`: a run stopped in the middle of an accumulation window resumes bit for bit.
 
     python examples/demo.py
 
-Trains the digits three times through the shipped graph `fit`: once at a stretch; once until a SIGTERM that comes inside
-a window of four batches, and on from there in a new process. Then compares the two, and draws the loop.
+Trains on the digits with the shipped graph `fit`: once without interruption; once until a SIGTERM in the middle of an
+accumulation window of four batches, and from there in a new process. Then compares both runs, and draws the graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-say = functools.partial(print, flush=True)  # in step with what the runs print
+echo = functools.partial(print, flush=True)  # in order with the output of the runs
 EXAMPLES = Path(__file__).parent
 FOLDER = Path("demo")
 SETTINGS = ["accumulate.every=4", "finish.after=12 epochs", "checkpoint.every=50 batches", "log.every=25 steps"]
@@ -36,52 +36,52 @@ def status(run_dir: Path) -> dict[str, Any]:
 
 
 def stop_inside_a_window(run_dir: Path) -> None:
-    """Start the run, and send it SIGTERM when its status shows an open window; again if the window closed meanwhile."""
+    """Start the run, and send SIGTERM when its status shows an open window; repeat if the window closed meanwhile."""
     for _ in range(10):
-        before = status(run_dir).get("checkpoint")
+        checkpoint_before = status(run_dir).get("checkpoint")
         with subprocess.Popen(command(run_dir)) as process:
             while process.poll() is None:
-                now = status(run_dir)
-                if now.get("checkpoint") != before and "window" in now["place"]:
+                current = status(run_dir)
+                if current.get("checkpoint") != checkpoint_before and "window" in current["place"]:
                     process.send_signal(signal.SIGTERM)
                     break
                 time.sleep(0.001)
         place = status(run_dir).get("place", "")
         if process.returncode != STOPPED:
             sys.exit(f"demo: expected a stopped run (exit code {STOPPED}), got exit code {process.returncode}")
-        say(f"-- stopped by SIGTERM, exit code {process.returncode}: {place}")
+        echo(f"-- stopped by SIGTERM, exit code {process.returncode}: {place}")
         if "window" in place:
             return
-    sys.exit("demo: ten stops, and none of them inside a window")
+    sys.exit("demo: ten stops, none of them inside an accumulation window")
 
 
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
-    say("-- 1. at a stretch")
+    echo("-- 1. without interruption")
     subprocess.run(command(FOLDER / "whole"), check=True)
-    say("\n-- 2. stopped in the middle of a window of 4 batches")
+    echo("\n-- 2. stopped in the middle of an accumulation window of 4 batches")
     stop_inside_a_window(FOLDER / "cut")
-    say("\n-- 3. the same command again, in a new process")
+    echo("\n-- 3. the same command again, in a new process")
     subprocess.run(command(FOLDER / "cut"), check=True)
 
     digests = {name: status(FOLDER / name)["digest"] for name in ("whole", "cut")}
-    say("\n-- 4. compared: weights, optimizer, random numbers, position in the data, progress")
-    say(f"   never stopped   {digests['whole']}")
-    say(f"   stopped         {digests['cut']}")
+    echo("\n-- 4. comparison: weights, optimizer, random numbers, position in the data, progress")
+    echo(f"   never stopped   {digests['whole']}")
+    echo(f"   stopped         {digests['cut']}")
     same_metrics = (FOLDER / "whole/metrics.jsonl").read_bytes() == (FOLDER / "cut/metrics.jsonl").read_bytes()
     if digests["whole"] != digests["cut"] or not same_metrics:
         sys.exit("demo: the two runs differ")
-    say("   bitwise equal, and so are their metrics files")
+    echo("   bitwise equal, and so are their metrics files")
 
     subprocess.run([sys.executable, "-m", "graphtrain", "render", "fit", "-o", str(FOLDER / "fit.svg")], check=True)
     accuracy = status(FOLDER / "cut")["metrics"]["val/accuracy"]
-    say(f"""
-Validation accuracy {accuracy:.1%}; the loop that did it is drawn in {FOLDER / "fit.svg"}. To try next:
+    echo(f"""
+Validation accuracy {accuracy:.1%}; the graph of the training loop is drawn in {FOLDER / "fit.svg"}. To try next:
   source .venv/bin/activate
   graphtrain show fit                                  the whole procedure, as text
   graphtrain copy fit my_fit.toml                      a copy to edit
-  graphtrain check my_fit.toml                         prove it sane
+  graphtrain check my_fit.toml                         check it before it runs
   graphtrain run examples/digits.py --graph my_fit.toml accumulate.every=4
 """)
 

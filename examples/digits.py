@@ -1,9 +1,9 @@
-"""Handwritten digits: scikit-learn's 1,797 real images of 8 x 8 pixels, a small convolutional network with dropout.
+"""A small convolutional network with dropout on scikit-learn's handwritten digits: 1,797 real images of 8 x 8 pixels.
 
     graphtrain run examples/digits.py
     graphtrain run examples/digits.py lr=3e-3 accumulate.every=4 finish.after='20 epochs'
 
-About 99 % of the validation images are read right, after some seconds of training on two cores.
+Validation accuracy is about 99 % after a few seconds of training on two cores.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def setup(
 
     Arguments:
         lr: learning rate of AdamW.
-        channels: of the first convolution; the second has twice as many.
-        dropout: share of features left out in training.
-        batch_size: images in a batch.
-        workers: processes that fetch batches.
+        channels: output channels of the first convolution; the second has twice as many.
+        dropout: dropout probability.
+        batch_size: images per batch.
+        workers: number of loader workers.
     """
-    torch.set_num_threads(1)  # a network this small is slower on two
+    torch.set_num_threads(1)  # a network this small is slower with two
     pixels, digits = load_digits(return_X_y=True)
     images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     labels = torch.tensor(digits)

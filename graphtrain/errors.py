@@ -1,15 +1,15 @@
-"""Everything graphtrain raises on purpose.
+"""The exceptions that graphtrain raises.
 
     GraphtrainError
     ├── GraphError        a graph with problems: all of them, at once     (ValueError)
-    ├── EditError         a verb that cannot be applied to a graph        (ValueError)
+    ├── EditError         an edit that cannot be applied to a graph       (ValueError)
     ├── UsageError        a wrong argument, resource, script or directory (ValueError)
-    ├── GuardError        a guard raised while the run asked it           (RuntimeError)
-    ├── DataError         data whose position cannot be kept              (ValueError)
-    ├── CheckpointError   a checkpoint that cannot be written or trusted  (RuntimeError)
-    └── LifeCycleError    a call that the state of the run forbids        (RuntimeError)
+    ├── GuardError        a guard that raised during the run              (RuntimeError)
+    ├── DataError         data whose position cannot be saved             (ValueError)
+    ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
+    └── LifeCycleError    a call that is invalid in this state of the run (RuntimeError)
 
-Errors of the user's own code are never wrapped: they pass through with a note that names the node.
+Exceptions of the user's code are never wrapped: they are raised unchanged, with a note that names the node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GraphtrainError(Exception):
-    """The common ancestor: one readable message, with a hint where there is one."""
+    """The base class: a readable message, with a hint if there is one."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         self.message = message
@@ -31,7 +31,7 @@ class GraphtrainError(Exception):
 
 
 class GraphError(GraphtrainError, ValueError):
-    """A graph that cannot be used; `problems` holds every reason."""
+    """A graph with problems; `problems` has all of them."""
 
     def __init__(self, problems: Iterable[Problem], subject: str = "the graph") -> None:
         self.problems = tuple(problems)
@@ -41,7 +41,7 @@ class GraphError(GraphtrainError, ValueError):
 
 
 class EditError(GraphtrainError, ValueError):
-    """A verb that cannot be applied; the graph is unchanged."""
+    """An edit that cannot be applied; the graph is unchanged."""
 
 
 class UsageError(GraphtrainError, ValueError):
@@ -49,27 +49,27 @@ class UsageError(GraphtrainError, ValueError):
 
 
 class GuardError(GraphtrainError, RuntimeError):
-    """A guard that raised while it was asked, such as a division by zero."""
+    """A guard that raised an exception, such as a division by zero."""
 
     def __init__(self, node: str, guard: str, expression: str, error: BaseException) -> None:
         self.node, self.guard = node, guard
         super().__init__(
             f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}\n"
             f'  {guard} = "{expression}"',
-            "a guard must hold a value at every visit; add a conjunct that rules the case out",
+            "a guard must have a value at every visit; add a condition that excludes this case",
         )
 
 
 class DataError(GraphtrainError, ValueError):
-    """Data whose position cannot be kept, so that a resume could not be exact."""
+    """Data whose position cannot be saved, so that a resume would not be exact."""
 
 
 class CheckpointError(GraphtrainError, RuntimeError):
-    """A checkpoint that cannot be written, or that cannot be trusted."""
+    """A checkpoint that cannot be written, or that is damaged."""
 
 
 class LaterFormatError(CheckpointError):
-    """A checkpoint of a later version: sound, and not to be passed over."""
+    """A checkpoint of a later version of graphtrain: valid, so it must not be skipped as damaged."""
 
 
 class SaveFailedError(CheckpointError):
@@ -77,4 +77,4 @@ class SaveFailedError(CheckpointError):
 
 
 class LifeCycleError(GraphtrainError, RuntimeError):
-    """A call that the state of the run forbids, such as running inside a run."""
+    """A call that is invalid in this state of the run, such as `run` inside a run."""

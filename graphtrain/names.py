@@ -1,11 +1,11 @@
-"""Names a user may have meant: the nearest known one, or ours for one known from elsewhere."""
+"""Suggestions for unknown names: the nearest known name, or the equivalent of a name of another framework."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-# Names of PyTorch Lightning's Trainer and of the Hugging Face TrainingArguments, and what says the same here.
+# Names of PyTorch Lightning's Trainer and of Hugging Face's TrainingArguments, and their equivalents.
 FOREIGN: dict[str, str] = {
     "max_epochs": '`finish.after = "N epochs"`',
     "num_train_epochs": '`finish.after = "N epochs"`',
@@ -45,12 +45,12 @@ FOREIGN: dict[str, str] = {
     "loss_fn": "a part of `training_step(model, batch)`, which returns the loss",
     "lr_scheduler": "the resource `scheduler`",
     "configure_optimizers": "the resources `optimizer` and `scheduler`",
-    "learning_rate": "the learning rate of the `optimizer` that `setup` makes",
+    "learning_rate": "the learning rate of the `optimizer` that `setup` returns",
     "precision": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision`',
     "overfit_batches": "`next_batch.limit = N`",
     "fast_dev_run": "`next_batch.limit=1 validate/next_batch.limit=1 finish.after='1 epochs'`",
-    "min_epochs": "a conjunct such as `next_batch.epoch >= 2` in the guard that stops",
-    "min_steps": "a conjunct such as `step.steps >= 1000` in the guard that stops",
+    "min_epochs": "a condition such as `next_batch.epoch >= 2` in the guard that stops",
+    "min_steps": "a condition such as `step.steps >= 1000` in the guard that stops",
     "gradient_clip_algorithm": "`clip.norm_type`",
     "every_n_epochs": '`checkpoint.every = "N epochs"`',
     "train_time_interval": '`checkpoint.every = "30 minutes"`',
@@ -65,22 +65,22 @@ FOREIGN: dict[str, str] = {
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely misspells, or None.
+    """The known name that `name` is most likely a misspelling of, or None.
 
     >>> nearest("chekpoint", ["checkpoint", "clip"])
     'checkpoint'
     """
     known = list(known)
     folded = {candidate.casefold().replace("-", "_"): candidate for candidate in known}
-    same = folded.get(name.casefold().replace("-", "_"))
-    if same is not None:
-        return same
+    match = folded.get(name.casefold().replace("-", "_"))
+    if match is not None:
+        return match
     matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """A sentence that helps with an unknown name; empty when there is nothing to say.
+    """A hint for an unknown name; empty if there is none.
 
     >>> suggestion("max_epochs", ["after"])
     'that is `finish.after = "N epochs"` here'

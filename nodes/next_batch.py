@@ -119,7 +119,7 @@ class NextBatch:
         self._certain = self._first_uncertain()
         inside = self.opened and not self.last  # of an epoch: this is a resume
         position, self._position = self._position, {}
-        self._source.take_up(dict(position), inside=inside)
+        self._source.load_position(dict(position), inside=inside)
         self._ahead = list(position.get("ahead", ())) if inside else []
         if inside:
             drawn = self.epoch_batches + len(self._ahead)

@@ -1,4 +1,4 @@
-"""README is executed as the pages under docs/ are, and what it shows is what comes."""
+"""README is executed like the pages under docs/, and its output compared."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from graphtrain import Graph, node
@@ -23,6 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)  # as in the processes that the page starts, also where torch was imported before
     return tmp_path
 
 
@@ -30,7 +32,7 @@ def test_every_block_is_executed(folder: Path) -> None:
     assert Page(README, folder).execute() >= 8
 
 
-def test_the_refusal_that_is_shown_is_the_one_that_comes(folder: Path) -> None:
+def test_the_refusal_shown_is_the_one_printed(folder: Path) -> None:
     text = (ROOT / "graphs" / "fit.toml").read_text(encoding="utf-8")
     text = text.replace('after = "10 epochs"', 'after = "10 epoch"').replace(
         "accumulate  = { every = 1 }", "accumulate  = { evry = 4 }"
@@ -42,20 +44,20 @@ def test_the_refusal_that_is_shown_is_the_one_that_comes(folder: Path) -> None:
     assert result.output == shown.group(1)
 
 
-def test_the_picture_is_of_the_graph_beside_it(folder: Path) -> None:
-    """Where things stand may differ with the program that lays them out; what stands there may not."""
+def test_the_picture_is_of_the_graph_in_the_text(folder: Path) -> None:
+    """The layout may differ between versions of graphviz; the texts may not."""
 
     @node
     def average(model: object, mean: object, *, decay: float = 0.999) -> None:
         """As in README."""
 
     drawn = render(Graph.load("fit").insert("average", average, after="step"), folder / "average.svg")
-    words = [re.findall(r"<text[^>]*>([^<]*)</text>", one.read_text()) for one in (drawn, ROOT / "docs/average.svg")]
+    words = [re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text()) for svg in (drawn, ROOT / "docs/average.svg")]
     assert "average" in words[0]
     assert sorted(words[0]) == sorted(words[1])
 
 
-def test_the_tree_names_what_there_is() -> None:
+def test_the_tree_names_what_exists() -> None:
     for name in re.findall(r"^(\w+)/ ", TEXT, re.MULTILINE):
         assert (ROOT / name).is_dir()
     for line in re.findall(r"^  (\w\S*/.*|\w+\.py.*?)  ", TEXT, re.MULTILINE):

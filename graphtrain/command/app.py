@@ -26,7 +26,7 @@ _LOOKS: dict[str, Any] = {
 app = typer.Typer(
     **_LOOKS,
     no_args_is_help=True,
-    help="Train PyTorch models by an explicit graph: edit it, draw it, check it, stop it, go on bit for bit.",
+    help="Train PyTorch models with an explicit graph: edit it, draw it, check it, stop it, resume it bit for bit.",
     epilog="Begin with: [bold]graphtrain render fit -o fit.svg[/bold]",
 )
 
@@ -36,17 +36,17 @@ GraphArgument = Annotated[
 
 
 def _example(*lines: str) -> str:
-    """Help text in which examples keep their lines."""
+    """Help text in which every example has its own line."""
     return "\n\n".join(["[dim]Examples:[/dim]", *[f"  [bold]{line}[/bold]" for line in lines]])
 
 
 def _command(
     name: str | None, *examples: str, cls: type[TyperCommand] | None = None, app: typer.Typer = app
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
-    """A command that exits with what its function returns, and whose failures are one readable message."""
+    """A command that exits with the code its function returns, and reports failures as one readable message."""
 
     def declare(function: Callable[..., int | None]) -> Callable[..., None]:
-        # Inside typer, not around it: it would answer an interruption and a user's broken pipe without a word.
+        # Inside typer, not around it: typer would handle an interrupt and a user's BrokenPipeError without a message.
         @functools.wraps(function)
         def guarded(*arguments: object, **options: object) -> None:
             with exit_on_failure():
@@ -102,9 +102,9 @@ def run(
     *,
     options: RunOptions,
 ) -> int:
-    """Train: call SCRIPT's setup, bind what it returns to a graph, and run; with an existing run directory, go on.
+    """Train: call SCRIPT's setup, bind the resources it returns to a graph, and run; an existing run is resumed.
 
-    With a SCRIPT, --help lists what can be set too.
+    With a SCRIPT, --help also lists what can be set.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
     """
@@ -116,11 +116,11 @@ def run(
 def program_app(
     setup: Callable[..., Any], graph: Graph | str | Path, words: list[str], script: Path | None
 ) -> typer.Typer:
-    """The command that a script is which calls `graphtrain.main`.
+    """The command of a script that calls `graphtrain.main`.
 
     Arguments:
-        words: how the script is started, such as ``["python", "train.py"]``.
-        script: its file, as far as it has one.
+        words: the beginning of its command line, such as ``["python", "train.py"]``.
+        script: its file, if it has one.
     """
     program = typer.Typer(**_LOOKS)
     example = " ".join(words)
@@ -133,7 +133,7 @@ def program_app(
     )
     @takes_run_options
     def run(settings: SettingsArgument = None, *, options: RunOptions) -> int:
-        """Train: call setup, bind what it returns to a graph, and run; with an existing run directory, go on.
+        """Train: call setup, bind the resources it returns to a graph, and run; an existing run is resumed.
 
         Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
         """
@@ -151,9 +151,9 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
 ) -> int:
-    """Prove a graph sane before it runs: all problems at once, each with a code, a place and a hint.
+    """Check a graph before it runs: all problems at once, each with a code, a place and a hint.
 
-    Exit codes: 0 sound, 2 errors.
+    Exit codes: 0 no errors, 2 errors.
     """
     from graphtrain.command.check import check_command
 
@@ -169,7 +169,7 @@ def render(
         Path, typer.Option("--output", "-o", help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
     ],
     run_dir: Annotated[
-        Path | None, typer.Option("--run-dir", help="Show how often each node of that run has run, and which is next.")
+        Path | None, typer.Option("--run-dir", help="Show how often each node has run in this run, and which is next.")
     ] = None,
 ) -> None:
     """Draw a graph."""
@@ -185,15 +185,15 @@ def show(
         bool,
         typer.Option(
             "--save-points",
-            help="Say of every node whether a checkpoint can be made before it runs, and "
-            "which slots it would hold. Imports the kinds, and with them torch.",
+            help="Show for every node whether a checkpoint can be made before it runs, and "
+            "which slots it would hold. Imports the kinds, and therefore torch.",
         ),
     ] = False,
     script: Annotated[str | None, typer.Option("--script", help="A Python file that declares further kinds.")] = None,
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
-    Exit codes: 0 printed, 2 there is no such graph, or one that cannot be bound.
+    Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
     """
     from graphtrain.command.show import show_command
 
@@ -220,15 +220,15 @@ def diff(
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="Which node of A is which of B, where it has another name."),
+        typer.Option("--rename", metavar="OLD=NEW", help="The node OLD of A is the node NEW of B."),
     ] = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if there is a difference.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the graphs differ.")] = False,
 ) -> int:
-    """Tell what differs between two graphs: nodes, edges and their order, guards, parameters, clock.
+    """Show how two graphs differ: nodes, edges and their order, guards, parameters, clock.
 
     A + was added, a - removed, a ~ changed from A to B.
 
-    Exit codes: 0 told, different or not; 1 different, with --exit-code; 2 there is no such graph.
+    Exit codes: 0 shown, different or not; 1 different, with --exit-code; 2 there is no such graph.
     """
     from graphtrain.command.diff import diff_command
 
@@ -240,7 +240,7 @@ def copy(
     graph: GraphArgument,
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write; it must not exist.")],
 ) -> None:
-    """Copy the text of a graph, comments included, to a file of your own to edit."""
+    """Copy the text of a graph, comments included, to a new file that you can edit."""
     from graphtrain.command.listing import copy_command
 
     copy_command(graph, path)
@@ -248,7 +248,7 @@ def copy(
 
 @_command("graphs", "graphtrain graphs")
 def graphs() -> None:
-    """List the graphs that can be named."""
+    """List the shipped and installed graphs."""
     from graphtrain.command.listing import graphs_command
 
     graphs_command()
@@ -256,7 +256,7 @@ def graphs() -> None:
 
 @_command("nodes", "graphtrain nodes", "graphtrain nodes clip")
 def nodes(
-    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Describe this one in full.")] = None,
+    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Describe this kind in detail.")] = None,
 ) -> None:
     """List the kinds of nodes, or describe one: parameters, slots, guard fields, effects."""
     from graphtrain.command.listing import nodes_command
@@ -269,7 +269,7 @@ def status(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")],
     json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
-    """Tell where a run is, from outside: running or not."""
+    """Show the progress of a run, running or not, from its run directory."""
     from graphtrain.command.status import status_command
 
     status_command(run_dir, as_json=json)
@@ -277,12 +277,12 @@ def status(
 
 ScriptArgument = Annotated[
     str,
-    typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that the run was begun with."),
+    typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file of the run."),
 ]
-PastRunOption = Annotated[Path, typer.Option("--run-dir", help="The directory of the run; it is only read.")]
+PastRunOption = Annotated[Path, typer.Option("--run-dir", help="The run directory; it is only read.")]
 ArgumentsOfSetup = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME=VALUE", help="Arguments of setup, in the place of those that the run had."),
+    typer.Argument(metavar="NAME=VALUE", help="Arguments of setup that replace those of the run."),
 ]
 
 
@@ -297,15 +297,15 @@ def verify(
     *,
     run_dir: PastRunOption,
     last: Annotated[
-        int | None, typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all there are.")
+        int | None, typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all.")
     ] = None,
 ) -> int:
-    """Prove that a run is exact: go from each checkpoint to the next again, and compare everything bit by bit.
+    """Verify that a run is exact: repeat it from each checkpoint to the next, and compare everything bit for bit.
 
-    The run directory is only read. Where something differs, it is named: a field that was lost between saving and
-    resuming, or the node whose computation is not repeatable.
+    The run directory is only read. A difference is reported with its cause: a field that was lost between saving and
+    resuming, or the node whose computation is not reproducible.
 
-    Exit codes: 0 bitwise equal, 1 something differs, 2 nothing to compare or bad usage.
+    Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
     from graphtrain.command.verify import verify_command
 
@@ -328,23 +328,23 @@ def replay(
         typer.Option(
             "--to",
             metavar="AMOUNT",
-            help="'48211 steps' stops right after that step, '300 batches' right after that batch was fetched.",
+            help="'48211 steps' stops right after that step, '300 batches' right after that batch is fetched.",
         ),
     ],
     node: Annotated[
         str | None,
-        typer.Option("--node", metavar="PATH", help="Go on from there to the next arrival at this node."),
+        typer.Option("--node", metavar="PATH", help="Continue from there to the next arrival at this node."),
     ] = None,
     debug: Annotated[
         bool,
         typer.Option("--pdb", help="Open Python's debugger there, with trainer, model, batch, loss, gradients, ..."),
     ] = False,
 ) -> int:
-    """Go to a moment of a past run exactly, with its batch and its gradients at hand.
+    """Replay a past run exactly up to a moment, with its batch and its gradients.
 
-    It begins from the newest checkpoint before that moment. The run directory is only read.
+    The replay starts from the newest checkpoint before that moment. The run directory is only read.
 
-    Exit codes: 0 there, 1 failed on the way, 2 the moment cannot be reached or bad usage.
+    Exit codes: 0 reached, 1 failed on the way, 2 the moment cannot be reached or bad usage.
     """
     from graphtrain.command.replay import replay_command
 

@@ -14,11 +14,11 @@ from graphtrain.graph.read_toml import read_graph
 
 
 def check_command(source: str, script: str | None, *, as_json: bool, strict: bool) -> int:
-    """Print every problem of a graph; the exit code."""
+    """Print every problem of a graph; returns the exit code."""
     if script is not None:
         import_script(Path(script.partition(":")[0]))
     draft = read_graph(source)
-    # A text that could not be read whole has problems enough; checking the rest of it would report their consequences.
+    # If the text could not be read completely, checking the rest would only report consequences of that.
     problems = draft.problems or check_graph(draft.graph, all_kinds_known=script is not None)
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
@@ -28,8 +28,8 @@ def check_command(source: str, script: str | None, *, as_json: bool, strict: boo
         for problem in problems:
             typer.echo(printable(str(problem)))
         nodes = len(draft.graph.nodes)
-        found = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if problems else "no problems"
-        typer.echo(printable(f"{draft.graph.name}: {found} ({nodes} nodes)"))
+        counts = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if problems else "no problems"
+        typer.echo(printable(f"{draft.graph.name}: {counts} ({nodes} nodes)"))
     return 2 if errors or (strict and problems) else 0
 
 

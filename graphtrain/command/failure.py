@@ -1,4 +1,4 @@
-"""Errors as people read them, and exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable."""
+"""Errors as readable messages, and exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from graphtrain.run.frames import users_frames
 
 FAILED = 1
 BAD_USAGE = 2
-STOPPED = 75  # EX_TEMPFAIL: "try again", which job queues know
-INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
+STOPPED = 75  # EX_TEMPFAIL, "try again", as job queues expect it
+INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 
 
 @contextmanager
 def exit_on_failure() -> Iterator[None]:
-    """Turn an error into one readable message and its exit code; a traceback only where the user's own code raised."""
+    """Turn an exception into a readable message and an exit code; a traceback only if the user's code raised it."""
     try:
         yield
     except GraphtrainError as error:
-        say_error(error)
+        print_error(error)
         sys.exit(BAD_USAGE if isinstance(error, GraphError | UsageError | EditError | DataError) else FAILED)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(INTERRUPTED)
     except SyntaxError as error:
-        # A script that cannot be compiled has no frame of its own; its file and line are in the message.
+        # A script that cannot be compiled has no frame; its file and line are in the message.
         error.__traceback__ = users_frames(error.__traceback__)
         _exit_with_traceback(error)
     except Exception as error:
         frames = users_frames(error.__traceback__)
         if frames is None and isinstance(error, BrokenPipeError):
-            raise  # whoever read our output has left: typer ends quietly
+            raise  # the reader of our output is gone: typer exits quietly
         error.__traceback__ = frames or error.__traceback__
         _exit_with_traceback(error)
 
 
-def say_error(error: GraphtrainError) -> None:
-    """Print an error of ours, with what was noted on its way."""
+def print_error(error: GraphtrainError) -> None:
+    """Print an error of graphtrain with its notes."""
     print(printable(f"error: {error}"), file=sys.stderr)  # noqa: T201
     for note in getattr(error, "__notes__", ()):
         print(printable(f"  {note}"), file=sys.stderr)  # noqa: T201

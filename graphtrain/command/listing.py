@@ -21,7 +21,7 @@ from graphtrain.names import suggestion
 def graphs_command() -> None:
     """Print every graph that can be used by its name."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("graph", "nodes", "their names"):
+    for column in ("graph", "nodes", "names of the nodes"):
         table.add_column(column, overflow="fold")
     for name in known_graphs():
         graph = Graph.load(name)
@@ -30,7 +30,7 @@ def graphs_command() -> None:
 
 
 def nodes_command(name: str | None) -> None:
-    """Print every kind, or one in full."""
+    """Print every kind, or a detailed description of one."""
     if name is None:
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("kind")
@@ -80,7 +80,7 @@ def _parameter_line(parameter: Parameter) -> str:
 def copy_command(source: str, path: Path) -> None:
     """Copy the text of a graph to a new file."""
     if path.suffix != ".toml":
-        raise UsageError(f"`{path}`: the file of a graph ends in .toml", "as in my_fit.toml")
+        raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
     Graph.load(source)
     text = (find_graph(source) or Path(source)).read_bytes()
     try:

@@ -1,4 +1,4 @@
-"""The options of a run, declared once: their help, their values as typed, and the command line that says the same."""
+"""The options of a run, declared once: their help, their values, and the equivalent command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import shlex
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ import typer
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of the command, as typed.
+    """The options of the command.
 
     >>> RunOptions(run_dir=Path("runs/a"), seed=3).words()
     ['--run-dir', 'runs/a', '--seed', '3']
@@ -26,20 +26,20 @@ class RunOptions:
         str | None,
         typer.Option(
             "--graph",
-            help="A shipped graph or the path of a TOML file; saved: the one in the checkpoint that is gone on from. "
-            "Default: what the script gives to main, if it is run itself; else fit.",
+            help="A shipped graph or the path of a TOML file; saved: the graph in the checkpoint that is resumed. "
+            "Default: the graph that the script passes to main, if the script itself is run; else fit.",
         ),
     ] = None
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", help="Where the run is kept; an existing run goes on. Default: runs/SCRIPT-001, ..."),
+        typer.Option("--run-dir", help="The run directory; an existing run is resumed. Default: runs/SCRIPT-001, ..."),
     ] = None
     resume: Annotated[
         str,
         typer.Option(
             "--resume",
-            help="auto: go on from the newest checkpoint, or begin; never: refuse a directory that holds a run; "
-            "or the name or path of a checkpoint.",
+            help="auto: resume from the newest checkpoint, or start a new run; never: refuse a directory that has a "
+            "run; or the name or path of a checkpoint.",
         ),
     ] = "auto"
     fork: Annotated[
@@ -47,7 +47,7 @@ class RunOptions:
         typer.Option(
             "--fork",
             metavar="RUN_DIR",
-            help="Begin from the newest checkpoint of another run, in a directory of its own.",
+            help="Start from the newest checkpoint of another run, in a new run directory.",
         ),
     ] = None
     init: Annotated[
@@ -55,7 +55,7 @@ class RunOptions:
         typer.Option(
             "--init",
             metavar="NAME=FILE",
-            help="Begin with weights from a safetensors file, as in model=weights.safetensors; every name must fit.",
+            help="Load weights from a safetensors file first, as in model=weights.safetensors; all names must match.",
         ),
     ] = field(default_factory=list)
     rename: Annotated[
@@ -63,8 +63,8 @@ class RunOptions:
         typer.Option(
             "--rename",
             metavar="OLD=NEW",
-            help="Where the graph has other names for its nodes than the saved one: which is which, with what is "
-            "inside it, as in accumulate=gather or validate/next_batch=validate/fetch.",
+            help="If the graph has other names for its nodes than the saved one: which node is which, including "
+            "nodes inside it, as in accumulate=gather or validate/next_batch=validate/fetch.",
         ),
     ] = field(default_factory=list)
     from_setup: Annotated[
@@ -72,14 +72,14 @@ class RunOptions:
         typer.Option(
             "--from-setup",
             metavar="NAMES",
-            help="Where hyper-parameters are not those that the run was set up with, take these as they are now: "
+            help="If hyper-parameters have changed since the run was set up, take the new values of these: "
             "optimizer.lr,scheduler",
         ),
     ] = ""
     from_saved: Annotated[
-        bool, typer.Option("--from-saved", help="Where hyper-parameters differ so, keep the saved ones.")
+        bool, typer.Option("--from-saved", help="If hyper-parameters have changed, keep the saved values.")
     ] = False
-    until: Annotated[str | None, typer.Option("--until", help="Stop before the end, as in '500 steps'.")] = None
+    until: Annotated[str | None, typer.Option("--until", help="Stop early, as in '500 steps'.")] = None
     seed: Annotated[int, typer.Option("--seed", help="Seeds Python, NumPy and torch before setup is called.")] = 0
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto"
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Ask torch for deterministic kernels.")] = False
@@ -87,39 +87,40 @@ class RunOptions:
         str, typer.Option("--show", metavar="NAMES", help="The metrics to show, as in loss,val/loss. Default: all.")
     ] = ""
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Log for TensorBoard too, inside the run directory.")
+        bool, typer.Option("--tensorboard", help="Also log to TensorBoard, inside the run directory.")
     ] = False
     trace: Annotated[
         bool,
         typer.Option(
             "--trace",
-            help="Print a line on standard error for every transition: the node that ran, where it was left to, and "
-            "every guard that was asked, with what it read. With --quiet, nothing else.",
+            help="Print a line on standard error for every transition: the node that ran, the next node, and every "
+            "guard that was evaluated, with the values it read. With --quiet, nothing else.",
         ),
     ] = False
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False
 
     def words(self) -> list[str]:
-        """The options as words of a command line; those at their defaults are left out."""
+        """The options as words of a command line, without those that have their defaults."""
         words = []
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if value == (one.default_factory() if one.default_factory is not MISSING else one.default):
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value == _default(option):
                 continue
-            option = "--" + one.name.replace("_", "-")
+            word = "--" + option.name.replace("_", "-")
             if value is True:
-                words.append(option)
+                words.append(word)
             else:
-                words += [word for each in _listed(value) for word in (option, str(each))]
+                for item in value if isinstance(value, list) else [value]:
+                    words += [word, str(item)]
         return words
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _default(option: Field[Any]) -> Any:
+    return option.default if option.default_factory is MISSING else option.default_factory()
 
 
 def command_line(program: Sequence[str], settings: Sequence[str], options: RunOptions) -> str:
-    """The command that runs a program with these options, as a shell reads it.
+    """The shell command that runs a program with these options.
 
     >>> command_line(["python", "train.py"], ["finish.after=2 epochs"], RunOptions(run_dir=Path("runs/a")))
     "python train.py 'finish.after=2 epochs' --run-dir runs/a"
@@ -128,21 +129,22 @@ def command_line(program: Sequence[str], settings: Sequence[str], options: RunOp
 
 
 def takes_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with a parameter `options`, for typer: with the options in the place of it, each by its name."""
+    """A function whose parameter `options` is replaced, for typer, by one parameter for each option."""
     hints = typing.get_type_hints(RunOptions, include_extras=True)
-    own = inspect.signature(function, eval_str=True)
-    parameters = [one for one in own.parameters.values() if one.name != "options"]
-    for one in fields(RunOptions):
-        default = one.default_factory() if one.default_factory is not MISSING else one.default
-        parameters.append(
-            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[one.name])
+    signature = inspect.signature(function, eval_str=True)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
+    parameters += [
+        inspect.Parameter(
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=_default(option), annotation=hints[option.name]
         )
+        for option in fields(RunOptions)
+    ]
 
     @functools.wraps(function)
-    def gathered(**given: Any) -> Any:
-        options = RunOptions(**{one.name: given.pop(one.name) for one in fields(RunOptions)})
-        return function(**given, options=options)
+    def wrapper(**arguments: Any) -> Any:
+        options = RunOptions(**{option.name: arguments.pop(option.name) for option in fields(RunOptions)})
+        return function(**arguments, options=options)
 
-    gathered.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    gathered.__annotations__ = {one.name: one.annotation for one in parameters}
-    return gathered
+    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper

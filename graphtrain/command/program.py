@@ -1,4 +1,4 @@
-"""A script as the whole command."""
+"""`graphtrain.main`: a script that is its own command."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from graphtrain.graph import Graph
 
 
 def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
-    """Make the script that calls this the command `graphtrain run`, with `setup` as its function.
+    """Turn the script that calls this into the command ``graphtrain run``, with `setup` as its function.
 
     ``python train.py lr=1e-3 accumulate.every=4 --run-dir r`` trains, ``python train.py --help`` lists what can be set.
-    Ends the process with the exit code of the command. Where the script is only imported, by a worker of a loader or by
-    ``graphtrain run``, it does nothing.
+    Exits the process with the exit code of the command. Does nothing if the script is only imported, by a loader worker
+    or by ``graphtrain run``.
 
     Arguments:
-        setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. What the
-            command line says is checked against its signature.
-        graph: a `Graph`, the name of a shipped one, or a path, where no ``--graph`` is given. Default: `fit`.
+        setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. Its arguments
+            are set on the command line and checked against its signature.
+        graph: a `Graph`, the name of a shipped graph, or a path; ``--graph`` overrides it. Default: `fit`.
 
     >>> def setup(lr: float = 1e-3):
     ...     ...
@@ -34,7 +34,7 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
         return
     if not callable(setup):
         raise UsageError(
-            f"main takes the function that returns the resources; it got a {type(setup).__name__}",
+            f"main takes the function that returns the resources, got a {type(setup).__name__}",
             "write main(setup), without parentheses after setup",
         )
     from graphtrain.command.app import program_app
@@ -44,14 +44,14 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
 
 
 def _in_a_worker(setup: Callable[..., Any]) -> bool:
-    """True in a process started by another that only imports the script; one that runs it as its program trains."""
+    """True in a child process that only imports the script; a child that runs it as its program trains."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        return True  # still importing what it is to run
+        return True  # the child still imports its main module
     return multiprocessing.parent_process() is not None and getattr(setup, "__module__", "") != "__main__"
 
 
 def _program() -> tuple[list[str], Path | None]:
-    """How this process was started, as words of a command line, and the file of its program."""
+    """The beginning of the command line of this process, and the file of its program."""
     program = sys.modules["__main__"]
     file = getattr(program, "__file__", None)
     spec = getattr(program, "__spec__", None)

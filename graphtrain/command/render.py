@@ -11,7 +11,7 @@ from graphtrain.viz.render import render
 
 
 def render_command(source: str, output: Path, run_dir: Path | None) -> None:
-    """Draw a graph to a file, with the counts and position of a run where one is named."""
+    """Draw a graph to a file, with the counts and the position of a run if one is named."""
     graph = Graph.load(source)
     counts, position = _counts(run_dir) if run_dir is not None else (None, None)
     typer.echo(f"wrote {render(graph, output, counts=counts, position=position)}")

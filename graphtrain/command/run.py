@@ -17,9 +17,9 @@ from graphtrain.command.printable import ignore, notify
 from graphtrain.command.run_directories import (
     SAVED,
     check_resume,
-    claimed_directory,
     forked_checkpoint,
-    graph_to_go_on_in,
+    graph_to_resume,
+    named_or_new_directory,
 )
 from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
@@ -38,14 +38,14 @@ from graphtrain.state.random import seed_everything
 
 @dataclass(frozen=True)
 class Program:
-    """What is run.
+    """The program to run.
 
     Attributes:
-        name: of the function, for messages: ``"train.py:setup"``.
-        stem: what a fresh run directory is called by.
+        name: the name of the function in messages: ``"train.py:setup"``.
+        stem: the name of a new run directory begins with it.
         words: the beginning of the command line: ``["graphtrain", "run", "train.py"]``.
-        script: the file of the program; None where it has none.
-        graph: used where the command line names none.
+        script: the file of the program; None if it has none.
+        graph: used if the command line names none.
     """
 
     setup: Callable[..., Any]
@@ -57,32 +57,32 @@ class Program:
 
     @classmethod
     def of(cls, setup: Callable[..., Any], graph: Graph | str | Path, words: list[str], script: Path | None) -> Program:
-        """A script that is a command itself."""
+        """The program of a script that calls `graphtrain.main`."""
         name = getattr(setup, "__name__", "setup")
         stem = script.stem if script is not None and script.stem.isidentifier() else "run"
         return cls(setup, f"{script.name}:{name}" if script is not None else name, stem, words, script, graph)
 
 
 def run_script(script: str, settings: list[str], options: RunOptions) -> int:
-    """Run a script's setup through a graph; the exit code."""
-    # What is wrong with the command line is said before the script spends its time.
-    _check(settings, options)
+    """Run a script's setup through a graph; returns the exit code."""
+    # Errors of the command line are reported before the script is imported, which may take long.
+    _checked_settings(settings, options)
     path, function_name, setup = setup_function(script)
     program = Program(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path)
     return run_program(program, settings, options)
 
 
 def run_program(program: Program, settings: list[str], options: RunOptions) -> int:
-    """Run a setup through a graph; the exit code."""
-    tell = ignore if options.quiet else notify
-    given, parameters = _check(settings, options)
+    """Run a setup through a graph; returns the exit code."""
+    report = ignore if options.quiet else notify
+    values, parameters = _checked_settings(settings, options)
     resume = options.resume
     if options.fork is not None:
-        resume = forked_checkpoint(options.fork, options.run_dir, resume, tell)
-    arguments = setup_arguments(program.setup, given, program.name)
+        resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
+    arguments = setup_arguments(program.setup, values, program.name)
     source = options.graph if options.graph is not None else program.graph
     if source == SAVED:
-        source = graph_to_go_on_in(options.run_dir, resume, tell)
+        source = graph_to_resume(options.run_dir, resume, report)
     graph = with_parameters(source if isinstance(source, Graph) else Graph.load(source), parameters)
     graph = checked_graph(graph)
     if options.until is not None:
@@ -90,82 +90,83 @@ def run_program(program: Program, settings: list[str], options: RunOptions) -> i
     seed_everything(options.seed)
     resources = resources_of(program.setup, arguments, program.name)
     loggers = _loggers(resources.pop("loggers", ()), options, program)
-    _refuse_settings(resources, program)
-    started = warm_start(resources, options.init)
+    _check_names(resources, program)
+    loaded = warm_start(resources, options.init)
     about = {
-        "command": _typed(program),
+        "command": _command_as_typed(program),
         "arguments": {key: repr(value) for key, value in arguments.items()},
         "script": str(program.script) if program.script is not None else "",
         "init": list(options.init),
     }
-    with claimed_directory(options.run_dir, program.stem) as run_dir:
-        running = Trainer(
+    with named_or_new_directory(options.run_dir, program.stem) as run_dir:
+        trainer = Trainer(
             graph,
             run_dir=run_dir,
             seed=options.seed,
             device=options.device,
             deterministic=options.deterministic,
             loggers=loggers,
-            display=None if options.quiet else display_for(tell, metrics=_names(options.show)),
-            notify=tell,
+            display=None if options.quiet else display_for(report, metrics=_names(options.show)),
+            notify=report,
             about=about,
             **resources,
         )
-        again = replace(options, run_dir=run_dir, resume="auto", fork=None, from_setup="", from_saved=False, rename=[])
+        resuming = replace(
+            options, run_dir=run_dir, resume="auto", fork=None, from_setup="", from_saved=False, rename=[]
+        )
         if not options.quiet:
-            introduce(running.summary(), tell)
-        for line in started:
-            tell(line)
+            introduce(trainer.summary(), report)
+        for line in loaded:
+            report(line)
         if options.run_dir is None:
-            where = command_line(program.words, settings, again)
-            tell(f"run directory: {run_dir}; stop it when you like, and go on with: {where}")
+            report(f"run directory: {run_dir}; resume with: {command_line(program.words, settings, resuming)}")
         try:
-            outcome = running.run(
+            outcome = trainer.run(
                 resume=resume,
                 until=options.until,
                 from_setup=options.from_setup,
                 from_saved=options.from_saved,
                 rename=renamings(options.rename),
-                trace=TraceLines(running.graph, notify) if options.trace else None,
+                trace=TraceLines(trainer.graph, notify) if options.trace else None,
             )
         except KeyboardInterrupt:
-            tell(f"go on with: {command_line(program.words, settings, again)}")
+            report(f"resume with: {command_line(program.words, settings, resuming)}")
             raise
-    tell(f"{outcome}: {run_dir}  digest {running.digest()[:16]}")
+    report(f"{outcome}: {run_dir}  digest {trainer.digest()[:16]}")
     if outcome.resumable:
         if outcome is Outcome.REACHED:
-            again = replace(again, until=None)
-        tell(f"go on with: {command_line(program.words, settings, again)}")
+            resuming = replace(resuming, until=None)
+        report(f"resume with: {command_line(program.words, settings, resuming)}")
     return STOPPED if outcome is Outcome.STOPPED else 0
 
 
-def _check(settings: list[str], options: RunOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings, after everything was looked at that can be wrong without the script."""
-    found = split_settings(settings)
-    if not 0 <= options.seed < 2**63:  # what torch can be seeded with
+def _checked_settings(settings: list[str], options: RunOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings, split, after everything is checked that can be checked without the script."""
+    arguments_and_parameters = split_settings(settings)
+    if not 0 <= options.seed < 2**63:  # the seeds that torch takes
         raise UsageError(f"--seed: expected an integer from 0 to 2**63 - 1, got {options.seed}")
     resolve_device(options.device)
     check_resume(options.resume, options.run_dir)
     for text in options.init:
         split(text)
     renamings(options.rename)
-    return found
+    return arguments_and_parameters
 
 
-def _refuse_settings(resources: dict[str, Any], program: Program) -> None:
-    """A resource must not have the name of something that the command sets."""
-    for taken in sorted(set(inspect.signature(Trainer).parameters) & set(resources)):
-        is_option = taken in RunOptions.__dataclass_fields__
-        hint = f"--{taken.replace('_', '-')} sets it" if is_option else "give the resource another name"
-        raise UsageError(f"{program.name} returns `{taken}`, which is no resource but a setting of the run", hint)
+def _check_names(resources: dict[str, Any], program: Program) -> None:
+    """Refuse a resource with the name of an argument of `Trainer`, which the command sets."""
+    for name in sorted(set(inspect.signature(Trainer).parameters) & set(resources)):
+        is_option = name in RunOptions.__dataclass_fields__
+        hint = f"set it with --{name.replace('_', '-')}" if is_option else "give the resource another name"
+        raise UsageError(f"{program.name} returns `{name}`, which is not a resource but a setting of the run", hint)
 
 
-def _loggers(given: Any, options: RunOptions, program: Program) -> list[Logger]:
-    loggers = list(given) if isinstance(given, list | tuple) else [given]
-    for one in loggers:
-        if not callable(one):
+def _loggers(returned: Any, options: RunOptions, program: Program) -> list[Logger]:
+    loggers = list(returned) if isinstance(returned, list | tuple) else [returned]
+    for logger in loggers:
+        if not callable(logger):
             raise UsageError(
-                f"{program.name} returns `loggers` with a {type(one).__name__}, which cannot be called",
+                f"{program.name} returns `loggers` with a {type(logger).__name__}, which is not callable",
                 "a logger is called as logger(metrics, step)",
             )
     if options.tensorboard:
@@ -175,11 +176,11 @@ def _loggers(given: Any, options: RunOptions, program: Program) -> list[Logger]:
     return loggers
 
 
-def _typed(program: Program) -> str:
+def _command_as_typed(program: Program) -> str:
     """The command line as it was typed."""
     program_words = ["graphtrain"] if program.words[0] == "graphtrain" else program.words
     return shlex.join([*program_words, *sys.argv[1:]])
 
 
 def _names(text: str) -> tuple[str, ...] | None:
-    return tuple(one.strip() for one in text.split(",") if one.strip()) or None
+    return tuple(name.strip() for name in text.split(",") if name.strip()) or None

@@ -1,4 +1,4 @@
-"""The help of a run: beside the options, what the script and the graph can be told."""
+"""The help of a run: the options, and the arguments and parameters of the script and the graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphtrain.graph import Graph
 
 
 class RunCommand(TyperCommand):
-    """The command `run`; its help lists arguments and parameters where a script is named, and imports nothing else."""
+    """The command `run`; its help lists arguments and parameters if a script is named, and imports nothing else."""
 
     setup: Callable[..., Any] | None = None
     graph: Graph | str | Path = "fit"
@@ -21,17 +21,17 @@ class RunCommand(TyperCommand):
 
     @classmethod
     def of(cls, setup: Callable[..., Any], graph: Graph | str | Path) -> type[RunCommand]:
-        """The command of a script that is one itself."""
+        """The command of a script that calls `graphtrain.main`."""
         return type("ScriptCommand", (cls,), {"setup": staticmethod(setup), "graph": graph})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        self._typed = tuple(args)  # help is printed before any argument is known
+        self._typed = tuple(args)  # help is printed before the arguments are parsed
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         setup = type(self).setup
-        script = next((one for one in self._typed if one.partition(":")[0].endswith(".py")), None)
+        script = next((word for word in self._typed if word.partition(":")[0].endswith(".py")), None)
         if setup is None and script is None:
             return
         with exit_on_failure():

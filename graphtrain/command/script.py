@@ -1,4 +1,4 @@
-"""Importing a user's script: under its stem, with its folder on the path, so that loader workers can import it too."""
+"""Importing a user's script under its stem, with its folder on the path, so that loader workers can import it too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
 
 
 def is_importing() -> bool:
-    """True while a script is imported, and not run."""
+    """True while a script is imported by `import_script`, and not run."""
     return _IMPORTING.get()
 
 
@@ -31,7 +31,7 @@ def import_script(path: Path) -> ModuleType:
         raise UsageError(f"`{path}` is a folder", "SCRIPT is the path of a Python file")
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
-        close = nearest(path.name, [one.name for one in folder.glob("*.py")])
+        close = nearest(path.name, [file.name for file in folder.glob("*.py")])
         hint = f"did you mean {folder / close}?" if close else "SCRIPT is the path of a Python file"
         raise UsageError(f"there is no script `{path}`", hint)
     if path.suffix != ".py" or not path.stem.isidentifier():
@@ -40,20 +40,20 @@ def import_script(path: Path) -> ModuleType:
             "rename the script",
         )
     if path.stem in sys.stdlib_module_names:
-        raise UsageError(f"`{path}` has the name of a module of Python's own, `{path.stem}`", "rename the script")
-    # A link is imported under its own name and from its own folder, as `python link.py` would find it.
+        raise UsageError(f"`{path}` has the name of a standard library module, `{path.stem}`", "rename the script")
+    # A symbolic link is imported under its own name and from its own folder, as `python link.py` does.
     folder_name = str(path.parent.absolute())
     if folder_name not in sys.path:
         sys.path.insert(0, folder_name)
-    importlib.invalidate_caches()  # the script may be younger than the last look into its folder
+    importlib.invalidate_caches()  # the script may be newer than the cached listing of its folder
     token = _IMPORTING.set(True)
     try:
         module = importlib.import_module(path.stem)
     finally:
         _IMPORTING.reset(token)
     if module.__file__ is None or not path.samefile(module.__file__):
-        found = module.__file__ or "a package without a file"
-        raise UsageError(f"`{path}` has the name of another module, `{path.stem}` ({found})", "rename the script")
+        other = module.__file__ or "a package without a file"
+        raise UsageError(f"`{path}` has the name of another module, `{path.stem}` ({other})", "rename the script")
     return module
 
 
@@ -70,8 +70,8 @@ def setup_function(script: str) -> tuple[Path, str, Callable[..., Any]]:
     module = import_script(path)
     function = getattr(module, function_name, None)
     if not callable(function):
-        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        close = nearest(function_name, own)
+        defined = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        close = nearest(function_name, defined)
         hint = (
             f"did you mean {path}:{close}?"
             if close
@@ -82,10 +82,10 @@ def setup_function(script: str) -> tuple[Path, str, Callable[..., Any]]:
 
 
 def resources_of(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What `setup` returns.
+    """Call `setup`, and check what it returns.
 
     Raises:
-        UsageError: it is no mapping from names to resources.
+        UsageError: it does not return a mapping from names to resources.
     """
     resources = setup(**arguments)
     example = 'as in `return {"model": model, "optimizer": optimizer, "train_data": train_data}`'

@@ -15,12 +15,14 @@ from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import Parameter
 from graphtrain.names import suggestion
 
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)  # *args and **kwargs
+
 
 def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of `setup` and the parameters of nodes.
 
     Raises:
-        UsageError: a setting has no ``=``, or comes twice.
+        UsageError: a setting has no ``=``, or is given twice.
 
     >>> split_settings(["lr=1e-3", "finish.after=2 epochs", "validate/next_batch.limit=5"])
     ({'lr': 0.001}, {'finish.after': '2 epochs', 'validate/next_batch.limit': 5})
@@ -33,7 +35,7 @@ def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, A
         if not equals or not name:
             raise UsageError(
                 f"expected NAME=VALUE or NODE.PARAM=VALUE, got `{setting}`",
-                "no spaces around =; an option begins with --",
+                "no spaces around =; options begin with --",
             )
         target = parameters if "." in name else arguments
         if name in target:
@@ -43,7 +45,7 @@ def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, A
 
 
 def toml_value(text: str) -> Any:
-    """A value of TOML, or the text itself where it is none.
+    """A TOML value, or the text itself if it is not one.
 
     >>> toml_value("true"), toml_value("[1, 2]"), toml_value("bf16-mixed"), toml_value("inf")
     (True, [1, 2], 'bf16-mixed', inf)
@@ -61,12 +63,12 @@ def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
     """The graph with parameters set by ``"node.parameter"``.
 
     Raises:
-        UsageError: there is no such node, or the value cannot be one of a parameter.
+        UsageError: there is no such node, or a parameter cannot have this value.
     """
     for name, value in parameters.items():
         node, _, parameter = name.rpartition(".")
         if not node or not parameter:
-            raise UsageError(f"`{name}=` names no parameter", "a parameter of a node is set as NODE.PARAM=VALUE")
+            raise UsageError(f"`{name}=` is not a parameter", "a parameter of a node is set with NODE.PARAM=VALUE")
         try:
             graph = graph.set(node, **{parameter: value})
         except EditError as error:
@@ -75,50 +77,50 @@ def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
 
 
 def renamings(texts: Iterable[str]) -> dict[str, str]:
-    """Former paths of nodes and their paths now, from ``OLD=NEW``.
+    """Old paths of nodes and their new paths, from ``OLD=NEW``.
 
     Raises:
-        UsageError: a text is none, or names a node twice.
+        UsageError: a text has another form, or a node is renamed twice.
 
     >>> renamings(["accumulate=gather", "validate/next_batch=validate/fetch"])
     {'accumulate': 'gather', 'validate/next_batch': 'validate/fetch'}
     """
-    found: dict[str, str] = {}
+    renamed: dict[str, str] = {}
     for text in texts:
-        old, equals, new = (one.strip() for one in text.partition("="))
+        old, equals, new = (part.strip() for part in text.partition("="))
         if not (old and equals and new):
             raise UsageError(f"--rename: expected OLD=NEW, got `{text}`", "as in --rename accumulate=gather")
-        if old in found:
+        if old in renamed:
             raise UsageError(f"--rename: `{old}` is renamed twice")
-        found[old] = new
-    return found
+        renamed[old] = new
+    return renamed
 
 
-def setup_arguments(setup: Callable[..., Any], given: Mapping[str, Any], name: str) -> dict[str, Any]:
+def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The arguments for a script's `setup`, checked against its signature.
 
     Raises:
-        UsageError: one is unknown, missing, or of another type.
+        UsageError: an argument is unknown, missing, or of another type.
     """
     parameters = inspect.signature(setup).parameters
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    named = {key: one for key, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    named = {key: parameter for key, parameter in parameters.items() if parameter.kind not in _VARIADIC}
     hints = hints_of(setup)
     checked = {}
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in named:
             if takes_any:
                 checked[key] = value
                 continue
             hint = suggestion(key, named) or ("it takes others" if named else "it takes none")
             raise UsageError(
-                f"`{key}` is no argument of {name}",
-                f"{hint.removesuffix('?')}; or, for a parameter of a node, write NODE.{key}=VALUE",
+                f"`{key}` is not an argument of {name}",
+                f"{hint.removesuffix('?')}; to set a parameter of a node, write NODE.{key}=VALUE",
             )
         checked[key] = _argument(Parameter(key, hints.get(key, Any)), value, name)
-    for key, one in named.items():
-        if one.default is one.empty and key not in checked:
-            raise UsageError(f"{name} needs the argument `{key}`", f"give it as {key}=VALUE")
+    for key, parameter in named.items():
+        if parameter.default is parameter.empty and key not in checked:
+            raise UsageError(f"{name} needs the argument `{key}`", f"set it with {key}=VALUE")
     return checked
 
 
@@ -131,5 +133,5 @@ def _argument(declared: Parameter, value: Any, name: str) -> Any:
     except ValueError as error:
         hint = ""
         if str in wanted:  # `tag=001` is text, `tag=3` a number
-            hint = f"quote text that looks like another value, also from the shell: {declared.name}='\"...\"'"
+            hint = f"quote text that looks like another value, and the quotes for the shell: {declared.name}='\"...\"'"
         raise UsageError(f"{name}: {declared.name}: {error}", hint) from None

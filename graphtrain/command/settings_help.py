@@ -1,4 +1,4 @@
-"""What can be set by NAME=VALUE: the arguments of a setup, and the parameters of a graph, with types and defaults."""
+"""What NAME=VALUE can set: the arguments of a setup and the parameters of a graph, with types and defaults."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from graphtrain.command.printable import printable
+from graphtrain.command.printable import escaped
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED
 from graphtrain.graph.registry import kind_of_node
@@ -24,13 +23,13 @@ _SECTION = re.compile(r"^(?:Arguments|Args|Parameters):\s*$")
 
 
 def print_settings(setup: Callable[..., Any], name: str, graph: Graph) -> None:
-    """Print both lists."""
+    """Print the arguments of a setup and the parameters of a graph."""
     _print(f"Arguments of {name}", "NAME=VALUE", list(setup_rows(setup)))
     _print(f"Parameters of the graph {graph.name}", "NODE.PARAM=VALUE", list(graph_rows(graph)))
 
 
 def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Name, default, type and meaning of each argument of a setup.
+    """Name, default, type and description of each argument of a setup.
 
     >>> def setup(lr: float = 0.1):
     ...     '''Arguments:
@@ -39,39 +38,40 @@ def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str, str, str]]
     [('lr', '0.1', 'a number', 'learning rate.')]
     """
     hints = hints_of(setup)
-    meanings = meanings_of(inspect.getdoc(setup) or "")
-    for one in inspect.signature(setup).parameters.values():
-        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+    descriptions = descriptions_of(inspect.getdoc(setup) or "")
+    for parameter in inspect.signature(setup).parameters.values():
+        name = parameter.name
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        default = "required" if one.default is one.empty else _shown(one.default)
-        wanted = type_name(hints[one.name]) if one.name in hints else ""
-        yield one.name, default, wanted if hints.get(one.name) is not Path else "a path", meanings.get(one.name, "")
+        default = "required" if parameter.default is parameter.empty else _shown(parameter.default)
+        type_text = "a path" if hints.get(name) is Path else type_name(hints[name]) if name in hints else ""
+        yield name, default, type_text, descriptions.get(name, "")
 
 
 def graph_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """The same for each parameter of the nodes of a graph, those of nested graphs by their paths."""
+    """The same for each parameter of the nodes of a graph; nodes of nested graphs are named by their paths."""
     for name, node in graph.nodes.items():
         kind = kind_of_node(node)
         if kind is None:
             continue  # declared by a script that is not loaded
-        meanings = meanings_of(_documentation(kind))
+        descriptions = descriptions_of(_documentation(kind))
         for parameter in kind.parameters.values():
             if node.use == NESTED and parameter.name not in node.parameters:
                 continue
             value = node.parameters.get(parameter.name, parameter.default)
             default = "required" if value is REQUIRED else _shown(value)
-            yield f"{prefix}{name}.{parameter.name}", default, parameter.type_name, meanings.get(parameter.name, "")
+            yield f"{prefix}{name}.{parameter.name}", default, parameter.type_name, descriptions.get(parameter.name, "")
         if node.body is not None:
             yield from graph_rows(node.body, f"{prefix}{name}/")
 
 
-def meanings_of(documentation: str) -> dict[str, str]:
-    """What a docstring says of each argument, its first sentence.
+def descriptions_of(documentation: str) -> dict[str, str]:
+    """The first sentence of the description of each argument in a docstring.
 
-    >>> meanings_of("Arguments:\\n    lr: learning rate\\n        of AdamW. Default: 1.\\n    b: other.\\n\\nMore.")
+    >>> descriptions_of("Arguments:\\n    lr: learning rate\\n        of AdamW. Default: 1.\\n    b: other.\\n\\nMore.")
     {'lr': 'learning rate of AdamW.', 'b': 'other.'}
     """
-    found: dict[str, list[str]] = {}
+    descriptions: dict[str, list[str]] = {}
     indent, current, inside = 0, "", False
     for line in documentation.splitlines():
         text = line.strip()
@@ -87,11 +87,11 @@ def meanings_of(documentation: str) -> dict[str, str]:
         head, colon, rest = text.partition(":")
         if depth == indent and colon:
             for current in head.split(","):
-                found[current.partition("(")[0].strip()] = [rest.strip()]
+                descriptions[current.partition("(")[0].strip()] = [rest.strip()]
             current = head.split(",")[-1].partition("(")[0].strip()
         elif current:
-            found[current].append(text)
-    return {name: re.split(r"(?<=\.)\s", " ".join(lines))[0] for name, lines in found.items()}
+            descriptions[current].append(text)
+    return {name: re.split(r"(?<=\.)\s", " ".join(lines))[0] for name, lines in descriptions.items()}
 
 
 def _documentation(kind: Kind) -> str:
@@ -105,16 +105,15 @@ def _shown(value: Any) -> str:
         return str(value)
 
 
-def _print(title: str, form: str, rows: list[tuple[str, str, str, str]]) -> None:
+def _print(title: str, heading: str, rows: list[tuple[str, str, str, str]]) -> None:
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column(form, no_wrap=True)
+    table.add_column(heading, no_wrap=True)
     for column in ("default", "type", ""):
         table.add_column(column, overflow="fold")
-    for row in rows:
-        name, default, wanted, meaning = row
-        short = re.sub(r"^an? | such as .*", "", wanted)
-        table.add_row(*(escape(printable(text)) for text in (name, default, short, meaning)))
-    console.print(f"\n[bold]{escape(printable(title))}[/bold]" + ("" if rows else ": none"))
+    for name, default, type_text, description in rows:
+        short = re.sub(r"^an? | such as .*", "", type_text)
+        table.add_row(*(escaped(text) for text in (name, default, short, description)))
+    console.print(f"\n[bold]{escaped(title)}[/bold]" + ("" if rows else ": none"))
     if rows:
         console.print(table)

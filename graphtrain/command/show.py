@@ -21,15 +21,15 @@ def show_command(source: str, *, save_points: bool = False, script: str | None =
     """Print a graph as tables.
 
     Arguments:
-        save_points: True adds where a checkpoint can be made, and what it would hold; this imports the kinds.
-        script: declares further kinds. Default: none does.
+        save_points: True adds where a checkpoint can be made, and which slots it would hold; this imports the kinds.
+        script: a Python file that declares further kinds. Default: none.
     """
     if script is not None:
         from graphtrain.command.script import import_script
 
         import_script(Path(script.partition(":")[0]))
     graph = Graph.load(source)
-    console = Console(width=None, highlight=False)
+    console = Console(highlight=False)
     if not save_points:
         _show(graph, graph.name, console)
         return
@@ -39,8 +39,8 @@ def show_command(source: str, *, save_points: bool = False, script: str | None =
     points = {point.path: point for point in save_points_of(checked_graph(graph))}
     _show(graph, graph.name, console, points)
     console.print()
-    places = sum(not one.transient for one in points.values())
-    console.print(f"a checkpoint can be made before {places} of {len(points)} nodes", soft_wrap=True)
+    possible = sum(not point.transient for point in points.values())
+    console.print(f"a checkpoint can be made before {possible} of {len(points)} nodes", soft_wrap=True)
 
 
 def _show(
@@ -83,7 +83,7 @@ def _show(
 
 
 def _mark(point: SavePoint) -> str:
-    """Whether a checkpoint can be made where a node is the next to run, and which slots it would hold."""
+    """Whether a checkpoint can be made before a node, and which slots it would hold."""
     if point.transient:
         verb = "is" if len(point.transient) == 1 else "are"
         return f"no: {', '.join(point.transient)} {verb} transient"

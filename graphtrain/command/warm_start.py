@@ -1,4 +1,4 @@
-"""`--init`: weights from a safetensors file, before the run begins. It is a beginning, and no resume."""
+"""`--init`: load weights from a safetensors file before the run begins. This is not a resume."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 
 
 def warm_start(resources: Mapping[str, Any], texts: Iterable[str]) -> list[str]:
-    """Load ``NAME=FILE`` into the module `NAME`, strictly; what was done, in words.
+    """Load every ``NAME=FILE`` into the module `NAME`, strictly; returns a line of text for each.
 
     Raises:
-        UsageError: there is no such module or file, the file is no safetensors file, or the names or shapes differ.
+        UsageError: there is no such module or file, the file is not safetensors, or names or shapes do not match.
     """
     return [_load(resources, *split(text)) for text in texts]
 
@@ -36,11 +36,11 @@ def split(text: str) -> tuple[str, Path]:
         raise UsageError(f"--init: expected NAME=FILE, got `{text}`", "as in --init model=weights.safetensors")
     path = Path(file)
     if path.is_dir() and (path / f"{name}.safetensors").is_file():
-        path = path / f"{name}.safetensors"  # a checkpoint
+        path = path / f"{name}.safetensors"  # of a checkpoint
     if path.suffix in _PICKLED:
         raise UsageError(
-            f"--init: `{file}` is a pickled file, and those can run any code when they are read",
-            "write it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
+            f"--init: `{file}` is a pickled file, which can run any code when it is loaded",
+            "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
         )
     if not path.is_file():
         raise UsageError(f"--init: there is no file `{file}`")
@@ -48,41 +48,40 @@ def split(text: str) -> tuple[str, Path]:
 
 
 def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
-    modules = {key: one for key, one in resources.items() if isinstance(one, torch.nn.Module)}
+    modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
     try:
         saved = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"--init: `{path}` cannot be read as safetensors: {error}") from None
-    wanted = modules[name].state_dict()
-    # Of tied parameters a file may hold one name only.
-    places = {key: one.data_ptr() for key, one in wanted.items() if isinstance(one, torch.Tensor) and one.numel()}
-    given = {places[key] for key in saved if key in places}
-    missing = [key for key in wanted if key not in saved and places.get(key) not in given]
-    shaped = {key: one for key, one in wanted.items() if isinstance(one, torch.Tensor)}
-    missing = [key for key in missing if key in shaped]  # an extra state is no weight, and no such file holds it
+    state_dict = modules[name].state_dict()
+    # An extra state is not a weight, and no such file has it.
+    tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
+    # Of tied parameters, which share their memory, a file may have one name only.
+    addresses = {key: tensor.data_ptr() for key, tensor in tensors.items() if tensor.numel()}
+    loaded = {addresses[key] for key in saved if key in addresses}
     problems = [
-        *(f"missing in the file: {key}" for key in missing),
-        *(f"unknown to the module: {key}" for key in saved if key not in wanted),
+        *(f"missing in the file: {key}" for key in tensors if key not in saved and addresses.get(key) not in loaded),
+        *(f"unknown to the module: {key}" for key in saved if key not in state_dict),
         *(
-            f"{key}: {_form(one)} in the file, {_form(shaped[key])} in the module"
-            for key, one in saved.items()
-            if key in shaped and not _fits(one, shaped[key])
+            f"{key}: {_dtype_and_shape(tensor)} in the file, {_dtype_and_shape(tensors[key])} in the module"
+            for key, tensor in saved.items()
+            if key in tensors and not _matches(tensor, tensors[key])
         ),
     ]
     if problems:
-        shown = "\n".join(f"    {one}" for one in problems[:10])
+        shown = "\n".join(f"    {problem}" for problem in problems[:10])
         more = f"\n    ... and {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise UsageError(f"--init: `{path}` does not fit `{name}`:\n{shown}{more}")
-    modules[name].load_state_dict(saved, strict=False)  # strict but for the other names of tied parameters
-    return f"--init: `{name}` has the weights of {path}, unless the run goes on from a checkpoint"
+        raise UsageError(f"--init: `{path}` does not match `{name}`:\n{shown}{more}")
+    modules[name].load_state_dict(saved, strict=False)  # strict except for the other names of tied parameters
+    return f"--init: `{name}` has the weights of {path}, unless the run continues from a checkpoint"
 
 
-def _fits(saved: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Of one shape; and whole numbers, such as quantised weights, are not taken for fractions."""
-    return saved.shape == wanted.shape and saved.is_floating_point() == wanted.is_floating_point()
+def _matches(saved: torch.Tensor, expected: torch.Tensor) -> bool:
+    """The same shape; and integers, such as quantised weights, are not loaded as floats."""
+    return saved.shape == expected.shape and saved.is_floating_point() == expected.is_floating_point()
 
 
-def _form(tensor: torch.Tensor) -> str:
+def _dtype_and_shape(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

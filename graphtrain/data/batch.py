@@ -1,4 +1,4 @@
-"""What a batch is made of: how many samples it holds, and moving it to a device, also while that computes."""
+"""Batches: how many samples they hold, and moving them to a device, also while the device computes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sample_counter() -> Callable[[Any], int]:
     """
 
     def count(batch: Any) -> int:
-        first = batch  # most batches begin with their tensor: 0.3 us instead of 2 for looking everywhere
+        first = batch  # most batches begin with their tensor: 0.3 us instead of 2 for a full search
         while type(first) in (tuple, list) and first:
             first = first[0]
         tensor = first if isinstance(first, torch.Tensor) else first_tensor(batch)
@@ -36,7 +36,7 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:
-    """A function that moves a batch to the device; None on the CPU, where even an idle `to` costs 0.4 us a tensor."""
+    """A function that moves a batch to the device; None on the CPU, where `to` does nothing for 0.4 us a tensor."""
     if device.type == "cpu":
         return None
     return lambda batch: move(batch, device)
@@ -62,7 +62,7 @@ def _rebuilt(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
         return type(original)(parts)  # type: ignore[call-arg]
     except TypeError:
         raise UsageError(
-            f"a batch of type {type(original).__name__} cannot be moved to a device: it is not made from a dict",
+            f"a batch of type {type(original).__name__} cannot be moved to a device: the type does not take a dict",
             "return plain dicts, tuples, lists and tensors from the loader",
         ) from None
 
@@ -70,7 +70,7 @@ def _rebuilt(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     """Every tensor in a nest of tuples, lists and mappings, in order.
 
-    >>> [one.item() for one in tensors_of({"inputs": [torch.tensor(1), "a"], "target": torch.tensor(2)})]
+    >>> [tensor.item() for tensor in tensors_of({"inputs": [torch.tensor(1), "a"], "target": torch.tensor(2)})]
     [1, 2]
     """
     for part in _leaves(batch):
@@ -87,25 +87,25 @@ def _leaves(batch: Any) -> Iterator[Any]:
 
 
 def is_on_host(batch: Any) -> bool:
-    """True if all that `move` would move of a batch are tensors on the host.
+    """True if everything in a batch that `move` would move is a tensor on the host.
 
-    An object with a `to` of its own may hold tensors that nobody sees, or compute something.
+    An object with a method `to` may hold tensors that are not visible here, or compute something.
 
     >>> is_on_host((torch.ones(1), "a")), is_on_host([torch.ones(1, device="meta")]), is_on_host([torch.nn.ReLU()])
     (True, False, False)
     """
     return all(
-        one.device.type == "cpu" if isinstance(one, torch.Tensor) else not callable(getattr(one, "to", None))
-        for one in _leaves(batch)
+        leaf.device.type == "cpu" if isinstance(leaf, torch.Tensor) else not callable(getattr(leaf, "to", None))
+        for leaf in _leaves(batch)
     )
 
 
 @final
 class EarlyMover:
-    """Moves batches to a CUDA device, on a stream of its own and ahead of time where it was told which come next.
+    """Moves batches to a CUDA device on a separate stream, ahead of time if the copy was started with `begin`.
 
-    A batch that is not entirely on the host (`is_on_host`) is moved when it is asked for, on the current stream: only
-    there is what a device still computes for it known to be done first.
+    A batch that is not entirely on the host (`is_on_host`) is moved when it is requested, on the current stream: only
+    that stream is ordered after the kernels that still compute the batch.
 
     Arguments:
         device: the CUDA device.
@@ -114,27 +114,27 @@ class EarlyMover:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._begun: deque[tuple[Any, Any, torch.cuda.Event]] = deque()
+        self._pending: deque[tuple[Any, Any, torch.cuda.Event]] = deque()  # batch, the copy, when it is complete
 
     def begin(self, batch: Any) -> None:
-        """Begin to copy a batch; those begun are asked for in the same order."""
+        """Start to copy a batch; `move` must then be called for the batches in the same order."""
         if not is_on_host(batch):
             return
         with torch.cuda.stream(self._stream):
             moved = move(batch, self._device)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
-        self._begun.append((batch, moved, copied))
+        self._pending.append((batch, moved, copied))
 
     def move(self, batch: Any) -> Any:
-        """The batch on the device, for what the current stream computes from now on; the host does not wait.
+        """The batch on the device, ready for kernels launched on the current stream after this; the host does not wait.
 
-        The memory of a batch comes from the other stream, which would reuse it, once it is let go of, while the
-        current one still reads it: so that one is recorded as a reader.
+        The batch was allocated on the copy stream, whose allocator would reuse the memory, once it is released, while
+        the current stream still reads it: therefore the tensors are recorded on the current stream.
         """
-        if not self._begun or self._begun[0][0] is not batch:
+        if not self._pending or self._pending[0][0] is not batch:
             return move(batch, self._device)
-        _, moved, copied = self._begun.popleft()
+        _, moved, copied = self._pending.popleft()
         current = torch.cuda.current_stream(self._device)
         current.wait_event(copied)
         for tensor in tensors_of(moved):

@@ -1,8 +1,8 @@
 """A loader whose position is one number.
 
 The order of an epoch follows from (seed, epoch), and the random numbers of every batch from (seed, epoch, batch). So
-any batch can be fetched again as it was, a resume costs the same at batch ten million as at batch ten, and the number
-of workers may change.
+every batch can be reproduced, a resume costs the same at batch ten million as at batch ten, and the number of workers
+may change.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from graphtrain.state.random import RandomAside, seed_all
 
 
 class Loader:
-    """Batches of a map-style data set, each reproducible from its number.
+    """Batches of a map-style dataset, each reproducible from its number.
 
     Takes `DataLoader`'s keywords. Differs from it in where randomness comes from: order, augmentation and collation of
-    batch `b` of epoch `e` are the same however the run got there, and drawing them leaves the global generators alone.
-    Generators that the data set, its transforms, the samplers or `collate_fn` hold are seeded with the global ones.
+    batch `b` of epoch `e` are the same however the run got there, and the global generators are not changed by them.
+    Generators held by the dataset, its transforms, the samplers or `collate_fn` are seeded with the global ones.
 
     Arguments:
         dataset: anything with ``__getitem__`` and ``__len__``.
         batch_size: samples in a batch; None yields single samples. Default: 1.
         shuffle: True draws a new order every epoch. Default: False.
-        sampler: an iterable of indices, asked anew every epoch under the epoch's seed. Default: by `shuffle`.
-        batch_sampler: an iterable of lists of indices, likewise; excludes batch_size, shuffle, sampler, drop_last.
-        num_workers: processes that fetch ahead. Default: 0, in this process.
+        sampler: an iterable of indices, iterated over once per epoch under the epoch's seed. Default: by `shuffle`.
+        batch_sampler: the same for lists of indices; excludes batch_size, shuffle, sampler, drop_last.
+        num_workers: processes that load batches ahead. Default: 0, load in this process.
         collate_fn: makes a batch of a list of samples. Default: torch's `default_collate`.
-        drop_last: True leaves a last batch out that is too short. Default: False.
+        drop_last: True drops the last batch if it is incomplete. Default: False.
         seed: of order and batches. Default: the run's.
         pin_memory, timeout, worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers, in_order: as
             in `DataLoader`.
 
     Raises:
-        DataError: the data set has no length or no random access, or the keywords exclude each other.
+        DataError: the dataset has no length or no random access, or the keywords are mutually exclusive.
 
     >>> loader = Loader(range(10), batch_size=4, shuffle=True, seed=1)
-    >>> everything = list(loader.batches(epoch=2)); rest = list(loader.batches(epoch=2, start=1))
-    >>> len(loader), all(bool((a == b).all()) for a, b in zip(everything[1:], rest, strict=True))
+    >>> all_batches = list(loader.batches(epoch=2)); rest = list(loader.batches(epoch=2, start=1))
+    >>> len(loader), all(bool((a == b).all()) for a, b in zip(all_batches[1:], rest, strict=True))
     (3, True)
     """
 
@@ -73,19 +73,21 @@ class Loader:
     ) -> None:
         if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and isinstance(dataset, Sized)):
             raise DataError(
-                f"Loader takes a data set with __getitem__ and __len__; got {type(dataset).__name__}",
-                "give the iterable itself, or a DataLoader over it, as train_data",
+                f"Loader takes a dataset with __getitem__ and __len__; got {type(dataset).__name__}",
+                "pass the iterable itself, or a DataLoader over it, as train_data",
             )
         if sampler is not None and shuffle:
-            raise DataError("Loader: `sampler` and `shuffle` exclude each other")
+            raise DataError("Loader: `sampler` and `shuffle` are mutually exclusive")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
             raise DataError("Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
         if batch_size is None and drop_last:
-            raise DataError("Loader: without a batch_size there is no short batch for drop_last")
+            raise DataError("Loader: drop_last has no effect without a batch_size")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise DataError(f"Loader: batch_size must be a whole number > 0, or None; got {batch_size!r}")
         if not in_order:
-            raise DataError("Loader: in_order=False gives batches in the order workers finish, which is never the same")
+            raise DataError(
+                "Loader: in_order=False gives batches in the order workers finish, which is not reproducible"
+            )
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -117,11 +119,11 @@ class Loader:
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epoch: the first call gives epoch 0, the second epoch 1, and so on."""
+        """The batches of the next epoch: epoch 0 on the first call, epoch 1 on the second, and so on."""
         return self.batches(next(self._epochs))
 
     def batches(self, epoch: int, start: int = 0, seed: int = 0) -> Iterator[Any]:
-        """The batches of an epoch, from number `start` on; `seed` is the run's, for a loader without one."""
+        """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none."""
         seed = seed if self.seed is None else self.seed
         generators = generators_of(self)
         with RandomAside([*HOST.values(), *generators]):
@@ -131,7 +133,7 @@ class Loader:
         self._numbered.jobs = ((seed, epoch, number, batch) for number, batch in enumerate(indices, start))
         if self._inner is None:
             fetch = _SeededFetch(self.dataset, self._collate, in_process=self.num_workers == 0)
-            # A generator of its own: the inner loader's base seed must not be drawn from the global one.
+            # A separate generator: the inner loader's base seed must not be drawn from the global one.
             self._inner = DataLoader(
                 fetch,
                 batch_size=None,
@@ -141,11 +143,11 @@ class Loader:
                 **self._options,
             )
         iterator = iterate(self._inner)
-        self._numbered.jobs = iter(())  # a generator could not be copied, nor the loader that holds it
+        self._numbered.jobs = iter(())  # a loader that holds a generator could be neither copied nor pickled
         return iterator
 
     def _order(self, start: int) -> Iterable[Any]:
-        """The indices of each batch from number `start` on. A sampler is asked for all of them now, under its seed."""
+        """The indices of each batch from number `start`. A sampler is exhausted here, while the epoch's seed is set."""
         if self.batch_sampler is not None:
             return list(itertools.islice(self.batch_sampler, start, None))
         order: Any
@@ -159,21 +161,16 @@ class Loader:
 
 
 def _slices(order: Any, size: int | None, drop_last: bool, start: int) -> Iterator[Any]:
-    """Batch by batch, so that it costs the same to begin at batch ten as at batch ten million."""
-    at = _plain_indices if isinstance(order, torch.Tensor) else list
+    """The indices of each batch, made lazily: starting at batch ten million costs the same as at batch ten."""
+    as_list = torch.Tensor.tolist if isinstance(order, torch.Tensor) else list
     if size is None:
-        return itertools.chain.from_iterable(at(order[first : first + 1]) for first in range(start, len(order)))
+        return itertools.chain.from_iterable(as_list(order[first : first + 1]) for first in range(start, len(order)))
     end = len(order) - len(order) % size if drop_last else len(order)
-    return (at(order[first : first + size]) for first in range(start * size, end, size))
-
-
-def _plain_indices(some: torch.Tensor) -> list[int]:
-    found: list[int] = some.tolist()
-    return found
+    return (as_list(order[first : first + size]) for first in range(start * size, end, size))
 
 
 class _NumberedBatches:
-    """The sampler of the inner loader: what to fetch, with the numbers that seed it."""
+    """The sampler of the inner loader: the indices to load, with the numbers that seed the batch."""
 
     jobs: Iterator[tuple[int, int, int, Any]]
 
@@ -182,7 +179,7 @@ class _NumberedBatches:
 
 
 class _SeededFetch(Dataset[Any]):
-    """Fetch and collate one batch under its own seed. In process, the generators are put back after it."""
+    """Load and collate one batch under its own seed. In this process the generators are restored afterwards."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, in_process: bool) -> None:
         self._dataset = dataset
@@ -193,7 +190,7 @@ class _SeededFetch(Dataset[Any]):
 
     def __getitem__(self, job: tuple[int, int, int, Any]) -> Any:
         seed, epoch, number, indices = job
-        announce_epoch(self._dataset, epoch)  # a worker that persists has a copy of its own
+        announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
         if epoch != self._epoch:  # 5 us: once an epoch is enough
             self._epoch, self._generators = epoch, [*generators_of(self._dataset), *generators_of(self._collate)]
         if not self._in_process:

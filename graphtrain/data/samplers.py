@@ -1,4 +1,4 @@
-"""What data draws its order from: the generators and the epoch numbers of its parts."""
+"""What determines the order of data: the generators of its parts, and the epoch they are told."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from torch.utils.data import (
 
 from graphtrain.state.generators import AnyGenerator, generator_of
 
-# By these names data holds the parts that it is made of; a Subset or a wrapper holds a further data set.
+# Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
 
 
 def parts_of(data: Any) -> list[Any]:
-    """A loader, its samplers, and its data set, as far as it has them."""
+    """A loader, its samplers and its dataset, those of them that exist."""
     batch_sampler = getattr(data, "batch_sampler", None)
-    found = [
+    parts = [
         data,
         batch_sampler,
         getattr(data, "sampler", None),
         getattr(batch_sampler, "sampler", None),
         getattr(data, "dataset", None),
     ]
-    return [one for one in found if one is not None]
+    return [part for part in parts if part is not None]
 
 
 def generators_of(data: Any) -> list[AnyGenerator]:
-    """The generators of their own that the parts draw from, each once, whatever their type.
+    """The generators that the parts of data hold, of any type, without duplicates.
 
-    Attributes that hold one directly are found, on a loader, its samplers and `collate_fn`, its data set, the data sets
-    inside that, and their transforms.
+    A generator is found where it is an attribute of a loader, its samplers or `collate_fn`, its dataset, a dataset
+    inside that one, or a transform.
 
     >>> import torch
     >>> len(generators_of(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
     1
     """
-    found: dict[int, AnyGenerator] = {}
+    generators: dict[int, AnyGenerator] = {}
     for part in _all_parts(data):
         for value in (part, *getattr(part, "__dict__", {}).values()):
             if (generator := generator_of(value)) is not None:
-                found.setdefault(id(value), generator)
-    return list(found.values())
+                generators.setdefault(id(value), generator)
+    return list(generators.values())
 
 
 def _all_parts(data: Any) -> Iterator[Any]:
@@ -60,23 +60,23 @@ def _all_parts(data: Any) -> Iterator[Any]:
             continue
         seen.add(id(part))
         yield part
-        held = getattr(part, "__dict__", {})
-        waiting += [held[name] for name in _PARTS if name in held]
+        attributes = getattr(part, "__dict__", {})
+        waiting += [attributes[name] for name in _PARTS if name in attributes]
 
 
 def announce_epoch(data: Any, epoch: int) -> None:
-    """Call ``set_epoch(epoch)`` on each part that has it, as `DistributedSampler` asks for before every epoch."""
+    """Call ``set_epoch(epoch)`` on every part that has it, as `DistributedSampler` requires before every epoch."""
     for part in {id(part): part for part in parts_of(data)}.values():
         if callable(set_epoch := getattr(part, "set_epoch", None)):
             set_epoch(epoch)
 
 
 def draws_at_once(loader: DataLoader[Any]) -> bool:
-    """True if it is known that an epoch's order is drawn when it begins, or from a generator that nobody else has.
+    """True if an epoch's order is known to be drawn when it begins, or from a generator that nothing else uses.
 
     >>> import torch
-    >>> own = RandomSampler(range(4), replacement=True, generator=torch.Generator())
-    >>> draws_at_once(DataLoader(range(4), 2, shuffle=True)), draws_at_once(DataLoader(range(4), 2, sampler=own))
+    >>> sampler = RandomSampler(range(4), replacement=True, generator=torch.Generator())
+    >>> draws_at_once(DataLoader(range(4), 2, shuffle=True)), draws_at_once(DataLoader(range(4), 2, sampler=sampler))
     (True, False)
     """
     batch_sampler: Any = loader.batch_sampler
@@ -90,5 +90,5 @@ def draws_at_once(loader: DataLoader[Any]) -> bool:
 
 
 def of_torchdata(kind: type) -> bool:
-    """True for one of torchdata's own classes; torchdata need not be installed."""
+    """True for a class of torchdata, which need not be installed."""
     return kind.__module__.partition(".")[0] == "torchdata"

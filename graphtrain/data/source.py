@@ -30,7 +30,7 @@ Resume = Literal["auto", "replay", "state"]
 
 
 class Opened(NamedTuple):
-    """An epoch that begins: its batches, how many the data says there will be, and what `reopen` needs."""
+    """An epoch from its start: its batches, the length that the data reports, and the state that `reopen` needs."""
 
     batches: Iterator[Any]
     length: int | None
@@ -41,25 +41,25 @@ class Source(ABC):
     """Data with a position."""
 
     redraws = False
-    """True if `reopen` draws the very batches again that were drawn, to the last bit."""
+    """True if `reopen` draws exactly the same batches again, bit for bit."""
 
     @abstractmethod
     def open(self, epoch: int) -> Opened:
-        """Begin an epoch. Its length is asked for once the data knows the epoch, and before its `iter()`."""
+        """Begin an epoch. The length is read after the data was told the epoch, and before `iter()`."""
 
     @abstractmethod
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        """Go on in an epoch after `drawn` batches. May leave the random generators in any state.
+        """Continue an epoch after `drawn` batches. May leave the random generators in any state.
 
-        What is kept of the epoch's course beside `drawn` is added to `state`, as `open` does to the one it returns.
+        Whatever has to be saved beyond `drawn` is added to `state` while the epoch goes on, here as in `open`.
         """
 
     def position(self) -> dict[str, Any]:
-        """The position that the data keeps itself; empty where it keeps none."""
+        """The position that the data itself reports; empty if it has none."""
         return {}
 
-    def take_up(self, position: dict[str, Any], *, inside: bool) -> None:  # noqa: B027 - most data has none
-        """Take up a position of the data's own: before `reopen` where it is `inside` an epoch, else before `open`."""
+    def load_position(self, position: dict[str, Any], *, inside: bool) -> None:  # noqa: B027 - most data has none
+        """Load what `position` returned: before `reopen` where that was `inside` an epoch, else before `open`."""
 
 
 def source_of(
@@ -71,17 +71,17 @@ def source_of(
     resume: Resume = "auto",
     limit: int | None = None,
 ) -> Source:
-    """The source that fits the data.
+    """The source for this kind of data.
 
     Arguments:
         seed: the run's seed, for a `Loader` that has none of its own.
-        saving: True if positions will be saved, so that data which cannot be reopened is refused.
-        notify: told what a resume of this data will cost.
-        resume: of data with a `state_dict`: "state" takes it, "replay" does not. Default: the state where it is exact.
+        saving: True if positions will be saved; data that cannot be reopened is then refused.
+        notify: called with a line about what a resume of this data will cost.
+        resume: for data with a `state_dict`: "state" uses it, "replay" does not. Default: the state where it is exact.
         limit: the most batches in an epoch. Default: all.
 
     Raises:
-        DataError: the data cannot be iterated over, or only once, or cannot be gone on with as `resume` says.
+        DataError: the data cannot be iterated over, or only once, or cannot be resumed as `resume` asks.
     """
     if isinstance(data, Loader):
         return Ordered(data, seed or 0)
@@ -90,7 +90,7 @@ def source_of(
     if not isinstance(data, Iterable) and not hasattr(type(data), "__getitem__"):
         raise DataError(
             f"the data is a {type(data).__name__}, which cannot be iterated over",
-            "give a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
+            "pass a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
         )
     keeps_state = _has_state(data)
     if resume == "state" and not keeps_state:
@@ -102,17 +102,17 @@ def source_of(
     if keeps_state and (resume == "state" or (resume == "auto" and _restores_itself(data, limit))):
         if limit is not None and saving:
             raise DataError(
-                f"next_batch.limit = {limit}: the data is a {type(data).__name__} that keeps its own position, and "
-                "where that is after an epoch cut short is not defined",
-                'end the epochs in the data; or next_batch.resume = "replay", if its `__iter__` begins an epoch anew',
+                f"next_batch.limit = {limit}: the data is a {type(data).__name__} that keeps its own position, which "
+                "is undefined after an epoch cut short by the limit",
+                'end the epochs in the data; or next_batch.resume = "replay", if its `__iter__` starts a new epoch',
             )
         return Stateful(data)
-    # Asked of iterators only: other data may count its epochs, or open a file, at every `iter()`.
+    # `iter()` is called on iterators only: other data may count its epochs, or open a file, in it.
     once = isinstance(data, Iterator) and iter(data) is data
     if once and saving:
         raise DataError(
             f"the data is a {type(data).__name__} that can be iterated over only once, so no resume could be exact",
-            "give an object whose `__iter__` starts again, such as a generator method, or run without a run directory",
+            "pass an object whose `__iter__` starts over, such as a generator method, or run without a run directory",
         )
     if isinstance(data, DataLoader) and saving:
         if data.persistent_workers:
@@ -121,22 +121,22 @@ def source_of(
                 "that nothing can restore",
                 "use graphtrain.Loader, which takes the same keywords, or persistent_workers=False",
             )
-        notify(_price(data, keeps_state and resume == "auto" and limit is None))
+        notify(_resume_cost(data, keeps_state and resume == "auto" and limit is None))
     return Replayed(data, once)
 
 
-def _price(loader: DataLoader[Any], keeps_state: bool) -> str:
-    """What a resume by replay costs, and the way out."""
-    said = (
+def _resume_cost(loader: DataLoader[Any], keeps_state: bool) -> str:
+    """What a resume by replay costs, and how to avoid it."""
+    cost = (
         f"train or validation data is a {type(loader).__name__}: a resume inside an epoch draws that epoch's earlier "
         "batches again"
     )
     if keeps_state:
         return (
-            f'{said}, since its state_dict does not bring back all random numbers; next_batch.resume = "state" resumes '
-            "at once and not exactly, graphtrain.Loader both at once and exactly"
+            f'{cost}, since its state_dict does not restore all random numbers; next_batch.resume = "state" resumes '
+            "at once but not exactly, graphtrain.Loader at once and exactly"
         )
-    return f"{said}; graphtrain.Loader takes the same keywords and resumes at once"
+    return f"{cost}; graphtrain.Loader takes the same keywords and resumes at once"
 
 
 def _has_state(data: Any) -> bool:
@@ -144,12 +144,12 @@ def _has_state(data: Any) -> bool:
 
 
 def _restores_itself(data: Any, limit: int | None) -> bool:
-    """True if the state of data that has one is all that its batches depend on, the global generators aside.
+    """True if the state of data that has one determines its batches completely, apart from the global generators.
 
-    So it is taken to be, but for torchdata's `StatefulDataLoader`: it does not restore the random numbers of its
-    workers, and skips what has no state by drawing it anew from whatever the generators hold by then.
+    That is assumed of all data except torchdata's `StatefulDataLoader`, which does not restore the random numbers of
+    its workers, and fast-forwards parts without state by drawing from whatever the generators hold at the time.
     """
-    if not (isinstance(data, DataLoader) and any(of_torchdata(one) for one in type(data).__mro__)):
+    if not (isinstance(data, DataLoader) and any(of_torchdata(base) for base in type(data).__mro__)):
         return True
     if data.num_workers or limit is not None:
         return False
@@ -178,7 +178,7 @@ class Indexed(Source):
 
 @final
 class Ordered(Source):
-    """A `Loader`: any batch of any epoch can be fetched as it was."""
+    """A `Loader`: any batch of any epoch can be reproduced."""
 
     redraws = True
 
@@ -195,24 +195,24 @@ class Ordered(Source):
 
 @final
 class Stateful(Source):
-    """Data that keeps its own position: after `load_state_dict`, the next `iter()` goes on from there.
+    """Data that keeps its own position: after `load_state_dict`, the next `iter()` continues from there.
 
-    That is torchdata's convention. The state is asked for when the run is captured, not at every batch.
+    That is torchdata's convention. The state is read when the run is captured, not at every batch.
     """
 
     def __init__(self, data: Any) -> None:
         self._data = data
         self._begun = False
-        self._taken_up: dict[str, Any] = {}  # the position to report until the data has moved on from it
+        self._loaded: dict[str, Any] = {}  # the position to report until the data has moved on from it
 
     def open(self, epoch: int) -> Opened:
         announce_epoch(self._data, epoch)
         length = _length(self._data)
-        resumed, self._begun, self._taken_up = bool(self._taken_up), True, {}
-        return Opened(self._anew() if resumed else iterate(self._data), length, {})
+        resumed, self._begun, self._loaded = bool(self._loaded), True, {}
+        return Opened(self._after_resume() if resumed else iterate(self._data), length, {})
 
-    def _anew(self) -> Iterator[Any]:
-        """An epoch after a resume between two; data may still have the end of the former one to come to."""
+    def _after_resume(self) -> Iterator[Any]:
+        """The first epoch after a resume between two epochs; the data may first yield the empty rest of the last."""
         iterator = iterate(self._data)
         first = next(iterator, self)
         if first is not self:
@@ -220,51 +220,54 @@ class Stateful(Source):
         return iterate(self._data)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        if not self._taken_up:
-            raise _begun_otherwise(self._data, drawn)
+        if not self._loaded:
+            raise _position_unknown(self._data, drawn)
         announce_epoch(self._data, epoch)
         self._load()
         return self._moving_on(iterate(self._data))
 
     def _moving_on(self, iterator: Iterator[Any]) -> Iterator[Any]:
         for batch in iterator:
-            self._taken_up = {}
+            self._loaded = {}
             yield batch
-        self._taken_up = {}
+        self._loaded = {}
 
     def position(self) -> dict[str, Any]:
-        if self._taken_up or not self._begun:  # asked before the first `iter()`, torchdata's loader begins an epoch
-            return dict(self._taken_up)
+        # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
+        if self._loaded or not self._begun:
+            return dict(self._loaded)
         return {"data": self._data.state_dict()}
 
-    def take_up(self, position: dict[str, Any], *, inside: bool) -> None:
+    def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
         if "data" not in position:
             return
-        self._taken_up, self._begun = {"data": position["data"]}, True
+        self._loaded, self._begun = {"data": position["data"]}, True
         if not inside:
             with RandomAside([*HOST.values(), *generators_of(self._data)]):
                 self._load()
-                iterate(self._data)  # the rest of the former epoch, of which nothing is left: the next one is new
+                iterate(self._data)  # the rest of the last epoch, which is empty: the next `iter()` begins a new one
 
     def _load(self) -> None:
-        self._data.load_state_dict(copy.deepcopy(self._taken_up["data"]))  # what is reported must stay as it is
+        self._data.load_state_dict(
+            copy.deepcopy(self._loaded["data"])
+        )  # a copy: what `position` reports must not change
 
 
 @final
 class Replayed(Source):
-    """Anything that can be iterated over again: the same random state at `iter()` gives the same batches.
+    """Anything that can be iterated over repeatedly: the same random state at `iter()` gives the same batches.
 
-    That holds for what is drawn when an epoch begins. What is drawn later, while training draws in between, comes from
-    a `Stream`: around the sampler of a DataLoader, or around the whole iterator. Samplers of torch's own that draw at
-    once need none, nor does an iterable data set in workers, which are processes with random numbers of their own.
+    That holds for numbers drawn when an epoch begins. Numbers drawn later, interleaved with those of training, come
+    from a `Stream`: around the sampler of a DataLoader, or around the whole iterator. torch's samplers that draw at
+    once need none, nor does an iterable dataset in workers, which are processes with their own random numbers.
 
     Arguments:
-        once: True for data that cannot be iterated over again: it can be opened, and not reopened where it was begun.
+        once: True for data that can be iterated over only once: it can be opened, but not reopened after that.
     """
 
     def __init__(self, data: Any, once: bool = False) -> None:
         self._data, self._once = data, once
-        # What this process augments and collates comes out otherwise in a replay, where it is dropped.
+        # Augmentation in this process differs in a replay, which drops those batches.
         in_process = isinstance(data, DataLoader) and not data.num_workers
         self.redraws = not in_process or isinstance(data.dataset, IterableDataset)
 
@@ -273,7 +276,7 @@ class Replayed(Source):
         length = _length(self._data)
         state: dict[str, Any] = {
             "random": capture_random(),
-            "generators": [one.get_state() for one in generators_of(self._data)],
+            "generators": [generator.get_state() for generator in generators_of(self._data)],
             "streams": {},
         }
         if self._once:
@@ -289,23 +292,25 @@ class Replayed(Source):
                 at_once = draws_at_once(self._data)
             if at_once:
                 return iterator
-            if not self.redraws and hasattr(iterator, "_sampler_iter"):  # augmentation is drawn as in a loop by hand
+            if not self.redraws and hasattr(
+                iterator, "_sampler_iter"
+            ):  # augmentation keeps using the shared generators
                 iterator._sampler_iter = self._stream(iterator._sampler_iter, state)
                 return iterator
         return self._stream(iterator, state)
 
     def _stream(self, iterator: Iterator[Any], state: dict[str, Any]) -> Stream:
-        own = {f"{number}": one for number, one in enumerate(generators_of(self._data))}
-        return Stream(iterator, {**HOST, **own}, state["streams"])
+        generators = {f"{number}": generator for number, generator in enumerate(generators_of(self._data))}
+        return Stream(iterator, {**HOST, **generators}, state["streams"])
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if "random" not in state:
-            raise _begun_otherwise(self._data, drawn)
+            raise _position_unknown(self._data, drawn)
         if self._once and "once" in state:
             raise DataError(
                 f"the data is a {type(self._data).__name__} that can be iterated over only once, and the run is in the "
-                "middle of it: what reads it cannot be set up anew without losing batches",
-                "leave the node that fetches batches, and its data, as they are until the epoch has ended",
+                "middle of it: the node that reads it cannot be replaced without losing batches",
+                "keep the node that fetches batches, and its data, until the epoch has ended",
             )
         announce_epoch(self._data, epoch)
         restore_random(state["random"])
@@ -314,7 +319,7 @@ class Replayed(Source):
         iterator = self._begin(state)
         for number in range(drawn):
             if next(iterator, self) is self:
-                raise DataError(f"the data ended after {number} batches; it gave {drawn} before: it has changed")
+                raise DataError(f"the data ended after {number} batches, it gave {drawn} before: it has changed")
         return iterator
 
 
@@ -325,9 +330,9 @@ def _length(data: Any) -> int | None:
         return None
 
 
-def _begun_otherwise(data: Any, drawn: int) -> DataError:
+def _position_unknown(data: Any, drawn: int) -> DataError:
     return DataError(
-        f"the run is inside an epoch that was begun with data of another kind: where it stands, after {drawn} "
-        f"batches, cannot be found in a {type(data).__name__}",
-        "change the data at the end of an epoch, or give a list of batches or a graphtrain.Loader",
+        f"the run is inside an epoch that was begun with another kind of data: its position, after {drawn} "
+        f"batches, is not defined in a {type(data).__name__}",
+        "change the data at the end of an epoch, or pass a list of batches or a graphtrain.Loader",
     )

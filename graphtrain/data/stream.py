@@ -1,14 +1,14 @@
-"""Random numbers that data draws bit by bit, between those that training draws.
+"""Random numbers for data that draws them incrementally, interleaved with those that training draws.
 
-A shuffle buffer, or a sampler that draws from a global generator while it is iterated over, sees every number that
-dropout takes in between. A replay draws the batches again without training, and would come to other batches. So such
-data gets random numbers of its own, as soon as that matters, and not before:
+A shuffle buffer, or a sampler that draws from a global generator while it is iterated over, depends on every number
+that dropout consumes in between. A replay draws the batches again without training, and would get different ones. So
+such data is given a separate random stream, but only once that makes a difference:
 
-* As long as nobody else draws from a generator between two draws of the data, the draws of an epoch follow one another,
-  in the run as in a replay. Data that draws all of its order when an epoch begins is as in a loop by hand.
-* The first `next` that draws where somebody else has drawn in between is the last to draw from the shared generator.
-  The state before it is kept, with its number. From there on the data has numbers of its own, seeded from that
-  generator, and whoever trains finds the generator as he left it.
+* While only the data draws from a generator during an epoch, its draws are consecutive, in the run as in a replay: the
+  generator is shared. Data that draws its whole order when an epoch begins behaves as in a loop written by hand.
+* The first `next` that draws after something else has drawn is the last to use the shared generator. The generator's
+  state before that draw is recorded with the number of the item. From then on the data has its own stream, seeded from
+  that generator, and training finds the shared generator as training left it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from graphtrain.state.generators import AnyGenerator, same_state
 
 @final
 class Stream:
-    """An iterator over an epoch whose random numbers do not depend on who draws between its items.
+    """An iterator over an epoch whose random numbers do not depend on draws between its items.
 
-    That costs 25 us an item, most of it for reading Python's state twice; 130 us with numbers of its own from NumPy.
+    That costs 25 us an item, most of it for reading Python's state twice; 130 us once NumPy's numbers are separate.
 
     Arguments:
-        iterator: the epoch, just begun.
-        generators: whatever it may draw from, by name.
-        kept: by the names of generators, from which number on the data has numbers of its own, and the state before
-            that; filled here, and read where it is filled already, in a replay from the beginning of the epoch.
+        iterator: of an epoch from which nothing was drawn yet.
+        generators: those it may draw from, by name.
+        separations: name of a generator -> the number of the item at which the data got its own stream, and the shared
+            state before it. Filled in the run, and followed in a replay from the beginning of the epoch.
     """
 
     def __init__(
-        self, iterator: Iterator[Any], generators: Mapping[str, AnyGenerator], kept: dict[str, dict[str, Any]]
+        self, iterator: Iterator[Any], generators: Mapping[str, AnyGenerator], separations: dict[str, dict[str, Any]]
     ) -> None:
         self._iterator = iterator
-        self._watched = [_Watched(generator, name, kept) for name, generator in generators.items()]
+        self._watched = [_Watched(generator, name, separations) for name, generator in generators.items()]
         self._number = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -44,46 +44,46 @@ class Stream:
 
     def __next__(self) -> Any:
         self._number += 1
-        for one in self._watched:
-            one.before(self._number)
+        for watched in self._watched:
+            watched.before(self._number)
         try:
             return next(self._iterator)
         finally:
-            for one in self._watched:
-                one.after(self._number)
+            for watched in self._watched:
+                watched.after(self._number)
 
 
 @final
 class _Watched:
     """One generator that data may draw from."""
 
-    def __init__(self, generator: AnyGenerator, name: str, kept: dict[str, dict[str, Any]]) -> None:
-        self._generator, self._name, self._kept = generator, name, kept
-        self._left = generator.get_state()  # as the data left it: where a replay stands
-        self._own: Any = None  # the state of the data's own numbers, once it has them
-        self._found: Any = None  # as the training left it
+    def __init__(self, generator: AnyGenerator, name: str, separations: dict[str, dict[str, Any]]) -> None:
+        self._generator, self._name, self._separations = generator, name, separations
+        self._after_data = generator.get_state()  # as the data left it, which is where a replay is
+        self._after_training: Any = None  # as training left it
+        self._separate: Any = None  # the state of the data's own stream, once it has one
 
     def before(self, number: int) -> None:
-        if self._begins_at(number):
-            self._generator.set_state(self._kept[self._name]["state"])
-        self._found = self._generator.get_state()
-        if self._own is not None:
-            self._generator.set_state(self._own)
+        if self._separates_at(number):
+            self._generator.set_state(self._separations[self._name]["state"])
+        self._after_training = self._generator.get_state()
+        if self._separate is not None:
+            self._generator.set_state(self._separate)
 
     def after(self, number: int) -> None:
-        now = self._generator.get_state()
-        if self._own is not None:
-            self._own = now
-            self._generator.set_state(self._found)
-        elif same_state(now, self._found):
-            return
-        elif self._begins_at(number) or not same_state(self._found, self._left):
-            self._kept[self._name] = {"number": number, "state": self._found}
+        state = self._generator.get_state()
+        if self._separate is not None:
+            self._separate = state
+            self._generator.set_state(self._after_training)
+        elif same_state(state, self._after_training):
+            return  # nothing was drawn
+        elif self._separates_at(number) or not same_state(self._after_training, self._after_data):
+            self._separations[self._name] = {"number": number, "state": self._after_training}
             self._generator.seed(self._generator.draw())
-            self._own = self._generator.get_state()
-            self._generator.set_state(now)
+            self._separate = self._generator.get_state()
+            self._generator.set_state(state)
         else:
-            self._left = now
+            self._after_data = state
 
-    def _begins_at(self, number: int) -> bool:
-        return self._name in self._kept and self._kept[self._name]["number"] == number
+    def _separates_at(self, number: int) -> bool:
+        return self._name in self._separations and self._separations[self._name]["number"] == number

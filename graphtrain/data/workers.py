@@ -1,4 +1,4 @@
-"""The processes of a loader, and the signals that are meant for the run and not for them."""
+"""The worker processes of a loader, and the signals that are meant for the run and not for its workers."""
 
 from __future__ import annotations
 
@@ -15,62 +15,62 @@ from typing import Any, final
 
 _FOR_THE_RUN = {getattr(signal, name) for name in ("SIGINT", "SIGUSR1") if hasattr(signal, name)}
 
-# Workers that ignore SIGTERM must be ended otherwise, or Python would wait for them when it exits.
+# Workers that ignore SIGTERM must be killed at exit, or Python would wait for them.
 _STARTED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def iterate(data: Any) -> Iterator[Any]:
-    """``iter(data)``, with workers that no signal reaches which asks the run to stop.
+    """``iter(data)``, whose workers are started with the signals blocked that ask the run to stop.
 
-    A terminal sends Ctrl-C to every process, a job queue its warning; workers that died of them would take the run
-    along before its save point. Processes inherit the signals that are blocked while they start, however they start.
-    SIGTERM is not blocked, for what a worker starts itself is ended by it; see `WorkerStart`. A signal that comes
-    meanwhile reaches the run afterwards.
+    A terminal sends Ctrl-C to every process of the group, and a job queue its warning; workers killed by it would end
+    the run before it reaches a save point. Processes inherit the blocked signals of their parent, with every start
+    method. SIGTERM is not blocked, because it ends processes that a worker starts itself; see `WorkerStart`. A signal
+    that arrives meanwhile is delivered to the run afterwards.
     """
     if not getattr(data, "num_workers", 0) or not hasattr(signal, "pthread_sigmask"):
         return iter(data)
     context = getattr(data, "multiprocessing_context", None) or multiprocessing.get_context()
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_RUN)
-    before = set(multiprocessing.active_children())
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_RUN)
+    children_before = set(multiprocessing.active_children())
     try:
         if context.get_start_method() != "fork":
-            resource_tracker.ensure_running()  # it unblocks signals when it is started
+            resource_tracker.ensure_running()  # which unblocks signals when it starts
             signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_RUN)
         return iter(data)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
-        _STARTED.update(set(multiprocessing.active_children()) - before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        _STARTED.update(set(multiprocessing.active_children()) - children_before)
 
 
 @final
 class WorkerStart:
-    """What a worker of a `Loader` does first: it ignores SIGTERM while its parent lives, then calls `then`.
+    """The `worker_init_fn` of a `Loader`: SIGTERM is ignored while the parent lives; then the user's function runs.
 
-    So a SIGTERM to the whole group of processes, as job queues send it, stops the run at its save point. The workers of
-    a plain DataLoader die of it, and the run with them: torch has a handler of its own there.
+    So a SIGTERM to the whole process group, as job queues send it, stops the run at its next save point. The workers of
+    a plain DataLoader are killed by it, and the run with them: torch installs its own handler there.
     """
 
-    def __init__(self, then: Callable[[int], Any] | None) -> None:
-        self._then = then
+    def __init__(self, worker_init_fn: Callable[[int], Any] | None) -> None:
+        self._worker_init_fn = worker_init_fn
 
-    def __call__(self, number: int) -> None:
-        signal.signal(signal.SIGTERM, _ignore_while_the_parent_lives)
-        if self._then is not None:
-            self._then(number)
+    def __call__(self, worker_id: int) -> None:
+        signal.signal(signal.SIGTERM, _ignore_while_parent_lives)
+        if self._worker_init_fn is not None:
+            self._worker_init_fn(worker_id)
 
 
-def _ignore_while_the_parent_lives(number: int, frame: FrameType | None) -> None:
+def _ignore_while_parent_lives(signal_number: int, frame: FrameType | None) -> None:
     parent = multiprocessing.parent_process()
     if parent is None or not parent.is_alive():
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        signal.signal(signal_number, signal.SIG_DFL)
+        os.kill(os.getpid(), signal_number)
 
 
 @atexit.register
 def _end_workers() -> None:
-    with contextlib.suppress(ValueError, AssertionError):  # closed meanwhile; or this is a fork of the run
+    with contextlib.suppress(ValueError, AssertionError):  # a process that is closed, or not a child of this fork
         alive = [process for process in _STARTED if process.is_alive()]
         if alive and hasattr(signal, "SIGCHLD"):
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would take their end for a failure
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would report their end as a failure
         for process in alive:
             process.kill()

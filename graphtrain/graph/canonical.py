@@ -1,4 +1,4 @@
-"""Canonical JSON: one text for equal graphs, whole (nested graphs included), and a hash of what it does."""
+"""Canonical JSON: the same text for equal graphs, nested graphs included; and a hash of what a graph does."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ def to_json(graph: Graph) -> str:
 
 
 def from_json(text: str) -> Graph:
-    """The graph that `to_json` wrote.
+    """Read the text that `to_json` returned.
 
     Raises:
-        ValueError: the text is no graph.
+        ValueError: the text is not a graph.
     """
     try:
         return _graph(json.loads(text))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no canonical graph: {error!r}") from error
+        raise ValueError(f"not a canonical graph: {error!r}") from error
 
 
 def structural_hash(graph: Graph) -> str:
-    """SHA-256 of the canonical JSON without names of graphs, the warnings they allow, and the spacing of guards."""
-    plain = _bare(_plain(graph))
+    """SHA-256 of the canonical JSON without the names of graphs, their `allow`, and the spacing of guards."""
+    plain = _without_names(_plain(graph))
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _bare(plain: dict[str, Any]) -> dict[str, Any]:
+def _without_names(plain: dict[str, Any]) -> dict[str, Any]:
     del plain["name"], plain["allow"]
     plain["edges"] = {source: leaving for source, leaving in plain["edges"].items() if leaving}
     plain["guards"] = {name: spaced(text) for name, text in plain["guards"].items()}
     for node in plain["nodes"].values():
         if node["body"] is not None:
-            _bare(node["body"])
+            _without_names(node["body"])
     return plain
 
 
 def spaced(guard: str) -> str:
-    """A guard without spacing that means nothing; inside a string every space counts."""
+    """A guard with insignificant spaces removed; in a string every space is significant."""
     return guard.strip() if set(guard) & {"'", '"'} else " ".join(guard.split())
 
 
 def value_text(value: Any) -> str:
-    """The text of a parameter as canonical JSON has it: equal for equal values, not for 1 and 1.0.
+    """A parameter as canonical JSON: the same text for equal values, but not for 1 and 1.0.
 
     >>> value_text(1.0), value_text((1, True))
     ('1.0', '[1,true]')
@@ -90,9 +90,9 @@ def _value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     if isinstance(value, dict):
-        return {"table": {key: _value(one) for key, one in value.items()}}
+        return {"table": {key: _value(item) for key, item in value.items()}}
     if isinstance(value, list):
-        return [_value(one) for one in value]
+        return [_value(item) for item in value]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     return value
@@ -102,9 +102,9 @@ def _unvalue(value: Any) -> Any:
     if isinstance(value, dict):
         if "float" in value:
             return float(value["float"])
-        return {key: _unvalue(one) for key, one in value["table"].items()}
+        return {key: _unvalue(item) for key, item in value["table"].items()}
     if isinstance(value, list):
-        return [_unvalue(one) for one in value]
+        return [_unvalue(item) for item in value]
     return value
 
 

@@ -1,4 +1,4 @@
-"""The verbs that edit a graph. Each returns a new one and touches nothing but what it names."""
+"""The verbs that edit a graph. Each returns a new graph, in which only what the verb names has changed."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Editable(ABC):
 
         Arguments:
             use: the kind: a name, a function or a class. Default: the kind called `name`.
-            after: everything that followed that node follows the new one.
-            before: everything that led to that node, or to ``"end"``, leads to the new one.
-            between: the edge from the first to the second passes through the new node, its guard kept.
-                Default of all three: the node is not connected yet.
+            after: the edges that left this node leave the new one.
+            before: the edges that led to this node, or to ``"end"``, lead to the new one.
+            between: the edge from the first node to the second passes through the new node, its guard kept.
+                Default of all three: the node is not connected.
 
         Raises:
-            EditError: the name is taken, or a node it should stand next to does not exist.
+            EditError: the name is taken, or a node named in `after`, `before` or `between` does not exist.
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").insert("pause", "choice", after="step")
@@ -61,7 +61,7 @@ class Editable(ABC):
         """
         if name == END:
             raise EditError(
-                "insert: `end` cannot be the name of a node", "it is the reserved target that ends the graph"
+                "insert: `end` cannot be the name of a node", "it is reserved for the target that ends the graph"
             )
         if name in self.nodes:
             raise EditError(f"insert: there is a node `{name}` already", "choose another name, or use `replace`")
@@ -86,7 +86,7 @@ class Editable(ABC):
         return self._with(nodes=nodes, edges=edges, start=start)
 
     def replace(self, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Self:
-        """Let the node `name` use another kind with these parameters; its edges stay.
+        """Replace the kind and the parameters of the node `name`; its edges stay.
 
         Raises:
             EditError: there is no such node.
@@ -95,15 +95,15 @@ class Editable(ABC):
         return self._with(nodes={**self.nodes, name: _node(name, use, parameters)})
 
     def remove(self, name: str, to: str | None = None) -> Self:
-        """Take a node out; its predecessors go to its target.
+        """Remove a node; its predecessors are connected to its target.
 
-        Edges that would lead back to their own source go too, and guards that only these edges used.
+        Edges that would become self-loops are removed, and guards that only removed edges used.
 
         Arguments:
-            to: where the predecessors go. Default: the node's only target.
+            to: the new target of the predecessors. Default: the node's only target.
 
         Raises:
-            EditError: there is no such node, or it has several targets and `to` does not choose.
+            EditError: there is no such node, or it has several targets and `to` is not given.
         """
         self._known(name, "remove")
         targets = list(dict.fromkeys(edge.target for edge in self.edges.get(name, ()) if edge.target != name))
@@ -114,7 +114,7 @@ class Editable(ABC):
                 raise EditError(f"remove: `{name}` {reason}", f"choose: {choices}" if choices else "give `to`")
             to = targets[0]
         elif to == name:
-            raise EditError(f"remove: the predecessors of `{name}` cannot go to `{name}`, which is taken out")
+            raise EditError(f"remove: the predecessors of `{name}` cannot go to `{name}`, which is removed")
         elif to != END:
             self._known(to, "remove: to")
         if self.start == name and to == END:
@@ -134,8 +134,8 @@ class Editable(ABC):
         """Add an edge.
 
         Arguments:
-            when: the name of its guard. Default: none, which is possible only while `source` has no unguarded edge.
-            first: True asks this guard before the others, False after them.
+            when: the name of its guard. Default: no guard, which is possible if `source` has no unguarded edge.
+            first: True evaluates this guard before the others, False after them.
 
         Raises:
             EditError: a node does not exist, or `source` has an unguarded edge already.
@@ -157,14 +157,14 @@ class Editable(ABC):
                     f"connect: `{source}` has an unguarded edge already, to `{unguarded[0].target}`",
                     f'use redirect("{source}", "{unguarded[0].target}", "{target}"), or give the new edge a guard',
                 )
-            made = (*guarded, Edge(target))
+            edges = (*guarded, Edge(target))
         else:
             new = (Edge(target, when),)
-            made = (*new, *guarded, *unguarded) if first else (*guarded, *new, *unguarded)
-        return self._with(edges={**self.edges, source: made})
+            edges = (*new, *guarded, *unguarded) if first else (*guarded, *new, *unguarded)
+        return self._with(edges={**self.edges, source: edges})
 
     def disconnect(self, source: str, target: str) -> Self:
-        """Take the edges from `source` to `target` away.
+        """Remove the edges from `source` to `target`.
 
         Raises:
             EditError: there is no such edge.
@@ -173,7 +173,7 @@ class Editable(ABC):
         return self._with(edges={**self.edges, source: tuple(edge for edge in leaving if edge.target != target)})
 
     def redirect(self, source: str, old: str, new: str) -> Self:
-        """Let the edges from `source` to `old` lead to `new`, guards and priority kept.
+        """Redirect the edges from `source` to `old` to `new`; guards and priority stay.
 
         Raises:
             EditError: there is no such edge or node.
@@ -184,13 +184,13 @@ class Editable(ABC):
         return self._with(edges={**self.edges, source: _redirected(leaving, old, new)})
 
     def set(self, name: str, /, **parameters: Any) -> Self:
-        """Set parameters of a node; `reads`, `writes` and `graph` count as such.
+        """Set parameters of a node; `reads`, `writes` and `graph` are set the same way.
 
         Arguments:
             name: the node; ``"validate/next_batch"`` is a node inside the body of ``validate``.
 
         Raises:
-            EditError: there is no such node, or a value is not one that a text could hold (None, a function).
+            EditError: there is no such node, or TOML cannot express a value (None, a function).
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").set("validate/next_batch", limit=5)
@@ -200,7 +200,7 @@ class Editable(ABC):
         outer, _, inner = str(name).partition("/")
         node = self.nodes[self._known(outer, "set")]
         if "use" in parameters:
-            raise EditError(f"set: `use` is no parameter of `{name}`", f'use replace("{name}", "KIND")')
+            raise EditError(f"set: `use` is not a parameter of `{name}`", f'use replace("{name}", "KIND")')
         if not inner:
             return self._with(nodes={**self.nodes, outer: _with_parameters(node, parameters)})
         if node.body is None:
@@ -211,21 +211,21 @@ class Editable(ABC):
         """Define or redefine a named guard.
 
         Raises:
-            EditError: the expression is no text.
+            EditError: the expression is not a string.
         """
         if not isinstance(expression, str):
-            raise EditError(f"guard: `{name}` is an expression in quotes, got {show_value(expression)}")
+            raise EditError(f"guard: `{name}` takes an expression in quotes, got {show_value(expression)}")
         return self._with(guards={**self.guards, name: expression}, places=_without(self.places, f"guards.{name}"))
 
     def nest(self, name: str, /, graph: str | Path | Graph, **parameters: Any) -> Self:
-        """Add a node whose body is a graph, not connected yet: `insert` with ``graph=``."""
+        """Add a node whose body is a graph, without connecting it: `insert` with ``graph=``."""
         return self.insert(name, graph=graph, **parameters)
 
     def rename(self, old: str, new: str) -> Self:
-        """Give a node another name, everywhere it is named: edges, guards, reads, clock.
+        """Rename a node wherever it is named: edges, guards, reads, clock.
 
         Raises:
-            EditError: there is no `old`, or there is a `new` already.
+            EditError: `old` does not exist, or `new` does.
         """
         self._known(old, "rename")
         if new in self.nodes or new == END:
@@ -247,14 +247,14 @@ class Editable(ABC):
         )
 
     def clock(self, unit: str, field: str) -> Self:
-        """Let a unit of triggers count a field.
+        """Define the field that a unit of triggers counts.
 
         Arguments:
-            unit: the name triggers use, such as ``"tokens"``.
+            unit: the unit, as triggers name it, such as ``"tokens"``.
             field: ``"node.field"``, a progress counter.
         """
         if not isinstance(field, str):
-            raise EditError(f'clock: `{unit}` counts a field, "node.field"; got {show_value(field)}')
+            raise EditError(f'clock: `{unit}` takes a field, "node.field"; got {show_value(field)}')
         return self._with(units={**self.units, unit: field}, places=_without(self.places, f"clock.{unit}"))
 
     def _with(self, **changes: Any) -> Self:
@@ -270,12 +270,12 @@ class Editable(ABC):
     def _edges_between(self, source: str, target: str, verb: str) -> tuple[Edge, ...]:
         leaving = self.edges.get(self._known(source, verb), ())
         if all(edge.target != target for edge in leaving):
-            there = ", ".join(f'"{edge}"' for edge in leaving) or "none"
-            raise EditError(f"{verb}: there is no edge from `{source}` to `{target}`", f"its edges: {there}")
+            existing = ", ".join(f'"{edge}"' for edge in leaving) or "none"
+            raise EditError(f"{verb}: there is no edge from `{source}` to `{target}`", f"its edges: {existing}")
         return leaving
 
 
-# The first argument of each verb is the value of its own key in [[edit]]; the others go by their Python names.
+# The first argument of each verb is the value of its key in [[edit]]; the others have their Python names.
 VERBS: dict[str, str] = {
     "insert": "name",
     "replace": "name",
@@ -292,7 +292,7 @@ VERBS: dict[str, str] = {
 
 
 def body_graph(value: Any) -> tuple[Graph, str | None]:
-    """The graph that `graph = ...` of a node means, and the name it goes by: a name, a path, or a Graph."""
+    """The graph that `graph = ...` of a node means, given as a name, a path or a Graph; and its name or path."""
     from graphtrain.graph.graph import Graph
 
     if isinstance(value, Graph):
@@ -330,7 +330,7 @@ def _slots(node: str, verb: str, mapping: Any, *, lists: bool) -> dict[str, Any]
     slots: dict[str, Any] = {}
     for slot, target in mapping.items():
         several = lists and isinstance(target, list | tuple)
-        if not all(isinstance(one, str) for one in (target if several else [target])):
+        if not all(isinstance(name, str) for name in (target if several else [target])):
             raise EditError(f"{node}.{verb}.{slot}: expected the name of a slot, got {show_value(target)}")
         slots[slot] = tuple(target) if several else target
     return slots
@@ -355,7 +355,7 @@ def _redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ..
 
 
 def _guards_used(edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str]) -> set[str]:
-    """The guards that edges name, and those that these name in turn."""
+    """The guards that edges name, and the guards that these name in turn."""
     used = {edge.when for leaving in edges.values() for edge in leaving if edge.when is not None}
     waiting = list(used)
     while waiting:
@@ -366,26 +366,26 @@ def _guards_used(edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str
 
 
 def _names_in(text: str) -> set[str]:
-    """The guards (or slots) that an expression names; every word of one that cannot be parsed."""
+    """The guards (or slots) that an expression names; every word of an expression that cannot be parsed."""
     try:
-        return {one.name for one in walk(parse(text)) if isinstance(one, Name)}
+        return {part.name for part in walk(parse(text)) if isinstance(part, Name)}
     except GuardSyntaxError:
         return set(re.findall(r"[A-Za-z_]\w*", text))
 
 
 def _without_unused(guards: Mapping[str, str], unused: set[str]) -> dict[str, str]:
-    """The guards but for `unused`, of which those stay that a remaining guard names."""
-    while needed := unused & {name for kept in guards.keys() - unused for name in _names_in(guards[kept])}:
+    """The guards except for `unused`; of these, the ones that a remaining guard names are kept."""
+    while needed := unused & {name for guard in guards.keys() - unused for name in _names_in(guards[guard])}:
         unused = unused - needed
     return {name: text for name, text in guards.items() if name not in unused}
 
 
 def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {one: value for one, value in mapping.items() if one != key}
+    return {name: value for name, value in mapping.items() if name != key}
 
 
 def rename_in_expression(text: str, old: str, new: str) -> str:
-    """A guard expression with the fields of `old` read from `new`; unparsable text is left for the checks to report.
+    """A guard expression in which fields of `old` are read from `new`; the checks report text that cannot be parsed.
 
     >>> rename_in_expression("step.steps > 3 and 'step.steps' == mode", "step", "d_step")
     "d_step.steps > 3 and 'step.steps' == mode"
@@ -395,13 +395,13 @@ def rename_in_expression(text: str, old: str, new: str) -> str:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return text
     encoded = text.encode()
-    indent = len(encoded) - len(on_one_line(text).lstrip().encode())  # which the tree does not know of
+    indent = len(encoded) - len(on_one_line(text).lstrip().encode())  # the tree's offsets begin after it
     owners = [
-        each.value
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == old
+        part.value
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == old
     ]
-    for owner in sorted(owners, key=lambda one: -one.col_offset):
+    for owner in sorted(owners, key=lambda name: -name.col_offset):
         encoded = encoded[: indent + owner.col_offset] + new.encode() + encoded[indent + (owner.end_col_offset or 0) :]
     return encoded.decode()
 
@@ -415,6 +415,6 @@ def _renamed_reads(reads: Mapping[str, str | tuple[str, ...]], old: str, new: st
     return {
         key: _renamed_field(value, old, new)
         if isinstance(value, str)
-        else tuple(_renamed_field(one, old, new) for one in value)
+        else tuple(_renamed_field(name, old, new) for name in value)
         for key, value in reads.items()
     }

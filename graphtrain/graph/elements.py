@@ -1,4 +1,4 @@
-"""What a graph is made of: nodes and edges, as plain values."""
+"""The elements of a graph: nodes and edges, as plain values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from graphtrain.kind import Kind
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
-END = "end"  # the reserved target: the graph is over
+END = "end"  # the reserved target that ends the graph
 NESTED = "nested"  # the kind of every node that has a graph as its body
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a thing stands in a file: for messages only, never part of what a graph is."""
+    """A position in a file: for messages only, never part of the value of a graph."""
 
     file: str
     line: int | None = None
@@ -33,16 +33,16 @@ def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Node:
-    """A named use of a kind with its parameters, or of a whole graph as its body.
+    """A named use of a kind with parameters, or a node with a whole graph as its body.
 
     Arguments:
         use: the name of the kind; ``"nested"`` for a node with a `body`.
-        parameters: values as they stand in the text; the kind's defaults are not filled in.
+        parameters: values as in the text; the kind's defaults are not filled in.
         reads: slot of the kind -> slot of the graph, a list of slots, or ``"node.field"``.
         writes: slot of the kind, or output of the body -> slot of the graph.
         body: the nested graph, if any.
-        reference: the name or path the body came from; for saving, not part of what the graph is.
-        kind: the kind itself where it was given in Python; found by name where it is None.
+        reference: the name or path of the body; for saving, not part of the value.
+        kind: the kind itself if it was given in Python; None if it is looked up by name.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """What comes next: a target, taken if the guard named `when` holds, or always."""
+    """A target that comes next if the guard named `when` is true, or always if there is none."""
 
     target: str
     when: str | None = None

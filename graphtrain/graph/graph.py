@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Graph(Editable):
-    """An immutable training procedure; every edit returns a new one.
+    """An immutable training procedure; every edit returns a new graph.
 
     Arguments:
-        name: what pictures and messages call it.
+        name: its name in pictures and messages.
         start: the node that runs first.
         nodes: by name, in the order of the text.
-        edges: source -> its edges in order of priority: the first whose guard holds is taken.
+        edges: source -> its edges in order of priority: the first edge whose guard is true is taken.
         guards: name -> expression.
-        units: the clock: unit -> ``"node.field"`` that counts it.
+        units: the clock: unit -> the ``"node.field"`` that counts it.
         outputs: slots that leave the graph when it is the body of a node.
-        optional: resources without which the graph, as a body, has nothing to do and is bypassed.
-        allow: codes of problems that are meant as they are: of warnings, and of all that is judged by paths (G3xx on).
+        optional: resources without which a node with this graph as its body is bypassed.
+        allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
     >>> [str(edge) for edge in graph.edges["accumulate"]]
@@ -61,25 +61,25 @@ class Graph(Editable):
         return hash((self.name, self.start, frozenset(self.nodes)))
 
     def __deepcopy__(self, memory: object) -> Graph:
-        return self  # nothing in it ever changes
+        return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Graph.from_json, (self.to_json(),)
 
-    # The operations below live in modules of their own, which know only this value; they are imported when they are
-    # called, so that reading and drawing a graph costs no import of the rest.
+    # The operations below are in separate modules that know only this value. They are imported when they are called, so
+    # that reading and drawing a graph imports nothing else.
 
     @classmethod
     def load(cls, source: str | Path) -> Graph:
         """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
 
-        The path of a run directory, or of a checkpoint, reads the graph that was saved there; whoever runs it declares
-        its kinds.
+        The path of a run directory or of a checkpoint reads the graph that was saved there; to run it, the caller has
+        to declare its kinds.
 
         Raises:
-            GraphError: the text is no graph; `problems` holds every reason. What needs the kinds is left to `check`.
+            GraphError: the text is not a graph; `problems` has every reason. Kinds and parameters are left to `check`.
             UsageError: there is no such graph or file.
-            CheckpointError: the checkpoint is not sound.
+            CheckpointError: the checkpoint is damaged.
 
         >>> Graph.load("fit").start
         'decide'
@@ -113,7 +113,7 @@ class Graph(Editable):
         return draft.graph
 
     def save(self, path: str | Path) -> None:
-        """Write TOML that loads back equal. Refuses an existing file: a user's own text is never rewritten."""
+        """Write TOML that loads back equal. Refuses to overwrite a file."""
         from graphtrain.graph.write_toml import save_graph
 
         save_graph(self, path)
@@ -132,23 +132,23 @@ class Graph(Editable):
 
     @classmethod
     def from_json(cls, text: str) -> Graph:
-        """The graph of a canonical JSON, as a checkpoint keeps it."""
+        """The graph of a canonical JSON, which is what a checkpoint stores."""
         from graphtrain.graph.canonical import from_json
 
         return from_json(text)
 
     @property
     def structural_hash(self) -> str:
-        """A hash (SHA-256, hexadecimal) of what the graph does: names of files, comments and order of nodes aside."""
+        """A hash (SHA-256, hexadecimal) of what the graph does; without file names, comments and node order."""
         from graphtrain.graph.canonical import structural_hash
 
         return structural_hash(self)
 
     def diff(self, other: Graph) -> Difference:
-        """What differs between this graph and another: a value that prints, draws itself, and is false for nothing.
+        """The difference between this graph and another: a value that prints, draws itself, and is false if empty.
 
-        Nodes, edges with their order, guards, parameters and the clock, at any depth. A renamed node counts as one
-        removed and one added; `renamings` of the value names pairs that look so.
+        Compares nodes, edges with their order, guards, parameters and the clock, at any depth. A renamed node counts as
+        one removed and one added; `renamings` of the value suggests pairs.
 
         >>> fit = Graph.load("fit")
         >>> print(fit.diff(fit.set("finish", after="20 epochs")))
@@ -159,7 +159,7 @@ class Graph(Editable):
         return Difference.between(self, other)
 
     def check(self) -> list[Problem]:
-        """Every problem of this graph at once; an empty list for a sound one. Imports the kinds.
+        """All problems of this graph; an empty list if it has none. Imports the kinds.
 
         >>> [problem.code for problem in Graph.load("fit").set("clip", max_norm="fast").check()]
         ['G104']
@@ -169,12 +169,12 @@ class Graph(Editable):
         return check_graph(self)
 
     def to_machine(self, read: Callable[[str], Any]) -> Machine:
-        """The executable meaning of this graph: a `transitions` machine.
+        """This graph as a `transitions` machine, which defines its meaning.
 
         One state per node (nested ones by path), one guarded transition per edge, one trigger: ``advance``.
 
         Arguments:
-            read: answers the value of ``"node.field"`` (``"validate/next_batch.last"``) or of a slot when a guard asks.
+            read: returns the value of ``"node.field"`` (``"validate/next_batch.last"``) or of a slot, for guards.
         """
         from graphtrain.plan.machine import to_machine
 

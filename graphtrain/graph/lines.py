@@ -1,4 +1,4 @@
-"""On which line of a TOML text a key or an edge stands: `tomllib` keeps no positions, and messages need them."""
+"""The lines of keys and edges in a TOML text: `tomllib` keeps no positions, and messages need them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|#.*|[\[\]{}]")
 
 
 class Lines:
-    """The lines of keys (``("nodes", "clip")``) and of strings in them (``("edges", "decide", "step if due")``).
+    """The lines of keys (``("nodes", "clip")``) and of strings in lists (``("edges", "decide", "step if due")``).
 
-    A key that the simple scan does not find (a dotted one) has no line; its message then names the file alone.
+    A key that this simple scan does not find (a dotted key) has no line; messages about it name only the file.
 
     >>> Lines('[nodes]\\nclip = {}\\n[edges]\\nclip = [\\n  "step",\\n]').of("edges", "clip", "step")
     5
@@ -23,9 +23,9 @@ class Lines:
         section: tuple[str, ...] = ()
         key: tuple[str, ...] = ()
         edits = -1
-        quotes = ""  # of the string of several lines that is open
-        depth = 0  # of the list of several lines that is open
-        # Not splitlines(), which counts characters as ends of lines that TOML does not.
+        quotes = ""  # of the multi-line string that is open
+        depth = 0  # of the multi-line list that is open
+        # Not splitlines(), which splits at characters that do not end a line in TOML.
         for number, line in enumerate(text.split("\n"), start=1):
             if quotes:
                 if quotes in line:
@@ -39,8 +39,8 @@ class Lines:
                 self._lines.setdefault(section, number)
                 key = section
                 continue
-            if depth == 0 and (found := _KEY.match(line)):
-                key = (*section, found.group(1).strip("\"'"))
+            if depth == 0 and (match := _KEY.match(line)):
+                key = (*section, match.group(1).strip("\"'"))
                 self._lines.setdefault(key, number)
             quotes = next((mark for mark in ('"""', "'''") if line.count(mark) == 1), "")
             if quotes:
@@ -53,7 +53,7 @@ class Lines:
             depth = max(depth, 0)
 
     def of(self, *key: str) -> int | None:
-        """The line of a key, or of the nearest thing around it that has one."""
+        """The line of a key, or of the nearest enclosing key or section that has one."""
         while key:
             if key in self._lines:
                 return self._lines[key]

@@ -1,4 +1,4 @@
-"""What a check reports: a value, printed the same way everywhere."""
+"""The result of a check: a value that prints the same way everywhere."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a graph.
+    """One problem of a graph.
 
     Arguments:
-        code: stable, such as ``"G101"``; `allow` in a graph names it where it is meant so.
+        code: stable, such as ``"G101"``; listed in `allow` of a graph if the problem is intended.
         severity: ``"error"`` stops a run, ``"warning"`` does not.
-        where: file and line where they are known, then the place in the graph.
-        message: what came, and what was expected.
-        hint: what to do; empty when the message says it already.
-        path: a witness, node by node, where the problem is a path.
+        where: file and line, as far as they are known, then the place in the graph.
+        message: the value received, and what was expected.
+        hint: what to do; empty if the message is enough.
+        path: an example, node by node, if the problem is about paths.
 
     >>> print(Problem("G101", "error", "my.toml:12", "unknown node `stp`", "did you mean `step`?"))
     my.toml:12: error G101: unknown node `stp`

@@ -1,4 +1,4 @@
-"""From TOML to a graph. Reading runs nobody's code: names of kinds stay names."""
+"""Reading TOML. No user code is run: the names of kinds stay names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
 
 @dataclass(frozen=True)
 class Draft:
-    """A graph as far as it could be read, and what was wrong with its text."""
+    """A graph as far as it could be read, and the problems of its text."""
 
     graph: Graph
     problems: list[Problem]
@@ -42,7 +42,7 @@ class Draft:
 
 @dataclass
 class _Reader:
-    """One text while it is read: where it came from, and what was found wrong so far."""
+    """A text while it is read: where it comes from, and the problems so far."""
 
     file: str
     folder: Path | None
@@ -73,7 +73,7 @@ def read_text(text: str, name: str) -> Draft:
 
 
 def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]) -> Draft:
-    """`folder` is the folder of the text that names `source`; None for a name or path the user typed."""
+    """`folder` is the folder of the text that names `source`; None for a name or path typed by the user."""
     shipped = find_graph(source) if isinstance(source, str) else None
     if shipped is not None:
         file: Path | Traversable = shipped
@@ -82,22 +82,22 @@ def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]
     else:
         path = Path(source)
         if folder is not None and path.is_absolute():
-            raise UsageError(f"`{source}`: a graph names others by shipped name or relative path")
+            raise UsageError(f"`{source}`: a graph must name others by shipped name or relative path")
         file = path = (folder or Path()) / path
         try:
             identity = str(path.resolve())
             exists = path.exists()
-        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL inside, links in a circle, no permission
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, no permission
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"there is no graph {shorten(repr(str(source)))}: {reason}", _graph_hint("")) from None
         if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
             raise UsageError(f"there is no graph `{source}`", _graph_hint(source))
         inner_folder = path.parent
     if identity in chain:
-        circle = " -> ".join((*chain[chain.index(identity) :], identity))
-        raise UsageError(f"graphs that extend or contain each other in a circle: {circle}")
+        cycle = " -> ".join((*chain[chain.index(identity) :], identity))
+        raise UsageError(f"graphs that extend or contain each other in a cycle: {cycle}")
     if len(chain) >= MAX_NESTING:
-        raise UsageError(f"graphs inside graphs deeper than {MAX_NESTING}: {' -> '.join(chain)}")
+        raise UsageError(f"graphs nested more than {MAX_NESTING} levels deep: {' -> '.join(chain)}")
     text = _file_text(file)
     shown = f"{source}.toml" if shipped is not None else str(file)
     return _read_text(text, file=shown, folder=inner_folder, chain=(*chain, identity))
@@ -110,7 +110,7 @@ def _graph_hint(source: str) -> str:
 
 def _file_text(file: Path | Traversable) -> str:
     if not file.is_file():
-        kind = "a folder" if file.is_dir() else "no regular file" if getattr(file, "exists", bool)() else "missing"
+        kind = "a folder" if file.is_dir() else "not a regular file" if getattr(file, "exists", bool)() else "missing"
         raise UsageError(f"cannot read the graph `{file}`: it is {kind}")
     try:
         with file.open("rb") as opened:
@@ -129,11 +129,11 @@ def _file_text(file: Path | Traversable) -> str:
 
 
 def _read_text(text: str, file: str, folder: Path | None, chain: tuple[str, ...]) -> Draft:
-    text = text.removeprefix("\ufeff")  # with which some editors begin a text
+    text = text.removeprefix("\ufeff")  # the byte order mark of some editors
     reader = _Reader(file, folder, Lines(text), chain)
     try:
         data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a TOMLDecodeError is a ValueError; a number of 5,000 digits another
+    except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
         return Draft(Graph(Path(file).stem, "", {}, {}), [_syntax_problem(text, file, error)])
     graph = _read_table(data, reader, Path(file).stem)
     return Draft(graph, reader.problems)
@@ -141,19 +141,19 @@ def _read_text(text: str, file: str, folder: Path | None, chain: tuple[str, ...]
 
 def _syntax_problem(text: str, file: str, error: Exception) -> Problem:
     message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
-    found = re.search(r"\(at line (\d+), column \d+\)", message)
-    line = int(found.group(1)) if found else None
+    position = re.search(r"\(at line (\d+), column \d+\)", message)
+    line = int(position.group(1)) if position else None
     rows = text.split("\n")
     row = rows[line - 1].strip() if line is not None and line <= len(rows) else ""
     hint = ""
     if opening := re.match(r"([A-Za-z_][\w-]*)\s*=\s*\{[^}]*$", row):
-        hint = f"an inline table ends on its line; write a table of its own: [nodes.{opening.group(1)}]"
+        hint = f"an inline table ends on its line; write a separate table: [nodes.{opening.group(1)}]"
     elif re.match(r"[\w-]+\s*=\s*\{.*,\s*\}", row):
         hint = "no comma before the closing brace of an inline table"
     elif re.search(r"=\s*(True|False|None|nil|null|yes|no)\b", row):
-        hint = "true and false are written small, and there is no null: leave the key out"
+        hint = "true and false are lower case, and there is no null: leave the key out"
     elif re.match(r"[\w-]+\s*:", row):
-        hint = "TOML, not YAML: key = value"
+        hint = "this is TOML, not YAML: key = value"
     shown = f": {shorten(row, 80)}" if row else ""
     return Problem("G001", "error", str(Place(file, line)), f"TOML: {message.split(' (at')[0]}{shown}", hint)
 
@@ -163,15 +163,15 @@ def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> 
     for key in data:
         if key not in known:
             if key in _PLAIN_KEYS and "extends" in data:
-                hint = "a graph with `extends` changes its base by [[edit]] tables"
+                hint = "a graph with `extends` changes its base with [[edit]] tables"
             elif key == "edit":
                 hint = '[[edit]] changes the graph that `extends = "NAME"` names'
             else:
                 hint = suggestion(key, known)
             reader.problem("G002", (key,), f"unknown key `{key}`", hint)
     if not reader.section and (type(data.get("format")) is not int or data["format"] != FORMAT):
-        came = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
-        reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {came}")
+        received = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
+        reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {received}")
     name = _typed(data, "name", str, default_name, reader)
     allow = _strings(data, "allow", reader)
     if "extends" in data:
@@ -183,7 +183,7 @@ def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> 
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
             reader.problem("G003", (), f"`{key}` is missing", hint)
     for key in misplaced:
-        reader.problem("G003", ("nodes", key), f"`{key}` stands inside [nodes]", _top_level(key))
+        reader.problem("G003", ("nodes", key), f"`{key}` is inside [nodes]", _top_level(key))
     nodes = {
         key: _read_node(key, value, reader)
         for key, value in _table(data, "nodes", reader).items()
@@ -209,16 +209,16 @@ def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> 
 
 
 def _without_stray_edges(data: Mapping[str, Any], reader: _Reader) -> Mapping[str, Any]:
-    """The data with one problem for a forgotten header [edges], not one for each edge that stands under another one."""
+    """The data with one problem for a missing header [edges], instead of one for every edge under another header."""
     if "edges" in data:
         return data
     for section in ("nodes", "guards", "clock"):
         table = _table(data, section, reader, quiet=True)
         if stray := [key for key, value in table.items() if isinstance(value, list) and key not in _SECTIONS]:
-            message = f"[edges] is missing: `{stray[0]}` stands inside [{section}]"
+            message = f"[edges] is missing: `{stray[0]}` is inside [{section}]"
             reader.problem("G003", (section, stray[0]), message, "put the header [edges] before it")
-            kept = {key: value for key, value in table.items() if key not in stray}
-            return {**data, section: kept, "edges": {key: table[key] for key in stray}}
+            remaining = {key: value for key, value in table.items() if key not in stray}
+            return {**data, section: remaining, "edges": {key: table[key] for key in stray}}
     return data
 
 
@@ -232,7 +232,7 @@ def _read_node(name: str, value: Any, reader: _Reader) -> Node:
     key = ("nodes", name)
     place = reader.place(*key)
     if not isinstance(value, dict):
-        hint = f"write `{name} = {{}}`, or a table of its own: [nodes.{name}]"
+        hint = f"write `{name} = {{}}`, or a separate table: [nodes.{name}]"
         if name in FOREIGN:
             hint = suggestion(name, ())
         elif name in _PLAIN_KEYS:
@@ -262,7 +262,7 @@ def _read_body(name: str, value: Any, reader: _Reader) -> tuple[Graph | None, st
     key = ("nodes", name, "graph")
     if isinstance(value, dict):
         if len(reader.section) >= 3 * MAX_NESTING:
-            reader.problem("G003", key, f"graphs inside graphs deeper than {MAX_NESTING}")
+            reader.problem("G003", key, f"graphs nested more than {MAX_NESTING} levels deep")
             return None, None
         inside = replace(reader, section=(*reader.section, *key), problems=[])
         graph = _read_table(value, inside, name)
@@ -284,7 +284,7 @@ def _read_edges(source: str, value: Any, reader: _Reader) -> tuple[Edge, ...]:
     key = ("edges", source)
     if isinstance(value, str):
         value = [value]
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         reader.problem(
             "G003",
             key,
@@ -292,18 +292,18 @@ def _read_edges(source: str, value: Any, reader: _Reader) -> tuple[Edge, ...]:
         )
         return ()
     edges = []
-    for one in value:
-        text = " ".join(one.split())
+    for item in value:
+        text = " ".join(item.split())
         place = reader.place(*key, text)
-        found = _EDGE.fullmatch(text)
-        if found is None or not found.group(1).isidentifier() or not (found.group(2) or "x").isidentifier():
-            hint = "an edge names its guard; define the expression under [guards]" if found and found.group(2) else ""
+        match = _EDGE.fullmatch(text)
+        if match is None or not match.group(1).isidentifier() or not (match.group(2) or "x").isidentifier():
+            hint = "an edge names its guard; define the expression under [guards]" if match and match.group(2) else ""
             text = shorten(text, 120)
             reader.problem(
                 "G003", (*key, text), f'edges.{source}: expected "target" or "target if guard", got "{text}"', hint
             )
             continue
-        edges.append(Edge(found.group(1), found.group(2), place))
+        edges.append(Edge(match.group(1), match.group(2), place))
     return tuple(edges)
 
 
@@ -332,15 +332,14 @@ def _apply_edit(graph: Graph, table: Any, key: tuple[str, ...], reader: _Reader)
     if not isinstance(table, dict):
         reader.problem("G003", key, f"edit: expected a table, got {show_value(table)}")
         return graph
-    # `guard` and `clock` take no verb as an argument, and `connect` takes `when`: the first verb in the table is meant.
-    verbs = [one for one in table if one in VERBS]
+    verbs = [name for name in table if name in VERBS]
     if not verbs:
         hint = suggestion(next(iter(table), ""), VERBS) or f"verbs: {', '.join(VERBS)}"
         reader.problem("G005", key, f"edit: no verb in {show_value(table)}", hint)
         return graph
     if len(verbs) > 1:
         message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
-        reader.problem("G005", key, message, "begin a table of its own with [[edit]]")
+        reader.problem("G005", key, message, "begin a separate table with [[edit]]")
         return graph
     verb, arguments = verbs[0], {name: value for name, value in table.items() if name != verbs[0]}
     if wrong := _wrong_argument(verb, table[verb], arguments):
@@ -361,16 +360,23 @@ def _apply_edit(graph: Graph, table: Any, key: tuple[str, ...], reader: _Reader)
     return _placed(edited, graph, reader.place(*key))
 
 
+def _verb_parameters(verb: str) -> tuple[list[inspect.Parameter], bool]:
+    """The parameters of a verb, and whether it takes parameters of the node besides."""
+    parameters = list(inspect.signature(getattr(Graph, verb)).parameters.values())[1:]
+    named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    return named, len(named) < len(parameters)
+
+
 def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
     """What is wrong with the arguments of a verb, before it is called; empty if nothing is."""
-    members = list(inspect.signature(getattr(Graph, verb)).parameters.values())[1:]
-    if members[0].name in others and members[0].kind is not members[0].POSITIONAL_ONLY:
-        return f"`{members[0].name}` is what stands at `{verb}` already"
-    arguments = {**others, members[0].name: first}
-    declared = {one.name: one for one in members if one.kind is not one.VAR_KEYWORD}
-    for name, one in declared.items():
+    parameters, takes_more = _verb_parameters(verb)
+    if parameters[0].name in others and parameters[0].kind is not parameters[0].POSITIONAL_ONLY:
+        return f"`{parameters[0].name}` is the value of `{verb}` already"
+    arguments = {**others, parameters[0].name: first}
+    for parameter in parameters:
+        name = parameter.name
         if name not in arguments:
-            if one.default is one.empty:
+            if parameter.default is parameter.empty:
                 return f"`{name}` is missing"
         elif name == "between":
             if not isinstance(arguments[name], list) or not all(isinstance(end, str) for end in arguments[name]):
@@ -383,9 +389,10 @@ def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
                 coerce(arguments[name], bool if name == "first" else str)
             except ValueError as error:
                 return f"{name}: {error}"
+    known = {parameter.name for parameter in parameters}
     for name in arguments:
-        if name not in declared and len(declared) == len(members):
-            return f"it takes no `{name}`. {suggestion(name, declared)}".rstrip()
+        if name not in known and not takes_more:
+            return f"it takes no `{name}`. {suggestion(name, known)}".rstrip()
     return ""
 
 
@@ -399,7 +406,7 @@ def _placed_node(node: Node, before: Node | None, place: Place) -> Node:
 
 
 def _placed(edited: Graph, before: Graph, place: Place) -> Graph:
-    """The graph with what an edit changed standing where the edit stands."""
+    """The graph in which everything that an edit changed has the place of the edit."""
     nodes = {name: _placed_node(node, before.nodes.get(name), place) for name, node in edited.nodes.items()}
     edges = {
         source: tuple(
@@ -418,15 +425,13 @@ def _placed(edited: Graph, before: Graph, place: Place) -> Graph:
 
 
 def _usage(verb: str) -> str:
-    members = list(inspect.signature(getattr(Graph, verb)).parameters.values())[1:]
-    optional = [one.name for one in members if one.kind is not one.VAR_KEYWORD and one.default is not one.empty]
-    needed = [
-        f'{one.name} = "..."' for one in members[1:] if one.default is one.empty and one.kind is not one.VAR_KEYWORD
-    ]
-    written = [f'{verb} = "..."', *needed]
-    others = f"; optional: {', '.join(optional)}" if optional else ""
-    more = "; then parameters of the node" if len(members) > len(needed) + len(optional) + 1 else ""
-    return f"the verb is written {', '.join(written)}{others}{more}"
+    (first, *others), takes_more = _verb_parameters(verb)
+    required = [parameter.name for parameter in others if parameter.default is parameter.empty]
+    optional = [parameter.name for parameter in (first, *others) if parameter.default is not parameter.empty]
+    written = ", ".join(f'{name} = "..."' for name in (verb, *required))
+    options = f"; optional: {', '.join(optional)}" if optional else ""
+    more = "; then parameters of the node" if takes_more else ""
+    return f"the verb is written {written}{options}{more}"
 
 
 def _typed(data: Mapping[str, Any], key: str, wanted: type, default: Any, reader: _Reader) -> Any:
@@ -462,7 +467,7 @@ def _string_table(data: Mapping[str, Any], key: str, reader: _Reader) -> dict[st
 
 def _strings(data: Mapping[str, Any], key: str, reader: _Reader) -> tuple[str, ...]:
     value = data.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         reader.problem("G003", (key,), f"{key}: expected a list of strings, got {show_value(value)}")
         return ()
     return tuple(value)

@@ -1,4 +1,4 @@
-"""From a graph to TOML that loads back equal."""
+"""Writing TOML that loads back equal."""
 
 from __future__ import annotations
 
@@ -49,16 +49,13 @@ def _graph_text(graph: Graph, prefix: str) -> str:
         if node.body is None and node.use != name:
             items.append(f"use = {_text(node.use)}")
         table = f"{prefix}nodes.{_key(name)}"
-        written_out = False
-        if node.body is not None:
-            if node.reference is not None and _same_as_shipped(node.reference, node.body):
-                items.append(f"graph = {_text(node.reference)}")
-            else:
-                written_out = True
+        by_name = node.body is not None and node.reference is not None and _is_shipped(node.reference, node.body)
+        if by_name:
+            items.append(f"graph = {_text(node.reference)}")
         items += [f"{key} = {_text(dict(names))}" for key in ("reads", "writes") if (names := getattr(node, key))]
         items += [f"{_key(key)} = {_parameter(name, key, value)}" for key, value in node.parameters.items()]
-        if node.body is not None and written_out:
-            # A body written out is a table of its own, and TOML does not add to an inline table.
+        if node.body is not None and not by_name:
+            # A body in full is a separate table, since TOML cannot extend an inline table.
             bodies.append("\n".join([f"[{table}]", *items, "", _graph_text(node.body, prefix=f"{table}.graph.")]))
         else:
             nodes.append(f"{_key(name)} = {{ {', '.join(items)} }}" if items else f"{_key(name)} = {{}}")
@@ -86,9 +83,9 @@ def _edges(source: str, edges: tuple[Any, ...]) -> str:
     return f"{_key(source)} = [\n" + "".join(f"  {text},\n" for text in texts) + "]"
 
 
-def _same_as_shipped(reference: str, body: Graph) -> bool:
+def _is_shipped(reference: str, body: Graph) -> bool:
     if find_graph(reference) is None:
-        return False  # a path would be read from where the text is saved, which may be another folder
+        return False  # a path is relative to the file it is saved in, which may be in another folder
     try:
         return read_graph(reference).graph == body
     except GraphtrainError:
@@ -116,14 +113,14 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_text(one) for one in value) + "]"
+        return "[" + ", ".join(_text(item) for item in value) + "]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_text(one)}" for key, one in value.items()) + " }" if value else "{}"
+        return "{ " + ", ".join(f"{_key(key)} = {_text(item)}" for key, item in value.items()) + " }" if value else "{}"
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     text = str(value)
     if any("\ud800" <= c <= "\udfff" for c in text):
-        raise UsageError(f"{text!r} cannot be written: it holds half a character (a surrogate)")
+        raise UsageError(f"{text!r} cannot be written: it contains a lone surrogate")
     return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else f"\\U{ord(c):08X}") for c in text) + '"'
 
 

@@ -1,6 +1,6 @@
-"""What a guard means: the value of its tree, read one name at a time.
+"""The meaning of a guard: the value of its expression tree.
 
-This is the reference: plain, slow, and independent of the closures that `guards.closures` makes of the same tree.
+This is the reference implementation: simple, slow, and independent of the closures that `guards.closures` compiles.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from graphtrain.guards.syntax import (
     Name,
     Negative,
     Not,
+    walk,
 )
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -39,10 +40,10 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def evaluate(expression: Expression, read: Callable[[str], Any]) -> Any:
-    """The value of an expression whose guards are expanded.
+    """The value of an expression whose named guards are expanded.
 
     Arguments:
-        read: the value of ``"node.field"`` or of a slot.
+        read: returns the value of ``"node.field"`` or of a slot.
 
     >>> from graphtrain.guards.syntax import parse
     >>> evaluate(parse("1 < step.steps <= 3"), {"step.steps": 3}.__getitem__)
@@ -60,9 +61,9 @@ def evaluate(expression: Expression, read: Callable[[str], Any]) -> Any:
         case Negative(operand):
             return -evaluate(operand, read)
         case Both(operands):
-            return all(evaluate(one, read) for one in operands)
+            return all(evaluate(operand, read) for operand in operands)
         case Either(operands):
-            return any(evaluate(one, read) for one in operands)
+            return any(evaluate(operand, read) for operand in operands)
         case Arithmetic(symbol, left, right):
             return OPERATORS[symbol](evaluate(left, read), evaluate(right, read))
         case Comparison(operands, symbols):
@@ -76,7 +77,7 @@ def evaluate(expression: Expression, read: Callable[[str], Any]) -> Any:
 
 
 def constant_value(expression: Expression) -> bool | None:
-    """True or False if the expression is so whatever its fields hold; None if that depends on them.
+    """True or False if the expression has that value whatever its fields hold; None if it depends on them.
 
     >>> from graphtrain.guards.syntax import parse
     >>> constant_value(parse("step.steps > 3 or 1 < 2")), constant_value(parse("step.steps > 3"))
@@ -89,14 +90,14 @@ def constant_value(expression: Expression) -> bool | None:
             inner = constant_value(operand)
             return None if inner is None else not inner
         case Both(operands):
-            values = [constant_value(one) for one in operands]
+            values = [constant_value(operand) for operand in operands]
             return False if False in values else None if None in values else True
         case Either(operands):
-            values = [constant_value(one) for one in operands]
+            values = [constant_value(operand) for operand in operands]
             return True if True in values else None if None in values else False
         case Comparison(operands, symbols) if len(set(operands)) == 1:
             return all(symbol in ("==", "<=", ">=") for symbol in symbols)
-        case Comparison(operands, _) if not any(_reads(one) for one in operands):
+        case Comparison(operands, _) if not any(_reads(operand) for operand in operands):
             try:
                 return bool(evaluate(expression, _nothing))
             except ArithmeticError:
@@ -105,9 +106,7 @@ def constant_value(expression: Expression) -> bool | None:
 
 
 def _reads(expression: Expression) -> bool:
-    from graphtrain.guards.syntax import walk
-
-    return any(isinstance(one, Name | FieldOf) for one in walk(expression))
+    return any(isinstance(part, Name | FieldOf) for part in walk(expression))
 
 
 def _nothing(name: str) -> Any:

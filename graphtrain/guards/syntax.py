@@ -1,6 +1,6 @@
-"""From text to a small tree: names, fields, literals, operators, and nothing else.
+"""The parser: from text to an expression tree of names, fields, literals and operators, and nothing else.
 
-Python's own parser reads the text; every node of its result must be on the allow-list below. Nothing is executed.
+Python's parser reads the text; every node of its result must be on the allow-list below. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 30
 MAX_INTEGER = 2**63 - 1
-# Of a guard with the guards it names written out: names double at every level, so a page of text could fill the memory.
+# Limits after named guards are expanded: a guard can double at every level, so a page of text could fill the memory.
 MAX_EXPANDED_DEPTH = 100
 MAX_EXPANDED_PARTS = 10_000
 
@@ -24,7 +24,7 @@ Literal = bool | int | float | str
 
 
 class GuardSyntaxError(ValueError):
-    """The text is no guard expression; the message says what is not allowed."""
+    """The text is not a guard expression; the message names what is not allowed."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ _REFUSED: dict[type[ast.AST], str] = {
 
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """The expression that `text` says.
+    """Parse the text of a guard.
 
     Raises:
-        GuardSyntaxError: it is too long, too deep, no expression, or holds what guards may not.
+        GuardSyntaxError: it is too long, nested too deeply, not an expression, or not allowed in a guard.
 
     >>> parse("step.steps >= 3")
     Comparison(operands=(FieldOf(node='step', field='steps'), Constant(value=3)), operators=('>=',))
@@ -144,23 +144,23 @@ def parse(text: str) -> Expression:
     except SyntaxError as error:
         raise GuardSyntaxError(f"{_no_expression(text, error)}: {shorten(text)}") from None
     except (ValueError, MemoryError, RecursionError):
-        raise GuardSyntaxError(f"no expression, or nested too deeply: {shorten(text)}") from None
+        raise GuardSyntaxError(f"not an expression, or nested too deeply: {shorten(text)}") from None
     return _convert(tree.body, on_one_line(text), 0)
 
 
 def on_one_line(text: str) -> str:
-    """The text without line breaks, every character at its old place: a guard in a TOML text may span lines."""
+    """The text with line breaks replaced by spaces, so that offsets stay: a guard in a TOML string may span lines."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
 def python_tree(text: str) -> ast.Expression:
-    """What Python's parser makes of the text, its warnings (an odd escape in a string) aside.
+    """The result of Python's parser, without its warnings (of an invalid escape in a string).
 
     Raises:
-        SyntaxError, ValueError, MemoryError, RecursionError: it makes nothing of it.
+        SyntaxError, ValueError, MemoryError, RecursionError: the text cannot be parsed.
     """
     if "#" in text and len(text.strip().splitlines()) > 1:
-        raise SyntaxError("a guard of several lines holds no `#`")
+        raise SyntaxError("a guard of several lines must not contain `#`")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(on_one_line(text).strip(), mode="eval")
@@ -171,8 +171,8 @@ def _no_expression(text: str, error: SyntaxError) -> str:
         return "the expression is empty"
     for pattern, advice in _FOREIGN:
         if re.search(pattern, text):
-            return f"no expression: {advice}"
-    return f"no expression: {error.msg}"
+            return f"not an expression: {advice}"
+    return f"not an expression: {error.msg}"
 
 
 _FOREIGN = (
@@ -186,11 +186,11 @@ def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
         segment = ast.get_source_segment(text.strip(), at) if hasattr(at, "lineno") else None
         return GuardSyntaxError(f"{thing} is not allowed in a guard: {shorten(segment or text)}")
 
-    def inside(each: ast.expr) -> Expression:
-        return _convert(each, text, depth + 1)
+    def inside(part: ast.expr) -> Expression:
+        return _convert(part, text, depth + 1)
 
     if depth > MAX_DEPTH:
-        raise GuardSyntaxError(f"a guard is at most {MAX_DEPTH} levels deep; name its parts as guards of their own")
+        raise GuardSyntaxError(f"a guard is at most {MAX_DEPTH} levels deep; define its parts as separate guards")
     match tree:
         case ast.Constant(value=bool() | float() | str() as value):
             return Constant(value)
@@ -221,12 +221,12 @@ def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
                 raise refuse(_REFUSED.get(type(arithmetic), "this operator"))
             return Arithmetic(_ARITHMETIC[type(arithmetic)], inside(left), inside(right))
         case ast.Compare(left=left, ops=operators, comparators=comparators):
-            for each in operators:
-                if type(each) not in _COMPARISON:
-                    raise refuse(_REFUSED.get(type(each), "this comparison"))
+            for comparison in operators:
+                if type(comparison) not in _COMPARISON:
+                    raise refuse(_REFUSED.get(type(comparison), "this comparison"))
             return Comparison(
-                tuple(inside(one) for one in (left, *comparators)),
-                tuple(_COMPARISON[type(each)] for each in operators),
+                tuple(inside(operand) for operand in (left, *comparators)),
+                tuple(_COMPARISON[type(comparison)] for comparison in operators),
             )
     raise refuse(_REFUSED.get(type(tree), f"`{type(tree).__name__}`"))
 
@@ -237,13 +237,13 @@ def _refuse_dunder(name: str, text: str) -> None:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """The first characters of a text, for messages."""
+    """The beginning of a text, for messages."""
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def parts(expression: Expression) -> tuple[Expression, ...]:
-    """The expressions directly inside."""
+    """The direct operands of an expression."""
     match expression:
         case Not(operand) | Negative(operand):
             return (operand,)
@@ -255,14 +255,14 @@ def parts(expression: Expression) -> tuple[Expression, ...]:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """The expression and everything inside it."""
+    """The expression and all expressions inside it."""
     yield expression
     for part in parts(expression):
         yield from walk(part)
 
 
 class GuardCycleError(ValueError):
-    """A guard that is defined by itself; `path` is the circle."""
+    """A guard that is defined in terms of itself; `path` is the cycle."""
 
     def __init__(self, path: tuple[str, ...]) -> None:
         self.path = path
@@ -270,11 +270,11 @@ class GuardCycleError(ValueError):
 
 
 def expand(expression: Expression, guards: dict[str, Expression], path: tuple[str, ...] = ()) -> Expression:
-    """The expression with named guards replaced by what they say.
+    """The expression with the names of guards replaced by their expressions.
 
     Raises:
         GuardCycleError: a guard names itself, directly or through others.
-        GuardSyntaxError: the guards named make it larger than anyone could read.
+        GuardSyntaxError: the expanded expression exceeds the limits above.
 
     >>> expand(parse("not ready"), {"ready": parse("step.steps > 3")}) == parse("not step.steps > 3")
     True
@@ -283,21 +283,21 @@ def expand(expression: Expression, guards: dict[str, Expression], path: tuple[st
 
 
 def _expand(
-    expression: Expression, guards: dict[str, Expression], path: tuple[str, ...], depth: int, parts_made: Iterator[int]
+    expression: Expression, guards: dict[str, Expression], path: tuple[str, ...], depth: int, counter: Iterator[int]
 ) -> Expression:
-    if next(parts_made) > MAX_EXPANDED_PARTS:
-        raise GuardSyntaxError(f"with the guards it names written out it has more than {MAX_EXPANDED_PARTS} parts")
+    if next(counter) > MAX_EXPANDED_PARTS:
+        raise GuardSyntaxError(f"with its named guards expanded it has more than {MAX_EXPANDED_PARTS} parts")
     if depth > MAX_EXPANDED_DEPTH:
-        raise GuardSyntaxError(f"with the guards it names written out it is more than {MAX_EXPANDED_DEPTH} levels deep")
+        raise GuardSyntaxError(f"with its named guards expanded it is more than {MAX_EXPANDED_DEPTH} levels deep")
 
-    def inside(each: Expression) -> Expression:
-        return _expand(each, guards, path, depth + 1, parts_made)
+    def inside(part: Expression) -> Expression:
+        return _expand(part, guards, path, depth + 1, counter)
 
     match expression:
         case Name(name) if name in guards:
             if name in path:
                 raise GuardCycleError((*path[path.index(name) :], name))
-            return _expand(guards[name], guards, (*path, name), depth + 1, parts_made)
+            return _expand(guards[name], guards, (*path, name), depth + 1, counter)
         case Not(operand):
             return Not(inside(operand))
         case Negative(operand):

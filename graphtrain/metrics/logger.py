@@ -1,4 +1,4 @@
-"""Who is told of a row of metrics: any callable, or one that is also told when the run begins and stands still."""
+"""Loggers: any callable that takes a row of metrics, or one that also follows the beginning and end of a run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def _no_picture(format: str) -> bytes | None:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a `RunLogger` is told when a run begins, or when this process goes on with one.
+    """What a `RunLogger` receives when a run begins, or when this process resumes one.
 
     Arguments:
-        graph: the procedure as it is run.
-        rows: the rows that stay, oldest first: none for a new run; on a resume those recorded before the checkpoint.
-            Whatever was logged after them will be logged again.
+        graph: the graph that is run.
+        rows: the rows that are kept, oldest first: none for a new run; on a resume those recorded before the
+            checkpoint. Rows that were logged after them will be logged again.
         hyper_parameters: name -> plain value, such as ``{"optimizer.lr": 0.1, "accumulate.every": 4, "seed": 0}``.
-        run_dir: where the run keeps its files. Default: None, it keeps none.
-        picture: answers the picture of the graph as the content of a file of that format, ``"svg"`` or ``"png"``; None
-            where it cannot be drawn. Default: it never can.
+        run_dir: the run directory. Default: None, the run has none.
+        picture: returns the picture of the graph, as the content of a file of the format ``"svg"`` or ``"png"``, or
+            None if it cannot be drawn. Default: always returns None.
 
     >>> beginning = Beginning(Graph.load("fit"), rows=[{"step": 10, "epoch": 0.5, "loss": 0.25}])
     >>> beginning.rows[-1]["step"], beginning.picture("png")
@@ -43,7 +43,7 @@ class Beginning:
 
 
 class RunLogger(ABC):
-    """A logger that follows a run from process to process, so that what it keeps holds every row exactly once.
+    """A logger that follows a run across processes, so that its log has every row exactly once.
 
     >>> class Count(RunLogger):
     ...     def begin(self, beginning):
@@ -60,12 +60,12 @@ class RunLogger(ABC):
 
     @abstractmethod
     def begin(self, beginning: Beginning) -> None:
-        """The run begins, or this process goes on with it; again, if it goes on with another graph."""
+        """Called when the run begins or is resumed by this process, and again when it continues with another graph."""
 
     @abstractmethod
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
-        """A row was recorded: `step`, `epoch` and values. The process may be killed at any moment after it."""
+        """Called with every row: `step`, `epoch` and values. The process may be killed at any moment after it."""
 
     @abstractmethod
     def close(self) -> None:
-        """The run stands still, so that files can be let go of. A later row opens them again."""
+        """Called when the run stops: close files. A later row opens them again."""

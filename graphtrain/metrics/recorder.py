@@ -1,6 +1,6 @@
-"""Running means over samples, and the rows recorded of them.
+"""Running means over samples, and the rows that are recorded from them.
 
-Metrics are a named store, not slots: any node may add to it, and none has to be wired for it.
+Metrics are a store with names, not slots: any node may add to it without being connected to it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import torch
 
 from graphtrain.metrics.logger import Logger as Logger
 from graphtrain.metrics.rows import Rows
-from graphtrain.metrics.values import OF_THE_ROW, as_number, check_metric, check_names, held
+from graphtrain.metrics.values import ROW_POSITION, as_number, check_metric, check_names, detached
 
-# Values wait on their device until a mean is asked for; this many at most, so that a run that never asks stays flat.
+# Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
 
 
 class Means:
-    """Means of named values, weighted by samples, over one or more horizons that end independently.
+    """Means of named values, weighted by samples, over one or more horizons that are reset independently.
 
-    The sums are kept in double precision and grow one value at a time, in order: when they are brought up to date makes
-    no difference to a bit of them.
+    The sums are in double precision and updated one value at a time, in order: their bits do not depend on when they
+    are updated.
 
     Arguments:
-        horizons: names of the spans that means are taken over, such as ``("log", "epoch")``.
+        horizons: the names of the intervals that means are taken over, such as ``("log", "epoch")``.
 
     >>> means = Means(("log", "epoch"))
     >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)
@@ -41,31 +41,31 @@ class Means:
         self._sums: dict[str, dict[str, list[float]]] = {horizon: {} for horizon in horizons}
 
     def add(self, values: Mapping[str, Any] | torch.Tensor, samples: int) -> None:
-        """Add values that hold for `samples` samples, as they are now. Nothing is transferred here.
+        """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
 
         Arguments:
-            values: by name; or the loss alone, detached, in memory that nothing else writes to.
+            values: by name; or only the loss, detached, in memory that nothing else writes to.
         """
         if not isinstance(values, torch.Tensor):
-            values = {name: held(value) for name, value in values.items()}
+            values = {name: detached(value) for name, value in values.items()}
         self._waiting.append((values, samples))
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
 
     def take(self, horizon: str) -> dict[str, float]:
-        """The means since this horizon was last taken; it begins anew."""
+        """The means since this horizon was last taken; resets it."""
         self.settle()
         sums = self._sums.get(horizon, {})
         self._sums[horizon] = {}
         return {name: total / samples for name, (total, samples) in sums.items() if samples}
 
     def clear(self) -> None:
-        """Forget everything added so far."""
+        """Drop everything added so far."""
         self._waiting.clear()
         self._sums = {horizon: {} for horizon in self._sums}
 
     def settle(self) -> None:
-        """Bring the sums up to date: one transfer for all tensors that wait on a device."""
+        """Update the sums: one transfer for all tensors that are still on the device."""
         entries: list[tuple[str, Any, int]] = []
         for values, samples in self._waiting:
             named = {"loss": values} if isinstance(values, torch.Tensor) else values
@@ -84,7 +84,7 @@ class Means:
         return {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in self._sums.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved sums."""
+        """Load saved sums."""
         self._waiting.clear()
         self._sums = {
             **{horizon: {} for horizon in self._sums},
@@ -93,23 +93,23 @@ class Means:
 
 
 def _numbers(values: list[Any]) -> list[float]:
-    """Every value as a Python number; tensors of one device and type cross together."""
+    """Every value as a Python number; tensors of one device and dtype are transferred together."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    if tensors and len({(one.device, one.dtype, one.shape) for one in tensors}) == 1 and tensors[0].ndim == 0:
-        crossed = iter(torch.stack(tensors).tolist())
-        return [float(next(crossed) if isinstance(value, torch.Tensor) else value) for value in values]
+    if tensors and tensors[0].ndim == 0 and len({(value.device, value.dtype, value.shape) for value in tensors}) == 1:
+        transferred = iter(torch.stack(tensors).tolist())
+        return [float(next(transferred) if isinstance(value, torch.Tensor) else value) for value in values]
     return [float(value) for value in values]
 
 
 class Recorder:
-    """The store of means, the rows made of them, and whoever is told of a new row.
+    """The running means, the rows recorded from them, and the loggers that receive each new row.
 
     Arguments:
-        position: answers the step (of the optimizer) and the epoch (fractional) that a row belongs to.
+        position: returns the optimizer step and the (fractional) epoch that a row belongs to.
 
     Attributes:
         rows: every row so far, oldest first.
-        latest: the last value of every metric, those of the last row last, with its step and epoch.
+        latest: the last value of every metric, with step and epoch; those of the last row come last.
     """
 
     def __init__(self, position: Callable[[], tuple[int, float]]) -> None:
@@ -120,7 +120,7 @@ class Recorder:
         self.loggers: list[Logger] = []
 
     def means(self, name: str, horizons: tuple[str, ...] = ()) -> Means:
-        """The running means called `name`; `horizons` are given by whoever adds to them."""
+        """The running means called `name`, created if missing; the caller that adds to them gives the `horizons`."""
         if name not in self._means:
             self._means[name] = Means(horizons)
         means = self._means[name]
@@ -129,10 +129,10 @@ class Recorder:
         return means
 
     def row(self, values: Mapping[str, float]) -> None:
-        """Record a row: step, epoch and these values; every logger is called with it.
+        """Record a row of step, epoch and these values, and call every logger with it.
 
         Raises:
-            UsageError: a name is no text, or the row's own; or a value is neither a number nor a scalar tensor.
+            UsageError: a name is not a string, or is `step` or `epoch`; or a value is not a number or scalar tensor.
         """
         for name, value in values.items():
             check_metric(name, value, "a row of metrics was given")
@@ -145,16 +145,16 @@ class Recorder:
             logger(row, step)
 
     def recorded_at(self, step: int) -> dict[str, float]:
-        """What was recorded at this step: metric -> value, the last one."""
-        found: dict[str, float] = {}
+        """The last value of every metric recorded at this step."""
+        values: dict[str, float] = {}
         for row in reversed(self.rows):
             if row["step"] != step:
                 break
-            found = {**row, **found}
-        return {name: value for name, value in found.items() if name not in OF_THE_ROW}
+            values = {**row, **values}
+        return {name: value for name, value in values.items() if name not in ROW_POSITION}
 
-    def go_on_from(self, rows: list[dict[str, float]]) -> None:
-        """Go on after the rows of a run that was resumed."""
+    def load_rows(self, rows: list[dict[str, float]]) -> None:
+        """Replace the rows by those of the run that is resumed."""
         self.rows = Rows(rows)
         self.latest = {}
         for row in rows:
@@ -162,14 +162,14 @@ class Recorder:
 
     def _remember(self, row: Mapping[str, float]) -> None:
         for name, value in row.items():
-            self.latest.pop(name, None)  # so that what came last stands last
+            self.latest.pop(name, None)  # so that the newest values come last
             self.latest[name] = value
 
     def state_dict(self) -> dict[str, Any]:
-        """All running means, as plain data; rows are kept in their own file."""
+        """All running means, as plain data; rows have their own file."""
         return {name: means.state_dict() for name, means in self._means.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved means."""
+        """Load saved means."""
         for name, sums in state.items():
             self.means(name, tuple(sums)).load_state_dict(sums)

@@ -1,4 +1,4 @@
-"""Runs in TensorBoard: every row once, however often the run was cut, and once what the run is."""
+"""Runs in TensorBoard: every row once, however often the run was interrupted, and a description of the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Beginning, RunLogger
 from graphtrain.plain import json_value
 
-# What was last described in a folder, and at which step. TensorBoard reads only files with "tfevents" in their names.
+# The hash and step of the last description in a folder. TensorBoard reads only files with "tfevents" in their names.
 DESCRIBED_FILE = "described.json"
 
 
@@ -24,24 +24,24 @@ DESCRIBED_FILE = "described.json"
 class TensorBoard(RunLogger):
     """A logger that writes event files for TensorBoard; ``tensorboard --logdir runs`` shows them.
 
-    Every value of a row is a scalar. When a run begins, its hyper-parameters (in the tab HParams, and as a table among
-    the texts) and its graph (a picture, and its TOML among the texts) are described; a resume describes them again only
-    where they changed, at the step from which that holds. The tab HParams goes on showing what the run began with:
+    Every value of a row is a scalar. When a run begins, its hyper-parameters (in the tab HParams, and as a table in the
+    tab Text) and its graph (a picture, and its TOML in the tab Text) are written; a resume writes them again only if
+    they changed, at the step from which they apply. The tab HParams shows the values at the beginning of the run:
     TensorBoard keeps the first.
 
-    A resume purges what will be repeated and nothing else. A row is on disk when the call returns, so one that a
-    checkpoint counts outlives a killed process. TensorBoard shows one value per name and step: of several rows of one
-    step that have a name in common, it shows the last.
+    A resume purges the rows that will be repeated, and no others. A row is on disk when the call returns, so the rows
+    that a checkpoint counts survive a killed process. TensorBoard shows one value per name and step: where several rows
+    of one step share a name, it shows the last.
 
     Arguments:
-        folder: where the event files go; a folder holds one run. Default: `tensorboard` inside the run directory.
+        folder: the folder of the event files, for one run only. Default: `tensorboard` inside the run directory.
 
     Attributes:
-        writer: torch's `SummaryWriter`, for histograms and the like; None while the run stands still. What is written
-            to it by hand is purged from the step of the last row on, and not written again.
+        writer: torch's `SummaryWriter`, for histograms and the like; None while the run is not running. A resume purges
+            what you wrote to it from the step of the last row on, and does not write it again.
 
     Raises:
-        UsageError: TensorBoard is not installed; later: there is no folder, or it cannot be written.
+        UsageError: TensorBoard is not installed; or, when a run begins, there is no folder or it cannot be written to.
 
     >>> logger = TensorBoard("runs/digits/tensorboard")  # Trainer(..., loggers=[logger])
     >>> logger.writer is None
@@ -63,16 +63,18 @@ class TensorBoard(RunLogger):
         self.writer: Any = None
 
     def begin(self, beginning: Beginning) -> None:
-        """Purge what will be repeated, and describe what is not yet described."""
+        """Purge the rows that will be repeated, and describe the run if it is new or has changed."""
         self.close()
         self._folder = self._given_folder or (beginning.run_dir / "tensorboard" if beginning.run_dir else None)
         if self._folder is None:
-            raise UsageError("TensorBoard has no folder to write to", "give the Trainer a run_dir, or it a folder")
-        # Several rows may have one step, and a purge knows steps only: those of the last step are written again.
+            raise UsageError(
+                "TensorBoard has no folder to write to", "pass run_dir to Trainer, or folder to TensorBoard"
+            )
+        # Several rows may share a step, and a purge knows steps only: rows of the last step are written again below.
         purge_step = int(beginning.rows[-1]["step"]) if beginning.rows else 0
         with _readable_failure(self._folder):
-            # Said by the first session too, where nothing is purged: TensorBoard does not purge for the first it meets.
-            # Its fast loader never does, but there a value replaces what its name has at this and at later steps.
+            # The first session sets purge_step too, though nothing is purged: TensorBoard ignores the first it reads.
+            # Its fast loader never purges, but there a value replaces those of its name at this and at later steps.
             self._open(self._folder, purge_step)
             self._describe(self._folder, beginning, purge_step)
             for row in beginning.rows:
@@ -83,15 +85,15 @@ class TensorBoard(RunLogger):
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
         """Write a row."""
         if self._folder is None:
-            raise UsageError("TensorBoard was told of a row before the run began", "give it to a Trainer as a logger")
+            raise UsageError("TensorBoard was called with a row before `begin`", "pass it to a Trainer in `loggers`")
         with _readable_failure(self._folder):
             if self.writer is None:
                 self._open(self._folder, None)
             self._write(metrics)
-            self.writer.flush()  # waits for the thread that writes: 0.1 ms for a row of four values
+            self.writer.flush()  # waits for the writing thread: 0.1 ms for a row of four values
 
     def close(self) -> None:
-        """Let go of the event file; a later row opens another one."""
+        """Close the event file; a later row opens another one."""
         writer, self.writer = self.writer, None
         if writer is not None:
             writer.close()
@@ -104,20 +106,21 @@ class TensorBoard(RunLogger):
     def _open(self, folder: Path, purge_step: int | None) -> None:
         """Open an event file that is read after all others of the folder.
 
-        They are read in the order of their names, which have the second they were opened in, then the process and a
-        count as plain text. Of two in one second the later may come first, and a purge would take the wrong one's rows.
+        TensorBoard reads them in the order of their names, which are made of the second of opening, then the process id
+        and a counter as plain text. Of two files of one second the newer may sort first, and its purge would hit the
+        wrong rows.
         """
-        before = _event_files(folder)
+        older = _event_files(folder)
         while True:
             self.writer = self._make_writer(str(folder), purge_step=purge_step)
-            (made,) = _event_files(folder) - before
-            if not before or made > max(before) or _second(made) < _second(max(before)):
-                return  # in the last case a clock was set back: waiting for it could take for ever
+            (opened,) = _event_files(folder) - older
+            if not older or opened > max(older) or _second(opened) < _second(max(older)):
+                return  # in the last case the clock was set back: waiting for it could take forever
             self.writer.close()
-            (folder / made).unlink()
+            (folder / opened).unlink()
             time.sleep(1 - time.time() % 1)
 
-    # ---- what the run is
+    # ---- the description of the run
 
     def _describe(self, folder: Path, beginning: Beginning, purge_step: int) -> None:
         toml = _toml(beginning.graph)
@@ -129,7 +132,7 @@ class TensorBoard(RunLogger):
         self.writer.add_text("hyper_parameters", _table(values), purge_step)
         if toml is not None:
             self.writer.add_text("graph", textwrap.indent(toml, "    ", lambda line: True), purge_step)
-        summaries = [self._hparams_summary(values, trial_id="")]  # no name: a run is a group of its own
+        summaries = [self._hparams_summary(values, trial_id="")]  # an empty trial_id: every run is its own group
         if (png := beginning.picture("png")) is not None:
             summaries.append(_image_summary("graph", png))
         for summary in summaries:
@@ -140,7 +143,7 @@ class TensorBoard(RunLogger):
 
 @contextmanager
 def _readable_failure(folder: Path) -> Iterator[None]:
-    """A disk that refuses is said in words."""
+    """Turn an OSError into a message."""
     try:
         yield
     except OSError as error:
@@ -156,10 +159,10 @@ def _second(name: str) -> int:
 
 
 def _described(folder: Path) -> tuple[str, int]:
-    """A hash of what was described last, and at which step; an empty one where that cannot be told."""
+    """The hash and the step of the last description; an empty hash if there is none or it cannot be read."""
     try:
-        read = json.loads((folder / DESCRIBED_FILE).read_text(encoding="utf-8"))
-        return str(read["content"]), int(read["step"])
+        last = json.loads((folder / DESCRIBED_FILE).read_text(encoding="utf-8"))
+        return str(last["content"]), int(last["step"])
     except (OSError, ValueError, TypeError, KeyError):
         return "", 0
 
@@ -167,7 +170,7 @@ def _described(folder: Path) -> tuple[str, int]:
 def _toml(graph: Graph) -> str | None:
     try:
         return graph.to_toml()
-    except GraphtrainError:  # a parameter that has no text
+    except GraphtrainError:  # a parameter that TOML cannot express
         return None
 
 
@@ -195,9 +198,9 @@ def _cell(value: Any) -> str:
 
 
 def _image_summary(tag: str, png: bytes) -> Any:
-    """A PNG as it is; `add_image` takes pixels, for which it would have to be decoded and encoded again."""
+    """A PNG as it is; `add_image` takes pixels, so the PNG would be decoded and encoded again."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # of the header
+    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # in the PNG header
     image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
     return Summary(value=[Summary.Value(tag=tag, image=image)])

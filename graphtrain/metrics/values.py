@@ -1,4 +1,4 @@
-"""What a metric is: a name that is text, and a real number or a tensor of one."""
+"""Metrics: a name, and a real number or a tensor of one element."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ import torch
 
 from graphtrain.errors import UsageError
 
-# What a row says of itself.
-OF_THE_ROW = ("step", "epoch")
+# What every row has besides its metrics.
+ROW_POSITION = ("step", "epoch")
 
 
 def check_metric(name: Any, value: Any, source: str) -> None:
-    """Raise where this can be no metric.
+    """Raise if this is not a valid metric.
 
     Arguments:
-        source: who gave it, for the message.
+        source: where it comes from, as the beginning of the message.
 
     Raises:
-        UsageError: the name is no text, or the value neither a real number nor a tensor of one.
+        UsageError: the name is not a string, or the value is neither a real number nor a tensor of one element.
     """
     if not isinstance(name, str):
-        raise UsageError(f"{source} a metric whose name is {described(name)}: {name!r}", "names are text")
+        raise UsageError(f"{source} a metric whose name is {described(name)}: {name!r}", "names are strings")
     if not _is_one_number(value):
         raise UsageError(
             f"{source} `{name}`, {described(value)}; metrics are numbers or scalar tensors",
-            "give a mean of it, or leave it out",
+            "return its mean, or leave it out",
         )
 
 
 def check_names(names: Iterable[str], source: str) -> None:
-    """Raise where a metric is called as something that each row says of itself.
+    """Raise if a metric has a name that every row uses itself.
 
     Raises:
-        UsageError: one is called `step` or `epoch`.
+        UsageError: a metric is called `step` or `epoch`.
     """
     for name in names:
-        if name in OF_THE_ROW:
-            raise UsageError(f"{source} `{name}`, which every row of metrics says of itself", "call it otherwise")
+        if name in ROW_POSITION:
+            raise UsageError(f"{source} `{name}`, which every row of metrics has already", "choose another name")
 
 
-def held(value: Any) -> Any:
-    """The value as it is now, without its autograd graph: what shares memory with a weight or a buffer is copied.
+def detached(value: Any) -> Any:
+    """The current value without its autograd graph; a tensor that may share memory with a weight or buffer is copied.
 
-    >>> seen = torch.zeros(()); kept = held(seen); seen += 1
-    >>> kept.item()
+    >>> buffer = torch.zeros(()); metric = detached(buffer); buffer += 1
+    >>> metric.item()
     0.0
     """
     if not isinstance(value, torch.Tensor):
         return value
-    # What was computed has memory of its own: a copy would cost 1 us.
+    # A computed tensor has its own memory: a copy of it would cost 1 us for nothing.
     is_computed = value.grad_fn is not None and not value._is_view()
     return value.detach() if is_computed else value.detach().clone()
 

@@ -8,7 +8,7 @@ from typing import final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.values import OF_THE_ROW
+from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import suggestion
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
@@ -190,6 +190,6 @@ class CheckpointWriter:
 
 
 def _no_best(recorder: Recorder, name: str) -> str:
-    nearest = suggestion(name, [metric for metric in recorder.latest if metric not in OF_THE_ROW])
+    nearest = suggestion(name, [metric for metric in recorder.latest if metric not in ROW_POSITION])
     line = f"no checkpoint was kept as the best: no row of metrics has `{name}`"
     return f"{line}; {nearest}" if nearest else line

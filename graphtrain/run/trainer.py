@@ -628,7 +628,7 @@ class Trainer:
             if self._seed is not None:
                 seed_everything(self._seed)
             if run_files is not None:
-                self._recorder.go_on_from(run_files.cut_back_to(None))
+                self._recorder.load_rows(run_files.cut_back_to(None))
             self._compiled.begin()
         if run_files is not None and self._environment is not None:
             origin = self._environment.origin
@@ -657,7 +657,7 @@ class Trainer:
         for line in restored.below:
             self._notify(line)
         if run_files is not None:
-            self._recorder.go_on_from(run_files.cut_back_to(checkpoint))
+            self._recorder.load_rows(run_files.cut_back_to(checkpoint))
             # On the disk before anything else, so that from now on a resume chooses this.
             if restored.decided or not run_files.is_newest(checkpoint):
                 self._save(replace(self._policy_to_stop, mode="sync"))

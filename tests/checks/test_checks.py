@@ -99,7 +99,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G116", lambda g: g.clock("x", "log.every"), "clock.x", "`log.every` is no number", ""),
     ("G116", lambda g: g.set("train_batch", reads={"window": "accumulate.evry"}), "nodes.train_batch.reads.window",
      "`accumulate` has no field `evry`", "`every`"),
-    ("G201", lambda g: g.guard("log_due", "log.due and"), "guards.log_due", "no expression", ""),
+    ("G201", lambda g: g.guard("log_due", "log.due and"), "guards.log_due", "not an expression", ""),
     ("G201", lambda g: g.guard("log_due", "open('x')"), "guards.log_due", "a call is not allowed", ""),
     ("G201", lambda g: g.guard("log_due", ""), "guards.log_due", "the expression is empty", ""),
     ("G202", lambda g: g.guard("log_due", "log_deu"), "guards.log_due", "unknown name `log_deu`", "`log_due`"),

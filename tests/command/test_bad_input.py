@@ -40,16 +40,16 @@ def assert_refused(result: Result, *expected: str) -> None:
 
 @dataclass(frozen=True)
 class Slip:
-    """A slip in the text of `fit`: `old` became `new`; the line of `new` and every text of `said` must be named."""
+    """A slip in the text of `fit`: `old` became `new`; the line of `new` and every text of `expected` must be named."""
 
     old: str
     new: str
-    said: tuple[str, ...]
+    expected: tuple[str, ...]
     line_of: str = ""
 
 
-def _guard(expression: str, *said: str) -> Slip:
-    return Slip('"next_batch.last or finish.due" ', f'"{expression}" ', said, "window_cut   ")
+def _guard(expression: str, *expected: str) -> Slip:
+    return Slip('"next_batch.last or finish.due" ', f'"{expression}" ', expected, "window_cut   ")
 
 
 SLIPS = {
@@ -79,7 +79,7 @@ SLIPS = {
     "guard with an endless sum": _guard("+".join(["1"] * 50_000), "window_cut"),
     "guard with an unknown field": _guard("next_batch.lst", "`next_batch` has no field `lst`", "did you mean `last`?"),
     "guard with an unknown name": _guard("finsih.due", "finsih", "did you mean `finish`?"),
-    "guard that is no expression": _guard("next_batch.last or", "window_cut"),
+    "guard that is not an expression": _guard("next_batch.last or", "window_cut"),
     "guard that is constant": _guard("1 < 2", "window_cut"),
     "edge that stands twice": Slip(
         'step        = ["zero_grad"]', 'step = ["zero_grad", "zero_grad"]', ('the edge "zero_grad" stands twice',)
@@ -103,7 +103,7 @@ SLIPS = {
     "edges inside [nodes] too": Slip("[nodes] ", "[nodes]\nedges = {} #", ("`edges`", "[edges]"), "edges = {}"),
     "TOML syntax": Slip("clip        = {", "clip        = [", ("TOML",), "clip "),
     "a key that stands twice": Slip("step        = {}", "step = {}\nstep = {}", ("TOML",)),
-    "Python's true": Slip("{ max_norm = inf }", "{ max_norm = True }", ("TOML", "true and false are written small")),
+    "Python's true": Slip("{ max_norm = inf }", "{ max_norm = True }", ("TOML", "true and false are lower case")),
     "YAML": Slip("step        = {}", "step: {}", ("TOML, not YAML",)),
     "unknown nested graph": Slip('graph = "evaluate"', 'graph = "evalute"', ("evalute", "did you mean `evaluate`?")),
 }
@@ -120,14 +120,14 @@ def test_a_slip_in_a_graph(verb: str, slip: Slip, tiny: Path, command: Command) 
     lines = [number for number, line in enumerate(text.splitlines(), start=1) if wanted in line]
     if verb == "run":
         result = command("run", "tiny.py", "--graph", "my.toml")
-        assert_refused(result, *slip.said)
-        said = result.err
+        assert_refused(result, *slip.expected)
+        output = result.err
     else:
         result = command("check", "my.toml")
         assert (result.code, result.err) == (2, "")
-        said = result.out
-        assert all(text in said for text in slip.said), said
-    assert any(re.search(rf"^my\.toml:{line}( \S+)?: error G\d\d\d: ", said, re.M) for line in lines), (lines, said)
+        output = result.out
+        assert all(text in output for text in slip.expected), output
+    assert any(re.search(rf"^my\.toml:{line}( \S+)?: error G\d\d\d: ", output, re.M) for line in lines), (lines, output)
     assert files(tiny) == before
 
 
@@ -162,9 +162,9 @@ FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "not text": (lambda folder: (folder / "my.toml").write_bytes(b"\x89PNG\r\n\x1a\n\xff"), ("not UTF-8", "byte 0")),
     "zeros": (lambda folder: (folder / "my.toml").write_bytes(bytes(100)), ("my.toml:1", "TOML", r"\x00")),
     "over 1 MiB": (_big, ("`my.toml`", "larger than 1 MiB")),
-    "edges inside [nodes]": (_edges_inside, ("my.toml:5", "`edges` stands inside [nodes]", "its header [edges]")),
-    "extends in a loop": (_loop, ("other.toml:2", "in a circle", "my.toml -> ")),
-    "extends itself": (_extends("my.toml"), ("my.toml:2", "in a circle")),
+    "edges inside [nodes]": (_edges_inside, ("my.toml:5", "`edges` is inside [nodes]", "its header [edges]")),
+    "extends in a loop": (_loop, ("other.toml:2", "in a cycle", "my.toml -> ")),
+    "extends itself": (_extends("my.toml"), ("my.toml:2", "in a cycle")),
     "extends what is not there": (_extends("nowhere/base.toml"), ("my.toml:2", "nowhere/base.toml", "missing")),
     "extends an unknown name": (_extends("ift"), ("my.toml:2", "`ift`", "did you mean `fit`?")),
     "extends an absolute path": (_extends("/etc/passwd"), ("my.toml:2", "/etc/passwd", "relative path")),
@@ -172,14 +172,14 @@ FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "said"), FILES.values(), ids=FILES)
+@pytest.mark.parametrize(("make", "expected"), FILES.values(), ids=FILES)
 def test_a_file_that_is_no_graph(
-    make: Callable[[Path], object], said: tuple[str, ...], tiny: Path, command: Command
+    make: Callable[[Path], object], expected: tuple[str, ...], tiny: Path, command: Command
 ) -> None:
     make(tiny)
     before = files(tiny)
-    assert_refused(command("run", "tiny.py", "--graph", "my.toml"), *said)
-    assert_refused(command("show", "my.toml"), *said)
+    assert_refused(command("run", "tiny.py", "--graph", "my.toml"), *expected)
+    assert_refused(command("show", "my.toml"), *expected)
     assert files(tiny) == before
 
 
@@ -215,39 +215,39 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), SCRIPTS.values(), ids=SCRIPTS)
-def test_a_script_that_does_not_fit(text: str, said: tuple[str, ...], folder: Path, command: Command) -> None:
+@pytest.mark.parametrize(("text", "expected"), SCRIPTS.values(), ids=SCRIPTS)
+def test_a_script_that_does_not_fit(text: str, expected: tuple[str, ...], folder: Path, command: Command) -> None:
     (folder / "mine.py").write_text(text)
-    assert_refused(command("run", "mine.py"), *said)
+    assert_refused(command("run", "mine.py"), *expected)
     assert files(folder) == {folder / "mine.py"}
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "expected"),
     [
         ("tny.py", ("no script `tny.py`", "did you mean tiny.py?")),
         ("elsewhere/tiny.py", ("no script `elsewhere/tiny.py`",)),
         ("folder.py", ("`folder.py` is a folder",)),
         ("notes.txt", ("`notes.txt`", "end in .py")),
         ("my-train.py", ("`my-train.py`", "rename")),
-        ("wave.py", ("`wave.py`", "module of Python's own", "rename")),
-        ("random.py", ("`random.py`", "module of Python's own", "rename")),
+        ("wave.py", ("`wave.py`", "a standard library module", "rename")),
+        ("random.py", ("`random.py`", "a standard library module", "rename")),
         ("numpy.py", ("`numpy.py`", "another module, `numpy`", "rename")),
         ("tiny.py:stup", ("no function `stup`", "did you mean tiny.py:setup?")),
         ("tiny.py:torch", ("no function `torch`",)),
     ],
 )
-def test_a_script_that_cannot_be_imported(script: str, said: tuple[str, ...], tiny: Path, command: Command) -> None:
+def test_a_script_that_cannot_be_imported(script: str, expected: tuple[str, ...], tiny: Path, command: Command) -> None:
     (tiny / "folder.py").mkdir()
     for name in ("notes.txt", "my-train.py", "wave.py", "random.py", "numpy.py"):
         (tiny / name).write_text(TINY)
     before = files(tiny)
-    assert_refused(command("run", script), *said)
+    assert_refused(command("run", script), *expected)
     assert files(tiny) == before
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("def setup(:\n", 'mine.py", line 1'),
         ("x = 1\nimport no_such_module\n", 'mine.py", line 2'),
@@ -256,12 +256,12 @@ def test_a_script_that_cannot_be_imported(script: str, said: tuple[str, ...], ti
     ids=["syntax", "import", "setup"],
 )
 def test_a_mistake_in_the_users_code_is_the_users_traceback(
-    text: str, said: str, folder: Path, command: Command
+    text: str, expected: str, folder: Path, command: Command
 ) -> None:
     (folder / "mine.py").write_text(text)
     result = command("run", "mine.py")
     assert (result.code, result.out) == (1, "")
-    assert said in result.err
+    assert expected in result.err
     assert "/graphtrain/" not in result.err and "importlib" not in result.err, "only the user's frames"
     assert files(folder) == {folder / "mine.py"}
 
@@ -296,10 +296,10 @@ WORDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "said"), WORDS.values(), ids=WORDS)
-def test_a_slip_on_the_command_line(words: list[str], said: tuple[str, ...], tiny: Path, command: Command) -> None:
+@pytest.mark.parametrize(("words", "expected"), WORDS.values(), ids=WORDS)
+def test_a_slip_on_the_command_line(words: list[str], expected: tuple[str, ...], tiny: Path, command: Command) -> None:
     before = files(tiny)
-    assert_refused(command("run", "tiny.py", *words), *said)
+    assert_refused(command("run", "tiny.py", *words), *expected)
     assert files(tiny) == before
 
 
@@ -325,25 +325,25 @@ def kept(tiny: Path, command: Command) -> Path:
 
 
 def _contents(folder: Path) -> dict[Path, bytes]:
-    return {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
-    ("resume", "said"),
+    ("resume", "expected"),
     [
         ("never", ("`kept` holds a run already", "another run directory")),
         ("nowhere", ("no checkpoint `nowhere`", "there are: 00000")),
         ("000001-step-40", ("no checkpoint `000001-step-40`", "did you mean 000001-step-4?")),
     ],
 )
-def test_a_run_that_is_not_to_be_touched(resume: str, said: tuple[str, ...], kept: Path, command: Command) -> None:
+def test_a_run_that_is_not_to_be_touched(resume: str, expected: tuple[str, ...], kept: Path, command: Command) -> None:
     before = _contents(kept)
-    assert_refused(command("run", "tiny.py", "--run-dir", "kept", "--resume", resume), *said)
+    assert_refused(command("run", "tiny.py", "--run-dir", "kept", "--resume", resume), *expected)
     assert _contents(kept) == before
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["status", "nowhere"], ("no run in `nowhere`",)),
         (["status", "tiny.py"], ("`tiny.py`",)),
@@ -358,9 +358,9 @@ def test_a_run_that_is_not_to_be_touched(resume: str, said: tuple[str, ...], kep
     ],
     ids=" ".join,
 )
-def test_the_other_commands(words: list[str], said: tuple[str, ...], tiny: Path, command: Command) -> None:
+def test_the_other_commands(words: list[str], expected: tuple[str, ...], tiny: Path, command: Command) -> None:
     before = files(tiny)
-    assert_refused(command(*words), *said)
+    assert_refused(command(*words), *expected)
     assert files(tiny) == before
 
 
@@ -384,7 +384,7 @@ ODD: dict[str, str] = {
     "large numbers": '{"written_at_unix_seconds": 1%s, "process": 1%s, "snapshot": {"step": 1%s}}' % (("0" * 400,) * 3),
     "no process": '{"state": "running", "process": -1}',
     "commands to the terminal": r'{"state": "\u001b[2J", "checkpoint": "\n", "host": "\u001b[2J", "digest": "\r"}',
-    "half a character": r'{"state": "\ud800", "snapshot": {"metrics": {"\udfff": 1}}}',
+    "a lone surrogate": r'{"state": "\ud800", "snapshot": {"metrics": {"\udfff": 1}}}',
     "endless text": '{"digest": "%s"}' % ("x" * 100_000),
 }
 
@@ -421,4 +421,4 @@ def test_a_real_process_refuses_alike(tiny: Path) -> None:
         in_a_new_process("run", "tiny.py", "--graph", "my.toml", cwd=tiny), "my.toml:", "did you mean `max_norm`?"
     )
     assert_refused(in_a_new_process("show", "nothing", cwd=tiny), "no graph `nothing`", "known: evaluate, fit")
-    assert {one for one in files(tiny) if "__pycache__" not in one.parts} == before
+    assert {path for path in files(tiny) if "__pycache__" not in path.parts} == before

@@ -48,7 +48,7 @@ def status(run_dir: str = "r") -> dict[str, Any]:
 
 def weights(run_dir: str) -> dict[str, list[Any]]:
     newest = sorted((Path(run_dir) / "checkpoints").iterdir())[-1]
-    return {name: one.tolist() for name, one in load_file(newest / "model.safetensors").items()}
+    return {name: tensor.tolist() for name, tensor in load_file(newest / "model.safetensors").items()}
 
 
 def whole(command: Command) -> dict[str, list[Any]]:
@@ -57,7 +57,7 @@ def whole(command: Command) -> dict[str, list[Any]]:
 
 
 def resumed_line(err: str) -> str:
-    (line,) = [one for one in err.splitlines() if one.startswith("resumed ")]
+    (line,) = [line for line in err.splitlines() if line.startswith("resumed ")]
     return line
 
 
@@ -94,10 +94,10 @@ def test_the_exit_code_says_it_only_when_it_is_asked(words: tuple[str, ...], cod
 def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Command) -> None:
     (stopped / "my.toml").write_text(MINE)
     checkpoint = next((stopped / "r" / "checkpoints").iterdir())
-    for one in ("fit", "my.toml"):
+    for graph in ("fit", "my.toml"):
         for other in ("r", str(checkpoint)):
-            out = command("diff", one, other).out
-            assert "3 differences" in out and "accumulate.every" in out, (one, other)
+            out = command("diff", graph, other).out
+            assert "3 differences" in out and "accumulate.every" in out, (graph, other)
     assert "no difference" in command("diff", "r", str(checkpoint)).out
     assert command("show", "r").out.startswith("fit  start: decide")
 
@@ -195,7 +195,7 @@ def test_a_lost_position(stopped: Path, command: Command) -> None:
 
 @pytest.mark.parametrize("text", ["decide", "=x", "decide=", "decide=a,decide=b"])
 def test_a_renaming_that_is_none(text: str, stopped: Path, command: Command) -> None:
-    words = [word for one in text.split(",") for word in ("--rename", one)]
+    words = [word for renaming in text.split(",") for word in ("--rename", renaming)]
     result = command(*RUN, "--run-dir", "r", *words)
     assert result.code == 2 and result.err.startswith("error: --rename: ")
 

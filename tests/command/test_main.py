@@ -81,7 +81,7 @@ def status_of(run_dir: Path) -> dict[str, object]:
 def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Command) -> None:
     first = new_python("train.py", "lr=0.2", "finish.after=2 epochs", "--until", "3 steps", cwd=script)
     assert first.code == 0, first.err
-    assert "go on with: python train.py lr=0.2 'finish.after=2 epochs' --run-dir runs/train-001" in first.err
+    assert "resume with: python train.py lr=0.2 'finish.after=2 epochs' --run-dir runs/train-001" in first.err
     again = python("train.py", "lr=0.2", "finish.after=2 epochs", "--run-dir", "runs/train-001", cwd=script)
     assert again.code == 0 and "unchanged: exact" in again.err
     assert command("run", "train.py", "lr=0.2", "finish.after=2 epochs", "--run-dir", "whole").code == 0
@@ -89,18 +89,18 @@ def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Com
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "expected"),
     [
         (["lr=fast"], 2, 'error: train.py:setup: lr: expected a number, got "fast"'),
-        (["rate=1"], 2, "error: `rate` is no argument of train.py:setup"),
+        (["rate=1"], 2, "error: `rate` is not an argument of train.py:setup"),
         (["acumulate.every=2"], 2, "did you mean `accumulate`?"),
         (["--run-dri", "r"], 2, "No such option: --run-dri (Possible options: --run-dir"),
         (["--graph", "fitt"], 2, "did you mean `fit`?"),
     ],
 )
-def test_what_is_wrong_is_answered_as_by_the_command(words: list[str], code: int, said: str, script: Path) -> None:
+def test_what_is_wrong_is_answered_as_by_the_command(words: list[str], code: int, expected: str, script: Path) -> None:
     result = python("train.py", *words, cwd=script)
-    assert (result.code, said in result.err, "Traceback" in result.err) == (code, True, False), result.err
+    assert (result.code, expected in result.err, "Traceback" in result.err) == (code, True, False), result.err
     assert not (script / "runs").exists()
 
 
@@ -121,7 +121,7 @@ def test_a_module_is_run_by_its_name(script: Path) -> None:
     (script / "package" / "learn.py").write_text(TINY + MAIN)
     result = python("-m", "package.learn", "finish.after=1 steps", cwd=script)
     assert result.code == 0, result.err
-    assert "go on with: python -m package.learn 'finish.after=1 steps' --run-dir runs/learn-001" in result.err
+    assert "resume with: python -m package.learn 'finish.after=1 steps' --run-dir runs/learn-001" in result.err
 
 
 def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
@@ -223,7 +223,7 @@ def test_loggers_of_a_setup_are_called(script: Path, command: Command) -> None:
     assert [line for line in result.out.splitlines() if line.startswith("row")][:2] == ["row 1", "row 2"]
     (script / "wrong.py").write_text(text.replace("[log]", "[7]"))
     result = command("run", "wrong.py")
-    assert (result.code, "`loggers` with a int, which cannot be called" in result.err) == (2, True)
+    assert (result.code, "`loggers` with a int, which is not callable" in result.err) == (2, True)
 
 
 # ---- --init
@@ -252,7 +252,7 @@ def test_a_warm_start_begins_with_weights_and_is_no_resume(weights: Path, folder
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ("weights", "expected NAME=FILE, got `weights`"),
         ("model=nowhere.safetensors", "there is no file `nowhere.safetensors`"),
@@ -261,9 +261,9 @@ def test_a_warm_start_begins_with_weights_and_is_no_resume(weights: Path, folder
         ("model=tiny.py", "cannot be read as safetensors"),
     ],
 )
-def test_a_warm_start_that_cannot_be(given: str, said: str, weights: Path, folder: Path, command: Command) -> None:
+def test_a_warm_start_that_cannot_be(given: str, expected: str, weights: Path, folder: Path, command: Command) -> None:
     result = command("run", "tiny.py", "--init", given.replace("WEIGHTS", str(weights)), "--run-dir", "new")
-    assert (result.code, said in result.err, "Traceback" in result.err) == (2, True, False), result.err
+    assert (result.code, expected in result.err, "Traceback" in result.err) == (2, True, False), result.err
     assert not (folder / "new").exists()
 
 
@@ -287,7 +287,7 @@ def test_a_changed_rate_is_decided_on_the_command_line(tiny: Path, command: Comm
     assert "optimizer.lr: 0.1 -> 0.01" in refused.err and "--from-setup optimizer.lr" in refused.err
     taken = command(*words, "lr=0.01", "--from-setup", "optimizer.lr", "--until", "3 steps")
     assert taken.code == 0, taken.err
-    assert "--from-setup" not in taken.err.rpartition("go on with")[2], "it is decided"
+    assert "--from-setup" not in taken.err.rpartition("resume with")[2], "it is decided"
     rest = command(*words, "lr=0.01")
     assert rest.code == 0 and "unchanged: exact" in rest.err
     assert (

@@ -160,7 +160,7 @@ def test_nodes_lists_every_kind(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "expected"),
     [
         ("clip", ["max_norm: a number > 0, default inf", "set up with", "optimizer", "`max_norm`"]),
         ("train_batch", ["model, batch, training_step", "window (optional)", "writes", "loss", "backward"]),
@@ -168,10 +168,10 @@ def test_nodes_lists_every_kind(command: Command) -> None:
         ("schedule", ["bypassed without", "scheduler"]),
     ],
 )
-def test_nodes_describes_one(kind: str, said: list[str], command: Command) -> None:
+def test_nodes_describes_one(kind: str, expected: list[str], command: Command) -> None:
     result = command("nodes", kind)
     assert (result.code, result.err) == (0, "")
-    assert all(text in result.out for text in said), result.out
+    assert all(text in result.out for text in expected), result.out
 
 
 def test_copy_keeps_every_character_and_overwrites_nothing(folder: Path, command: Command) -> None:

@@ -29,7 +29,7 @@ def rows_of(run_dir: Path) -> list[dict[str, float]]:
 
 def printed_command(err: str) -> list[str]:
     """The words after the last "go on with:"."""
-    words = shlex.split(err.rpartition("go on with: ")[2].splitlines()[0])
+    words = shlex.split(err.rpartition("resume with: ")[2].splitlines()[0])
     assert words[:2] == ["graphtrain", "run"]
     return words[1:]
 
@@ -159,7 +159,7 @@ def test_resume_from_a_named_checkpoint(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "checkpoint.keep=9", "--run-dir", "r"]
     assert command(*words, "finish.after=3 epochs").code == 0
     digest = status_of(tiny / "r")["digest"]
-    names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
+    names = sorted(path.name for path in (tiny / "r" / "checkpoints").iterdir())
     again = command(*words, "finish.after=3 epochs", "--resume", names[0])
     assert again.code == 0 and f"resumed r from {names[0]}: step 4, epoch 1, batch 4/4; repeating " in again.err
     assert status_of(tiny / "r")["digest"] == digest
@@ -326,7 +326,7 @@ def test_a_fork_begins_from_another_run_and_goes_on_by_itself(tiny: Path, comman
     [
         (["--fork", "nowhere", "--run-dir", "new"], "there is no checkpoint in `nowhere`"),
         (["--fork", "old", "--run-dir", "old"], "the run directory is the one to fork from"),
-        (["--fork", "old", "--run-dir", "new", "--resume", "never"], "exclude each other"),
+        (["--fork", "old", "--run-dir", "new", "--resume", "never"], "are mutually exclusive"),
     ],
 )
 def test_a_fork_that_cannot_be_leaves_nothing(words: list[str], message: str, tiny: Path, command: Command) -> None:

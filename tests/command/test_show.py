@@ -70,10 +70,10 @@ def marks(result: Result) -> dict[str, str]:
 def test_fit(command: Command) -> None:
     result = command("show", "fit", "--save-points")
     assert (result.code, result.err) == (0, "")
-    found = marks(result)
-    assert found.keys() == Graph.load("fit").nodes.keys()
-    assert {name for name, mark in found.items() if mark != "yes"} == {"train_batch"}
-    assert found["train_batch"] == "yes, with batch, samples"
+    marks_of = marks(result)
+    assert marks_of.keys() == Graph.load("fit").nodes.keys()
+    assert {name for name, mark in marks_of.items() if mark != "yes"} == {"train_batch"}
+    assert marks_of["train_batch"] == "yes, with batch, samples"
     assert "yes, with validate/split, validate/training_state, validate/batch, validate/samples" in result.out
     assert "a checkpoint can be made before 18 of 18 nodes" in result.out
 
@@ -81,12 +81,12 @@ def test_fit(command: Command) -> None:
 def test_a_transient_slot(kinds: Path, command: Command) -> None:
     result = command("show", "my.toml", "--save-points", "--script", "mine.py")
     assert (result.code, result.err) == (0, "")
-    found = marks(result)
-    refused = {name for name, mark in found.items() if mark.startswith("no")}
+    marks_of = marks(result)
+    refused = {name for name, mark in marks_of.items() if mark.startswith("no")}
     # From behind `opened` on, whatever way is taken, until `closed` has read it.
     assert {"train_batch", "accumulate", "step", "closed"} <= refused
     assert not refused & {"opened", "zero_grad"}
-    assert {found[name] for name in refused} == {"no: handle is transient"}
+    assert {marks_of[name] for name in refused} == {"no: handle is transient"}
     assert f"a checkpoint can be made before {18 + 2 - len(refused)} of 20 nodes" in result.out
     assert "save point" not in command("show", "my.toml").out
 
@@ -108,10 +108,10 @@ def test_it_is_what_a_run_says(kinds: Path, command: Command) -> None:
         training_step=lambda model, batch: model(batch).sum(),
         display=None,
     )
-    told = save_points_of(graph)
-    assert trainer.save_points() == [one.path for one in told if not one.transient]
+    points = save_points_of(graph)
+    assert trainer.save_points() == [point.path for point in points if not point.transient]
     compiled = trainer._compiled
-    assert [compiled.alive_names(index) for index in range(len(told))] == [set(one.alive) for one in told]
+    assert [compiled.alive_names(index) for index in range(len(points))] == [set(point.alive) for point in points]
 
 
 def test_kinds_that_nobody_declares(kinds: Path, command: Command) -> None:

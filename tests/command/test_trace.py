@@ -112,7 +112,7 @@ def test_a_script_that_is_the_command_traces_too(script: Path) -> None:
 
 def test_the_command_to_go_on_with_traces_too(script: Path, command: Command) -> None:
     result = command(*WORDS, "--trace", "--until", "1 steps")
-    assert "--trace" in result.err.rpartition("go on with: ")[2]
+    assert "--trace" in result.err.rpartition("resume with: ")[2]
 
 
 def test_a_reader_that_leaves_ends_the_trace_and_not_the_run(script: Path) -> None:

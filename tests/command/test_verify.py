@@ -587,7 +587,7 @@ def test_an_unsound_checkpoint_is_named(tiny: Path, command: Command) -> None:
         (["--run-dir", "nowhere"], "there is no run in `nowhere`", "status.json"),
         (["--run-dir", "r", "--last", "0"], "--last: expected a number > 0, got 0", ""),
         (["--run-dir", "r", "accumulate.every=2"], "`accumulate.every=`: the graph is that of the run", "NAME=VALUE"),
-        (["--run-dir", "r", "rate=2"], "`rate` is no argument of tiny.py:setup", ""),
+        (["--run-dir", "r", "rate=2"], "`rate` is not an argument of tiny.py:setup", ""),
         (["--run-dir", "one"], "there is nothing to compare: `one` holds one checkpoint", "checkpoint.keep=100"),
         (["--run-dir", "empty"], "there is nothing to compare: `empty` holds no sound checkpoint", "keep=100"),
     ],

@@ -1,4 +1,4 @@
-"""A run cut after every batch and gone on with by fresh objects, compared with the run never cut."""
+"""A run cut after every batch and resumed with fresh objects, compared with the run never cut."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_over(
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
-    return sorted(one for one in (run_dir / "checkpoints").iterdir() if not one.name.startswith("."))
+    return sorted(path for path in (run_dir / "checkpoints").iterdir() if not path.name.startswith("."))
 
 
 def assert_exact(
@@ -72,8 +72,8 @@ def assert_exact(
     """Every cut ends as the run never cut does, and so does the run that saves nothing.
 
     Arguments:
-        resumed: makes the data that is gone on with. Default: as the run began with.
-        every: which checkpoints are gone on from. Default: each.
+        resumed: makes the data to resume with. Default: the data that the run began with.
+        every: resume from every how many checkpoints. Default: from all.
         options: of `run_over`.
     """
     seed_everything(3)
@@ -96,4 +96,4 @@ def assert_exact(
 
 
 def batches(data: Iterable[Any]) -> list[Any]:
-    return [one.tolist() if isinstance(one, torch.Tensor) else one for one in data]
+    return [value.tolist() if isinstance(value, torch.Tensor) else value for value in data]

@@ -1,4 +1,4 @@
-"""Every kind of data, cut here and there, and in a sweep everywhere: exact."""
+"""Every kind of data, cut at some batches, and in a sweep at all of them: exact."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Pair(NamedTuple):
 
 
 class Own:
-    """A batch of a class of one's own, as tokenizers give."""
+    """A batch of a user-defined class, as tokenizers return it."""
 
     def __init__(self, inputs: torch.Tensor) -> None:
         self.inputs = inputs
@@ -149,7 +149,7 @@ def test_a_plain_batch_ahead_is_in_the_checkpoint(tmp_path: Path) -> None:
 
 
 class Growing:
-    """An epoch has a batch more than the former; the one before the first would be empty."""
+    """Every epoch has one batch more than the last; an epoch before the first would be empty."""
 
     def __init__(self, sized: bool = True) -> None:
         self.epoch = 0
@@ -213,17 +213,17 @@ def test_a_length_that_changes_between_epochs(
 
 
 class Told(IterableDataset[float]):
-    """It gives another number of samples than it says."""
+    """It yields another number of samples than its length."""
 
-    def __init__(self, said: int, given: int) -> None:
-        self.said, self.given = said, given
+    def __init__(self, reported: int, given: int) -> None:
+        self.reported, self.given = reported, given
 
     def __iter__(self) -> Iterator[float]:
         for number in range(self.given):
             yield number + float(torch.rand(()))
 
     def __len__(self) -> int:
-        return self.said
+        return self.reported
 
 
 @pytest.mark.parametrize("workers", [0, 2])

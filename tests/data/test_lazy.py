@@ -43,8 +43,8 @@ class Buffered:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         items = shuffled(iter(range(COUNT)), DRAWN[self.drawn])
-        for one in items:
-            yield torch.tensor([one, next(items)])
+        for item in items:
+            yield torch.tensor([item, next(items)])
 
 
 class SizedBuffered(Buffered):
@@ -76,7 +76,7 @@ class BufferedSampler(Sampler[int]):
 class BufferedBatches(BufferedSampler):
     def __iter__(self) -> Iterator[Any]:
         items = super().__iter__()
-        yield from ([one, next(items)] for one in items)
+        yield from ([item, next(items)] for item in items)
 
     def __len__(self) -> int:
         return COUNT // 2
@@ -158,16 +158,16 @@ def test_draws_that_nobody_else_comes_between_are_as_in_a_loop_by_hand(tmp_path:
 
 
 def test_augmentation_is_drawn_as_in_a_loop_by_hand_whatever_the_sampler() -> None:
-    """A sampler of one's own is watched, one of torch's is not; what they draw is the same."""
+    """A user-defined sampler is wrapped in a Stream, torch's is not; they draw the same numbers."""
 
     class AtOnce(BufferedSampler):
         def __iter__(self) -> Iterator[int]:
             yield from torch.randperm(COUNT).tolist()
 
-    found = []
+    epochs = []
     for sampler in (AtOnce("torch"), SubsetRandomSampler(range(COUNT))):
         seed_everything(3)
         trainer, seen = run_over(DataLoader(Noisy(), 2, sampler=sampler), None)  # type: ignore[arg-type]
         trainer.run()
-        found.append(seen)
-    assert found[0] == found[1]
+        epochs.append(seen)
+    assert epochs[0] == epochs[1]

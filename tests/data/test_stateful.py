@@ -48,7 +48,7 @@ class Carried:
 
 
 class Flagged(Carried):
-    """Its position stays at the end; the first batch drawn is where `load_state_dict` said, in one epoch only."""
+    """Its position stays at the end; `load_state_dict` sets the first batch of the next epoch only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_cuts(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact
 
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cuts_in_validation(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
-    """Its state is put back for the next validation too, where the cut is outside of one."""
+    """Its state is restored for the next validation too if the cut is outside a validation."""
     assert_exact(lambda: {"train_data": made(), "val_data": made()}, tmp_path, epochs=2)
 
 
@@ -159,7 +159,7 @@ def test_what_is_reported_after_a_resume_is_what_was_loaded(tmp_path: Path) -> N
 
         def load_state_dict(self, state: dict[str, Any]) -> None:
             super().load_state_dict(state)
-            state["position"] = "spoilt"  # what it was given is not its own to keep
+            state["position"] = "spoilt"  # data that changes the state it is given
 
     whole, _ = run_over(Ahead(), tmp_path)
     whole.run()
@@ -169,7 +169,7 @@ def test_what_is_reported_after_a_resume_is_what_was_loaded(tmp_path: Path) -> N
 
 
 def test_an_object_is_not_asked_before_its_first_epoch() -> None:
-    """torchdata's loader would begin one to answer, and draw for it."""
+    """torchdata's loader would begin an epoch to report its state, and draw random numbers for it."""
 
     class Unready(Carried):
         def state_dict(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def test_an_object_is_not_asked_before_its_first_epoch() -> None:
     node.setup(Unready(), 0, torch.device("cpu"), True, lambda line: None)
     assert node.state_dict() == {}
     node()
-    assert node.state_dict()["data"] == {"position": 2, "epochs": 0}  # one is fetched ahead
+    assert node.state_dict()["data"] == {"position": 2, "epochs": 0}  # a batch is fetched ahead
     assert len(node.state_dict()["ahead"]) == 1
 
 
@@ -196,11 +196,11 @@ def test_a_state_that_has_no_plain_form_is_an_error_with_its_path(tmp_path: Path
 
 
 def test_replay_where_it_is_asked_for(tmp_path: Path, assert_exact: AssertExact) -> None:
-    """An object whose `iter` begins anew, and whose state is not all of it."""
+    """An object whose `iter` starts over, and whose state is incomplete."""
 
     class Forgetful(Carried):
         def __iter__(self) -> Iterator[torch.Tensor]:
-            yield from (torch.tensor([float(one)]) for one in torch.randperm(COUNT).tolist())
+            yield from (torch.tensor([float(number)]) for number in torch.randperm(COUNT).tolist())
 
         def load_state_dict(self, state: dict[str, Any]) -> None:
             raise AssertionError("not to be asked")
@@ -271,7 +271,7 @@ def test_cuts_of_a_stateful_data_loader(
     made: Callable[[], Any], resume: str, tmp_path: Path, assert_exact: AssertExact
 ) -> None:
     if resume == "replay" and isinstance(made().dataset, Counted):
-        pytest.skip("its `iter` goes on where it is, so it is not to be replayed")
+        pytest.skip("its `iter` continues where it is, so it cannot be replayed")
     assert_exact(made, tmp_path, edit=lambda graph: graph.set("next_batch", resume=resume))
 
 
@@ -282,11 +282,10 @@ def test_a_stateful_data_loader_for_validation(tmp_path: Path, assert_exact: Ass
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "prefetch_factor": 1}], ids=["", "prefetch"])
 def test_with_workers_it_is_replayed(options: dict[str, Any], tmp_path: Path, assert_exact: AssertExact) -> None:
-    said: list[str] = []
-    assert_exact(lambda: stateful(Noisy(), 2, num_workers=2, **options), tmp_path, every=5, notify=said.append)
-    once = [line for line in set(said) if "StatefulDataLoader" in line]
-    assert len(once) == 1
-    assert 'next_batch.resume = "state" resumes at once and not exactly' in once[0]
+    lines: list[str] = []
+    assert_exact(lambda: stateful(Noisy(), 2, num_workers=2, **options), tmp_path, every=5, notify=lines.append)
+    (line,) = {line for line in lines if "StatefulDataLoader" in line}
+    assert 'next_batch.resume = "state" resumes at once but not exactly' in line
 
 
 def test_with_workers_its_state_is_taken_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -28,14 +28,14 @@ def drawing(names: list[str]) -> Iterator[list[float]]:
 
 
 def run(names: list[str], between: Callable[[int], Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The items of a stream with something else drawn after each, and what is kept of its course."""
+    """The items of a stream with something else drawn after each, and where its generators were separated."""
     seed_all(1)
-    kept: dict[str, Any] = {}
-    found = []
-    for number, item in enumerate(Stream(drawing(names), HOST, kept), 1):
-        found.append(item)
+    separations: dict[str, Any] = {}
+    items = []
+    for number, item in enumerate(Stream(drawing(names), HOST, separations), 1):
+        items.append(item)
         between(number)
-    return found, kept
+    return items, separations
 
 
 def nothing(number: int) -> None:
@@ -54,47 +54,49 @@ def test_as_long_as_nobody_else_draws_it_is_as_by_hand() -> None:
     seed_all(1)
     by_hand = list(drawing(MIXED))
     after = capture_random()
-    found, kept = run(MIXED, nothing)
-    assert found == by_hand
-    assert kept == {}
+    items, separations = run(MIXED, nothing)
+    assert items == by_hand
+    assert separations == {}
     assert str(capture_random()) == str(after)
 
 
-def test_what_is_drawn_in_the_first_item_alone_is_as_by_hand() -> None:
-    found, kept = run(["torch", "", "", ""], everything)
+def test_numbers_drawn_in_the_first_item_only_are_as_by_hand() -> None:
+    items, separations = run(["torch", "", "", ""], everything)
     seed_all(1)
-    assert found[0] == [DRAW["torch"]()]
-    assert kept == {}
+    assert items[0] == [DRAW["torch"]()]
+    assert separations == {}
 
 
 @pytest.mark.parametrize("number", range(1, len(MIXED)))
 def test_a_replay_comes_to_the_same_items_from_anywhere(number: int) -> None:
-    found, kept = run(MIXED, everything)
-    assert {name: one["number"] for name, one in kept.items()} == {"torch": 2, "python": 5, "numpy": 6}
-    # A run cut after this item has kept what came before it.
-    so_far = {name: one for name, one in kept.items() if one["number"] <= number}
+    items, separations = run(MIXED, everything)
+    assert {name: record["number"] for name, record in separations.items()} == {"torch": 2, "python": 5, "numpy": 6}
+    # A run cut after this item knows the separations up to it.
+    so_far = {name: record for name, record in separations.items() if record["number"] <= number}
     states = []
     run(MIXED, lambda at: (everything(at), states.append(capture_random())))
     seed_all(1)
     again = Stream(drawing(MIXED), HOST, so_far)
-    assert [next(again) for _ in range(number)] == found[:number]
+    assert [next(again) for _ in range(number)] == items[:number]
     restore_random(states[number - 1])
     rest = []
     for item in again:
         rest.append(item)
         everything(0)
-    assert rest == found[number:]
-    assert so_far.keys() == kept.keys()
-    assert {name: one["number"] for name, one in so_far.items()} == {n: one["number"] for n, one in kept.items()}
+    assert rest == items[number:]
+    assert so_far.keys() == separations.keys()
+    assert {name: so_far[name]["number"] for name in so_far} == {
+        name: separations[name]["number"] for name in separations
+    }
 
 
-def test_each_generator_is_left_alone_until_it_matters() -> None:
-    """Only torch's is drawn from in between, so only of torch's are there numbers of its own."""
-    found, kept = run(MIXED, lambda number: torch.rand(2))
-    assert kept.keys() == {"torch"}
+def test_each_generator_stays_shared_until_it_matters() -> None:
+    """Only torch's generator is drawn from in between, so only torch's is separated."""
+    items, separations = run(MIXED, lambda number: torch.rand(2))
+    assert separations.keys() == {"torch"}
     seed_all(1)
     python = [random.random(), random.random()]
-    assert [found[4], found[7]] == [[python[0]], [python[1]]]
+    assert [items[4], items[7]] == [[python[0]], [python[1]]]
 
 
 def test_whoever_trains_finds_the_generators_as_he_left_them() -> None:
@@ -106,17 +108,17 @@ def test_whoever_trains_finds_the_generators_as_he_left_them() -> None:
     assert drawn == [shared[1], *shared[3:]]
 
 
-def test_its_own_numbers_are_other_numbers() -> None:
+def test_separate_numbers_differ_from_the_shared_ones() -> None:
     drawn: list[float] = []
     for name, draw in DRAW.items():
-        found, kept = run([name] * 20, lambda number, draw=draw: drawn.append(draw()))  # type: ignore[misc]
-        assert kept
-        items = [one for (one,) in found]
+        results, separations = run([name] * 20, lambda number, draw=draw: drawn.append(draw()))  # type: ignore[misc]
+        assert separations
+        items = [item for (item,) in results]
         assert len({*items, *drawn}) == len(items) + len(drawn)
         drawn.clear()
 
 
-def test_own_numbers_differ_from_epoch_to_epoch() -> None:
+def test_separate_numbers_differ_from_epoch_to_epoch() -> None:
     seed_all(1)
     epochs = []
     for _ in range(2):
@@ -149,13 +151,13 @@ def test_a_generator_that_another_loader_draws_from() -> None:
     source = numpy.random.default_rng(1)
     generator = generator_of(source)
     assert generator is not None
-    kept: dict[str, Any] = {}
-    stream = Stream((float(source.random()) for _ in range(5)), {"0": generator}, kept)
+    separations: dict[str, Any] = {}
+    stream = Stream((float(source.random()) for _ in range(5)), {"0": generator}, separations)
     begun = generator.get_state()
-    found = []
+    items = []
     for number, item in enumerate(stream):
-        found.append(item)
+        items.append(item)
         source.random(number)  # after the first item nobody else draws yet
-    assert kept["0"]["number"] == 3
+    assert separations["0"]["number"] == 3
     source.bit_generator.state = begun
-    assert list(Stream((float(source.random()) for _ in range(5)), {"0": generator}, kept)) == found
+    assert list(Stream((float(source.random()) for _ in range(5)), {"0": generator}, separations)) == items

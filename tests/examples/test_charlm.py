@@ -57,7 +57,7 @@ def test_it_learns_more_than_how_frequent_characters_are(charlm: ModuleType, fol
     assert result.code == 0, result
     bits = rows_of(folder / "r", "val/bits_per_character")
     assert len(bits) == 5
-    shares = torch.bincount(charlm.read_texts()[0].int()).double()
+    shares = torch.bincount(charlm.read_tokens()[0].int()).double()
     shares = shares[shares > 0] / shares.sum()
     assert bits[-1] < float(-(shares * shares.log2()).sum()), "the least that one table of frequencies can reach"
     losses = rows_of(folder / "r", "loss")
@@ -81,10 +81,10 @@ def test_a_cut_run_equals_one_never_cut(precision: str, folder: Path, command: C
     assert digest_of(folder / "other") != digest_of(folder / "whole"), "digests that are always equal prove nothing"
 
 
-def test_heads_that_do_not_divide_the_width_are_said(folder: Path, command: Command) -> None:
+def test_heads_that_do_not_divide_the_width_are_refused(folder: Path, command: Command) -> None:
     result = command("run", SCRIPT, "width=10", "heads=4")
     assert result.code == 1
-    assert "the width must be a multiple of the number of heads; got 10 and 4" in result.err
+    assert "width must be a multiple of the number of heads; got 10 and 4" in result.err
 
 
 # --- Its own graph ---------------------------------------------------------------------------------------------------
@@ -107,17 +107,17 @@ def test_its_graph_counts_tokens_and_ends_by_them(charlm: ModuleType) -> None:
 # --- The model -------------------------------------------------------------------------------------------------------
 
 
-def test_text_comes_back_but_for_what_is_outside_the_alphabet(charlm: ModuleType) -> None:
+def test_decode_inverts_encode_except_outside_the_vocabulary(charlm: ModuleType) -> None:
     text = "def f(x):\n\treturn ' ~'"
     assert charlm.decode(charlm.encode(text)) == text
-    assert charlm.decode(charlm.encode(charlm.ALPHABET)) == charlm.ALPHABET
-    assert charlm.decode(charlm.encode("a\x7f\r\0é€😀z")) == "a" + charlm.ALPHABET[-1] * 6 + "z"
+    assert charlm.decode(charlm.encode(charlm.VOCABULARY)) == charlm.VOCABULARY
+    assert charlm.decode(charlm.encode("a\x7f\r\0é€😀z")) == "a" + charlm.VOCABULARY[-1] * 6 + "z"
 
 
-def test_windows_are_where_they_say(charlm: ModuleType) -> None:
-    text = torch.arange(10, dtype=torch.uint8)
+def test_windows_are_at_multiples_of_the_stride(charlm: ModuleType) -> None:
+    tokens = torch.arange(10, dtype=torch.uint8)
     for stride in (1, 2, 3):
-        windows = charlm.Windows(text, 4, stride)
+        windows = charlm.Windows(tokens, 4, stride)
         begins = [begin for begin in range(0, 10, stride) if begin + 4 <= 10]
         assert [windows[index].tolist() for index in range(len(windows))] == [
             list(range(begin, begin + 4)) for begin in begins
@@ -130,18 +130,18 @@ def test_training_and_validation_share_no_file_and_leave_none_out(
     for number in range(12):
         (tmp_path / f"m{number:02}.py").write_bytes(f"{number};".encode() + b"\xff")
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
-    train, val = (charlm.decode(text).replace(charlm.ALPHABET[-1], "") for text in charlm.read_texts())
+    train, val = (charlm.decode(text).replace(charlm.VOCABULARY[-1], "") for text in charlm.read_tokens())
     assert (train, val) == ("1;2;3;4;5;6;7;8;9;11;", "0;10;")
 
 
-def test_no_score_depends_on_what_comes_after(charlm: ModuleType) -> None:
+def test_no_logits_depend_on_later_tokens(charlm: ModuleType) -> None:
     model = charlm.CharacterModel(16, 2, 2, 8).eval()
-    characters = torch.randint(0, 98, (3, 8), generator=torch.Generator().manual_seed(0))
-    changed = characters.clone()
+    tokens = torch.randint(0, 98, (3, 8), generator=torch.Generator().manual_seed(0))
+    changed = tokens.clone()
     changed[:, 5] = (changed[:, 5] + 1) % 98
-    before, after = model(characters), model(changed)
+    before, after = model(tokens), model(changed)
     assert torch.equal(before[:, :5], after[:, :5])
-    assert not any(torch.equal(before[:, place], after[:, place]) for place in (5, 6, 7))
+    assert not any(torch.equal(before[:, position], after[:, position]) for position in (5, 6, 7))
 
 
 def test_the_rate_rises_then_falls_and_its_numbers_are_saved(charlm: ModuleType) -> None:
@@ -172,9 +172,9 @@ def test_the_weights_alone_give_the_model_and_text(
     written = write("r", "--prompt", "import", "--length", "30", cwd=folder)
     assert written.returncode == 0, written
     assert written.stdout.startswith("import") and len(written.stdout) == len("import") + 30 + len("\n")
-    assert written.stdout == sample.continuation(model, "import", 30, temperature=0.9, seed=0) + "\n"
-    assert sample.continuation(model, "import", 30, temperature=0.9, seed=1) + "\n" != written.stdout
-    lukewarm = {sample.continuation(model, "import", 5, temperature=1e-4, seed=seed) for seed in range(5)}
+    assert written.stdout == sample.generate(model, "import", 30, temperature=0.9, seed=0) + "\n"
+    assert sample.generate(model, "import", 30, temperature=0.9, seed=1) + "\n" != written.stdout
+    lukewarm = {sample.generate(model, "import", 5, temperature=1e-4, seed=seed) for seed in range(5)}
     assert len(lukewarm) == 1, "near 0 every draw is the likeliest"
 
 
@@ -189,10 +189,10 @@ def test_the_newest_weights_are_those_of_the_last_save(sample: ModuleType, tmp_p
     ("words", "message"),
     [
         (["nowhere"], "there is no checkpoint with a model in nowhere"),
-        (["nowhere", "--prompt", ""], "the prompt must hold a character"),
+        (["nowhere", "--prompt", ""], "the prompt must not be empty"),
     ],
 )
-def test_what_cannot_be_sampled_is_said(
+def test_what_cannot_be_sampled_is_reported(
     words: list[str], message: str, sample: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["charlm_sample.py", *words])

@@ -15,7 +15,7 @@ from tests.command.running import environment
 pytest.importorskip("transformers")
 
 SCRIPT = str(Path(__file__).resolve().parents[2] / "examples" / "transformers_finetune.py")
-WORDS = ["layers=1", "words=32", "snippets=640", "lr=2e-3"]
+WORDS = ["layers=1", "length=32", "snippets=640", "lr=2e-3"]
 SETTINGS = ["validate/next_batch.limit=2", "log.every=10 steps", "finish.after=4 epochs"]
 
 
@@ -34,7 +34,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def run(*calls: list[str], cwd: Path) -> tuple[list[str], str]:
-    """The exit codes of calls of the command, and what they said."""
+    """The exit codes of calls of the command, and their messages."""
     words = json.dumps([[SCRIPT, *WORDS, *SETTINGS, *call] for call in calls])
     arguments = [sys.executable, "-c", CALLS, words]
     done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, timeout=300, env=environment())
@@ -52,12 +52,12 @@ def digest_of(run_dir: Path) -> Any:
 
 def test_it_learns_and_a_cut_changes_nothing(tmp_path: Path) -> None:
     cut = ["--run-dir", "cut"]
-    codes, said = run(["--run-dir", "whole"], [*cut, "--until", "27 batches"], cut, cwd=tmp_path)
-    assert codes == ["0"] * 3, said
+    codes, messages = run(["--run-dir", "whole"], [*cut, "--until", "27 batches"], cut, cwd=tmp_path)
+    assert codes == ["0"] * 3, messages
     accuracy = rows_of(tmp_path / "whole", "accuracy")
     assert len(accuracy) == 8
     assert accuracy[-1] > accuracy[0] + 0.2
     unseen = rows_of(tmp_path / "whole", "val/accuracy")
     assert unseen[-1] > unseen[0] + 0.1
-    assert "unchanged: exact" in said
+    assert "unchanged: exact" in messages
     assert digest_of(tmp_path / "cut") == digest_of(tmp_path / "whole")

@@ -248,7 +248,7 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
         'remove("finish", to="end") or remove("finish", to="decide")',
     ),
     (lambda g: g.insert("x", "choice").remove("x"), "remove: `x` has no edge to follow", "give `to`"),
-    (lambda g: g.remove("clip", to="clip"), "cannot go to `clip`, which is taken out", ""),
+    (lambda g: g.remove("clip", to="clip"), "cannot go to `clip`, which is removed", ""),
     (lambda g: g.remove("clip", to="stp"), "remove: to: there is no node `stp`", "`step`"),
     (lambda g: g.remove("decide", to="end"), "would start at its end", "another node"),
     (lambda g: g.connect("stp", "clip"), "connect: there is no node `stp`", "`step`"),
@@ -261,7 +261,7 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.set("stp", x=1), "set: there is no node `stp`", "`step`"),
     (lambda g: g.set("clip/x", x=1), "set: `clip` has no graph inside", "`clip.NAME`"),
     (lambda g: g.set("validate/nxt_batch", x=1), "set: there is no node `nxt_batch`", "`next_batch`"),
-    (lambda g: g.set("clip", use="x"), "set: `use` is no parameter of `clip`", 'replace("clip", "KIND")'),
+    (lambda g: g.set("clip", use="x"), "set: `use` is not a parameter of `clip`", 'replace("clip", "KIND")'),
     (lambda g: g.set("clip", reads=3), "clip.reads: expected a table", ""),
     (lambda g: g.set("clip", reads={"a": 3}), "clip.reads.a: expected the name of a slot, got 3", ""),
     (lambda g: g.set("clip", writes={"a": ["b"]}), "clip.writes.a: expected the name of a slot", ""),
@@ -276,8 +276,8 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.rename("stp", "x"), "rename: there is no node `stp`", "`step`"),
     (lambda g: g.rename("step", "clip"), "rename: there is a node `clip` already", ""),
     (lambda g: g.rename("step", "end"), "rename: there is a node `end` already", ""),
-    (lambda g: g.guard("x", 3), "guard: `x` is an expression in quotes, got 3", ""),  # type: ignore[arg-type]
-    (lambda g: g.clock("x", 3), "clock: `x` counts a field", ""),  # type: ignore[arg-type]
+    (lambda g: g.guard("x", 3), "guard: `x` takes an expression in quotes, got 3", ""),  # type: ignore[arg-type]
+    (lambda g: g.clock("x", 3), "clock: `x` takes a field", ""),  # type: ignore[arg-type]
     (lambda g: g.remove(["step"]), 'remove: expected the name of a node, got ["step"]', ""),  # type: ignore[arg-type]
 ]
 

@@ -120,7 +120,7 @@ def test_saving_never_overwrites(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="half a character"):
+    with pytest.raises(UsageError, match="a lone surrogate"):
         FIT.set("clip", a="\ud800").save(tmp_path / "x.toml")
     odd = replace(FIT.nodes["clip"], parameters={"max_norm": None})
     with pytest.raises(UsageError, match=r"clip.max_norm: None cannot be written in a graph"):
@@ -178,7 +178,7 @@ def test_an_edit_is_the_verb(text: str, verb: Callable[[Graph], Graph]) -> None:
 
 def test_edits_apply_in_order_and_allow_adds() -> None:
     edits = ['insert = "p"\nuse = "choice"\nafter = "step"', 'rename = "p"\nnew = "q"', 'remove = "q"']
-    text = 'format = 1\nextends = "fit"\nallow = ["G209"]\n' + "".join(f"[[edit]]\n{one}\n" for one in edits)
+    text = 'format = 1\nextends = "fit"\nallow = ["G209"]\n' + "".join(f"[[edit]]\n{edit}\n" for edit in edits)
     graph = Graph.loads(text, name="mine.toml")
     assert replace(graph, name="fit", allow=()) == FIT
     assert (graph.name, graph.allow) == ("mine", ("G209",))
@@ -214,8 +214,8 @@ def test_extends_and_graphs_by_relative_path(tmp_path: Path, monkeypatch: pytest
 
 def test_what_an_edit_changed_stands_where_the_edit_stands() -> None:
     text = 'format = 1\nextends = "fit"\n' + "".join(
-        f"[[edit]]\n{one}\n"
-        for one in [
+        f"[[edit]]\n{edit}\n"
+        for edit in [
             'set = "clip"\nmax_nrm = 1',
             'guard = "log_due"\nexpression = "log.deu"',
             'connect = "step"\ntarget = "end"\nwhen = "nix"',
@@ -223,8 +223,8 @@ def test_what_an_edit_changed_stands_where_the_edit_stands() -> None:
             'clock = "tokens"\nfield = "step.stps"',
         ]
     )
-    found = {problem.code: problem.where for problem in problems_of(text)}
-    assert found == {
+    places = {problem.code: problem.where for problem in problems_of(text)}
+    assert places == {
         "G103": "my.toml:3 nodes.clip.max_nrm",
         "G203": "my.toml:6 guards.log_due",
         "G105": "my.toml:9 edges.step",
@@ -238,13 +238,13 @@ def test_what_an_edit_changed_stands_where_the_edit_stands() -> None:
 # What replaces what in TINY; then the one problem: its line (0: the file alone), code, message, hint.
 BAD: list[tuple[str, str, int, str, str, str]] = [
     # TOML itself
-    ("b = {", "b = {\n", 6, "G001", "b = {", "write a table of its own: [nodes.b]"),
+    ("b = {", "b = {\n", 6, "G001", "b = {", "write a separate table: [nodes.b]"),
     ('b = { use = "choice" }', 'b = { use = "choice",\n x = 1 }', 6, "G001", 'b = { use = "choice",', "[nodes.b]"),
     ('"choice" }\n[', '"choice", }\n[', 6, "G001", "b = {", "no comma before the closing brace"),
     ("b = {", "a = {", 6, "G001", 'Cannot overwrite a value: a = { use = "choice" }', ""),
     ("[edges]", "[edges", 9, "G001", "[edges", ""),
     ("[edges]", "[nodes]\n[edges]", 9, "G001", "[nodes]", ""),
-    ("b = {", "b = {x = True, ", 6, "G001", "True", "true and false are written small"),
+    ("b = {", "b = {x = True, ", 6, "G001", "True", "true and false are lower case"),
     ("b = {", "b = {x = null, ", 6, "G001", "null", "there is no null"),
     ("name =", "name :", 2, "G001", 'name : "tiny"', "TOML, not YAML"),
     ("format = 1", "format = " + "9" * 5000, 0, "G001", "Exceeds the limit", ""),
@@ -270,10 +270,10 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
     ('b = { use = "choice" }', "b = 3", 6, "G003", "nodes.b: expected a table of parameters, got 3", "write `b = {}`"),
     ("b = {", "name = 3\nb = {", 6, "G003", "nodes.name: expected a table", "above the first header"),
     ("b = {", 'edges = ["x"]\nb = {', 6, "G003", "nodes.edges: expected a table", "put its header [edges] before it"),
-    ("[edges]\n", "", 9, "G003", "[edges] is missing: `a` stands inside [guards]", "put the header [edges] before it"),
-    ("[edges]", "[clock]", 10, "G003", "[edges] is missing: `a` stands inside [clock]",
+    ("[edges]\n", "", 9, "G003", "[edges] is missing: `a` is inside [guards]", "put the header [edges] before it"),
+    ("[edges]", "[clock]", 10, "G003", "[edges] is missing: `a` is inside [clock]",
      "put the header [edges] before it"),
-    ("[edges]", "[nodes.edges]", 9, "G003", "`edges` stands inside [nodes]", "put its header [edges] before it"),
+    ("[edges]", "[nodes.edges]", 9, "G003", "`edges` is inside [nodes]", "put its header [edges] before it"),
     ("[guards]", 'edges = { a = ["b"] }\n[guards]', 7, "G114", "`edges` cannot be the name of a node", "[edges]"),
     ("b = {", "end = {}\nb = {", 6, "G114", "`end` cannot be the name of a node", "reserved"),
     ("b = {", "b = { x = 1, ", 6, "G103", "unknown parameter `b.x` of kind `choice`", ""),
@@ -285,7 +285,7 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
     ("b = {", 'b = { graph = "evaluate", ', 6, "G003", "nodes.b has both `use` and `graph`", "keep one"),
     ('use = "choice" }\n[', 'graph = "evalute" }\n[', 6, "G004", "there is no graph `evalute`", "`evaluate`"),
     ('use = "choice" }\n[', 'graph = "no.toml" }\n[', 6, "G004", "it is missing", ""),
-    ('use = "choice" }\n[', 'graph = "/etc/passwd" }\n[', 6, "G004", "`/etc/passwd`: a graph names others by", ""),
+    ('use = "choice" }\n[', 'graph = "/etc/passwd" }\n[', 6, "G004", "`/etc/passwd`: a graph must name others by", ""),
     ('use = "choice" }\n[', 'graph = "\\u0000" }\n[', 6, "G004", "there is no graph '\\x00': embedded null", ""),
     ("b = {", "b = { reads = 3, ", 6, "G003", "nodes.b.reads: expected a table", ""),
     ("b = {", "b = { reads = { x = 3 }, ", 6, "G003", "nodes.b.reads.x: expected the name of a slot, got 3", ""),
@@ -294,7 +294,7 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
     # guards and clock
     ('ready = "a.runs > 3"', "ready = true", 8, "G003", "guards.ready: expected an expression in quotes, got true", ""),
     ('ready = "a.runs > 3"', "ready = 3", 8, "G003", "guards.ready: expected a string, got 3", ""),
-    ("a.runs > 3", "a.runs = 3", 8, "G201", "guard `ready`: no expression: `==` compares", ""),
+    ("a.runs > 3", "a.runs = 3", 8, "G201", "guard `ready`: not an expression: `==` compares", ""),
     ("a.runs > 3", "a.rnus > 3", 8, "G203", "guard `ready`: `a` has no field `rnus`", "did you mean `runs`?"),
     ("a.runs > 3", "aa.runs > 3", 8, "G202", "unknown node `aa` in `aa.runs`", "did you mean `a`?"),
     ("a.runs > 3", "raedy", 8, "G202", "guard `ready`: unknown name `raedy`", "did you mean `ready`?"),
@@ -320,7 +320,7 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "code", "message", "hint"), BAD, ids=[f"{one[1][:40]!r}" for one in BAD]
+    ("old", "new", "line", "code", "message", "hint"), BAD, ids=[f"{mistake[1][:40]!r}" for mistake in BAD]
 )
 def test_each_mistake_has_one_message_with_its_line(
     old: str, new: str, line: int, code: str, message: str, hint: str
@@ -348,12 +348,12 @@ BAD_EDITS: list[tuple[str, str, str]] = [
     ('inser = "x"', "no verb in {'inser': 'x'}", "did you mean `insert`?"),
     ("", "no verb in {}", "known: clock, connect"),
     ('insert = "a"\nset = "b"', "two verbs in one table, `insert` and `set`", "[[edit]]"),
-    ('set = "clip"\nuse = "x"', "`use` is no parameter of `clip`", "replace"),
+    ('set = "clip"\nuse = "x"', "`use` is not a parameter of `clip`", "replace"),
     ('set = "clip"\nreads = 3', "clip.reads: expected a table", ""),
     ('set = "clip"\nwrites = { a = 3 }', "clip.writes.a: expected the name of a slot, got 3", ""),
     ('set = "clip"\ngraph = 3', "expected a name, a path or a Graph, got 3", ""),
     ('connect = "step"', "connect: `target` is missing", 'connect = "...", target = "..."; optional: when, first'),
-    ('connect = "step"\nsource = "a"\ntarget = "b"', "`source` is what stands at `connect` already", ""),
+    ('connect = "step"\nsource = "a"\ntarget = "b"', "`source` is the value of `connect` already", ""),
     ('connect = "step"\ntarget = "clip"\nfirst = "yes"', 'first: expected true or false, got "yes"', ""),
     ('connect = "step"\ntarget = "clip"\nwehn = "a"', "it takes no `wehn`. did you mean `when`?", ""),
     ('guard = "x"', "guard: `expression` is missing", ""),
@@ -362,7 +362,7 @@ BAD_EDITS: list[tuple[str, str, str]] = [
     ('nest = "v"\ngraph = 3', "graph: expected a name, a path or a table, got 3", ""),
     ('nest = "v"\ngraph = "evalute"', "there is no graph `evalute`", "did you mean `evaluate`?"),
     ('nest = "v"\ngraph = "no.toml"', "it is missing", ""),
-    ('nest = "v"\ngraph = "/etc/passwd"', "`/etc/passwd`: a graph names others", ""),
+    ('nest = "v"\ngraph = "/etc/passwd"', "`/etc/passwd`: a graph must name others", ""),
     ('rename = "clip"\nto = "x"', "rename: `new` is missing", ""),
     ('rename = "clip"\nnew = "step"', "there is a node `step` already", ""),
     ('replace = "clip"', "replace: `use` is missing", ""),
@@ -371,7 +371,9 @@ BAD_EDITS: list[tuple[str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("table", "message", "hint"), BAD_EDITS, ids=[one[0].replace("\n", ", ") for one in BAD_EDITS])
+@pytest.mark.parametrize(
+    ("table", "message", "hint"), BAD_EDITS, ids=[mistake[0].replace("\n", ", ") for mistake in BAD_EDITS]
+)
 def test_each_bad_edit_has_one_message_with_its_line(table: str, message: str, hint: str) -> None:
     (problem,) = problems_of(f'format = 1\nextends = "fit"\n[[edit]]\n{table}\n')
     assert problem.where == "my.toml:3"
@@ -384,7 +386,7 @@ def test_each_bad_edit_has_one_message_with_its_line(table: str, message: str, h
     [
         ('format = 1\nextends = "fitt"', 2, "there is no graph `fitt`", "did you mean `fit`?"),
         ("format = 1\nextends = 3", 2, "extends: expected a name or a path, got 3", ""),
-        ('format = 1\nextends = "/a/b.toml"', 2, "a graph names others by shipped name or relative path", ""),
+        ('format = 1\nextends = "/a/b.toml"', 2, "a graph must name others by shipped name or relative path", ""),
         ('format = 1\nextends = "fit"\nstart = "a"', 3, "unknown key `start`", "[[edit]]"),
         ('format = 1\nextends = "fit"\n[nodes]', 3, "unknown key `nodes`", "[[edit]]"),
         ('format = 1\nextends = "fit"\nedit = 3', 3, "edit: expected tables written as [[edit]]", ""),
@@ -434,8 +436,8 @@ b = { c = 1 }
 [clock]
 steps = []
 """
-    found = [(problem.where.split(" ")[0], problem.code) for problem in problems_of(text)]
-    assert sorted(found) == sorted(
+    places = [(problem.where.split(" ")[0], problem.code) for problem in problems_of(text)]
+    assert sorted(places) == sorted(
         (f"my.toml:{line}", code)
         for line, code in [
             (1, "G003"), (2, "G003"), (3, "G002"), (5, "G003"), (6, "G003"), (6, "G004"),
@@ -458,10 +460,10 @@ def test_all_mistakes_that_need_the_kinds_come_at_once() -> None:
     ]:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    found = {(problem.code, problem.message.split("\n")[0]): problem.hint for problem in problems_of(text)}
-    assert {code for code, _ in found} >= {"G101", "G102", "G103", "G104", "G106", "G203"}
-    assert len(found) >= 8
-    hints = {message: hint for (_, message), hint in found.items()}
+    hint_of = {(problem.code, problem.message.split("\n")[0]): problem.hint for problem in problems_of(text)}
+    assert {code for code, _ in hint_of} >= {"G101", "G102", "G103", "G104", "G106", "G203"}
+    assert len(hint_of) >= 8
+    hints = {message: hint for (_, message), hint in hint_of.items()}
     assert hints["unknown parameter `accumulate.accumulate_grad_batches` of kind `accumulate`"] == (
         "that is `accumulate.every = N` here"
     )
@@ -519,7 +521,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         (str(tmp_path / "absent.toml"), "it is missing"),
         (tmp_path, "it is a folder"),
         (str(tmp_path), "it is a folder"),
-        (tmp_path / "pipe.toml", "it is no regular file"),
+        (tmp_path / "pipe.toml", "it is not a regular file"),
         (tmp_path / "loop.toml", "loop"),
         ("fitt", "did you mean `fit`?"),
         ("qqqqq", "known: evaluate, fit; a path ends in .toml"),
@@ -562,7 +564,7 @@ def test_circles_of_files_are_named(tmp_path: Path, text: str, other: str | None
     (tmp_path / "sub").mkdir()
     if other is not None:
         write(tmp_path / "b.toml", other.format("a.toml"))
-    with pytest.raises(GraphError, match="extend or contain each other in a circle") as caught:
+    with pytest.raises(GraphError, match="extend or contain each other in a cycle") as caught:
         Graph.load(tmp_path / "a.toml")
     (problem,) = caught.value.problems
     assert problem.where.startswith(str(tmp_path / ("a.toml" if other is None else "b.toml"))) or "sub" in problem.where
@@ -582,7 +584,7 @@ def test_one_file_may_be_used_twice(tmp_path: Path) -> None:
 def test_files_inside_files_have_an_end(tmp_path: Path) -> None:
     for number in range(25):
         write(tmp_path / f"{number}.toml", OVERLAY.format(f"{number + 1}.toml"))
-    with pytest.raises(GraphError, match="deeper than 20"):
+    with pytest.raises(GraphError, match="more than 20 levels deep"):
         Graph.load(tmp_path / "0.toml")
 
 

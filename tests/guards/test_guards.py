@@ -36,7 +36,7 @@ from graphtrain.guards.syntax import (
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("open('x')", "a call is not allowed in a guard: open('x')"),
         ("''.join(a)", "a call"),
@@ -78,17 +78,17 @@ from graphtrain.guards.syntax import (
         ("...", "a literal other than"),
         (str(2**63), "an integer beyond 64 bits"),
         ("9" * 1900, "an integer beyond 64 bits"),
-        ("a = 1", "no expression: `==` compares: a = 1"),
-        ("a.b && c.d", "no expression: write `and`, `or` and `not`"),
-        ("!a", "no expression: write `and`, `or` and `not`"),
+        ("a = 1", "not an expression: `==` compares: a = 1"),
+        ("a.b && c.d", "not an expression: write `and`, `or` and `not`"),
+        ("!a", "not an expression: write `and`, `or` and `not`"),
         ("", "the expression is empty"),
         (" \n ", "the expression is empty"),
-        ("a b", "no expression: invalid syntax"),
-        ("a; b", "no expression: invalid syntax"),
-        ("yield", "no expression"),
-        ("import os", "no expression"),
-        ("a\0", "no expression"),
-        ("a > 0 # why\nand b", "a guard of several lines holds no `#`"),
+        ("a b", "not an expression: invalid syntax"),
+        ("a; b", "not an expression: invalid syntax"),
+        ("yield", "not an expression"),
+        ("import os", "not an expression"),
+        ("a\0", "not an expression"),
+        ("a > 0 # why\nand b", "a guard of several lines must not contain `#`"),
         ("x" * (MAX_CHARACTERS + 1), f"a guard has at most {MAX_CHARACTERS} characters; this one has 2001"),
         ("(" * 10_000 + "a" + ")" * 10_000, "a guard has at most"),
         ("(" * 900 + "a" + ")" * 900, "too many nested parentheses"),
@@ -98,10 +98,10 @@ from graphtrain.guards.syntax import (
         ("+".join("1" * 900), f"at most {MAX_DEPTH} levels deep"),
     ],
 )
-def test_what_a_guard_may_not_hold(text: str, said: str) -> None:
+def test_what_a_guard_must_not_contain(text: str, expected: str) -> None:
     with pytest.raises(GuardSyntaxError) as caught:
         parse(text)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert len(str(caught.value)) < 200, "a long text is shortened"
 
 
@@ -153,10 +153,10 @@ def test_a_guard_named_twice_is_no_circle() -> None:
     assert expand(parse("a and a"), {"a": parse("x.y")}) == parse("x.y and x.y")
 
 
-@pytest.mark.parametrize(("text", "said"), [("{0} and {0}", "10000 parts"), ("not {0}", "100 levels deep")])
-def test_guards_that_double_or_dig_at_every_level_are_refused_at_once(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "expected"), [("{0} and {0}", "10000 parts"), ("not {0}", "100 levels deep")])
+def test_guards_that_double_or_deepen_at_every_level_are_refused_at_once(text: str, expected: str) -> None:
     guards = {"g0": parse("x.y")} | {f"g{n + 1}": parse(text.format(f"g{n}")) for n in range(1500)}
-    with pytest.raises(GuardSyntaxError, match=said):
+    with pytest.raises(GuardSyntaxError, match=expected):
         expand(guards["g45" if "and" in text else "g1500"], guards)
 
 
@@ -187,7 +187,7 @@ def test_constants(text: str, value: bool | None) -> None:
 FIELDS = ("a.i", "a.f", "b.flag", "b.n", "slot")
 LEAVES = st.one_of(
     st.builds(Constant, st.one_of(st.booleans(), st.integers(-3, 3), st.sampled_from([0.0, 0.5, -1.5, 1e308]))),
-    st.sampled_from([FieldOf(*one.split(".")) if "." in one else Name(one) for one in FIELDS]),
+    st.sampled_from([FieldOf(*name.split(".")) if "." in name else Name(name) for name in FIELDS]),
 )
 OPERATORS = ["==", "!=", "<", "<=", ">", ">="]
 FUNCTIONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
@@ -211,7 +211,7 @@ def larger(inside: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expressio
 
 EXPRESSIONS = st.recursive(LEAVES, larger, max_leaves=12)
 VALUES = st.fixed_dictionaries(
-    {one: st.one_of(st.booleans(), st.integers(-3, 3), st.floats(-2, 2, allow_nan=False)) for one in FIELDS}
+    {name: st.one_of(st.booleans(), st.integers(-3, 3), st.floats(-2, 2, allow_nan=False)) for name in FIELDS}
 )
 
 
@@ -289,7 +289,7 @@ def python_text(expression: Expression) -> str:
             return f"({python_text(left)} {symbol} {python_text(right)})"
         case Comparison(operands, symbols):
             words = [python_text(operands[0])]
-            words += [f"{symbol} {python_text(one)}" for symbol, one in zip(symbols, operands[1:], strict=True)]
+            words += [f"{symbol} {python_text(operand)}" for symbol, operand in zip(symbols, operands[1:], strict=True)]
             return "(" + " ".join(words) + ")"
         case Constant(value):
             return f"({value!r})"
@@ -304,8 +304,8 @@ def test_an_expression_parses_back_from_python_text(expression: Expression) -> N
         return
     parsed = parse(text)
     assert len(list(walk(parsed))) >= len(list(walk(expression)))
-    assert {one for one in walk(parsed) if isinstance(one, FieldOf)} == {
-        one for one in walk(expression) if isinstance(one, FieldOf)
+    assert {part for part in walk(parsed) if isinstance(part, FieldOf)} == {
+        part for part in walk(expression) if isinstance(part, FieldOf)
     }
 
 

@@ -72,7 +72,7 @@ def test_killed_and_resumed(tmp_path: Path, length: int) -> None:
         assert shown == as_shown(trainer.metrics)
         if trainer.position == "end":
             break
-        length += 1  # or a length shorter than from one checkpoint to the next would never get on
+        length += 1  # or a length shorter than from one checkpoint to the next would never get past it
     assert trainer.position == "end"
     assert trainer.metrics == uncut().metrics
     assert shown == as_shown(uncut().metrics)

@@ -66,19 +66,19 @@ def make_trainer(
 
 
 def test_a_mean_is_of_the_values_as_they_were_at_each_batch() -> None:
-    found: dict[str, list[float]] = {"scale": [], "seen": [], "view": [], "one": []}
+    means: dict[str, list[float]] = {"scale": [], "seen": [], "view": [], "one": []}
 
     def noted(model: Any, batch: Any) -> dict[str, Any]:
         result = live(model, batch)
-        for name, values in found.items():
+        for name, values in means.items():
             values.append(result[name].item())
         return result
 
     trainer = make_trainer(noted)
     trainer.run()
-    assert found["seen"] == list(range(1, 2 * BATCHES + 1))
+    assert means["seen"] == list(range(1, 2 * BATCHES + 1))
     (epoch,) = [row for row in trainer.metrics if "epoch/seen" in row and row["epoch"] == 1]
-    for name, values in found.items():
+    for name, values in means.items():
         assert epoch[f"epoch/{name}"] == sum(value * 2 for value in values[:BATCHES]) / (2 * BATCHES)
         assert len(set(values)) > BATCHES, "it changes"
 
@@ -115,17 +115,17 @@ def test_what_a_kind_adds_to_means_is_kept_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "said"),
+    ("metrics", "expected"),
     [
         ({3: 1.0}, "a metric whose name is a int: 3"),
         ({"phase": torch.zeros((), dtype=torch.complex64)}, "`phase`, a tensor of complex numbers, of shape"),
-        ({"step": 1.0}, "`step`, which every row of metrics says of itself"),
-        ({"epoch": 1.0}, "`epoch`, which every row of metrics says of itself"),
+        ({"step": 1.0}, "`step`, which every row of metrics has already"),
+        ({"epoch": 1.0}, "`epoch`, which every row of metrics has already"),
     ],
 )
-def test_what_can_be_no_metric_is_refused_at_the_first_batch(metrics: dict[Any, Any], said: str) -> None:
+def test_an_invalid_metric_is_refused_at_the_first_batch(metrics: dict[Any, Any], expected: str) -> None:
     trainer = make_trainer(lambda model, batch: {"loss": model(batch).mean(), **metrics})
-    with pytest.raises(UsageError, match=f"`training_step` returned {said}"):
+    with pytest.raises(UsageError, match=f"`training_step` returned {expected}"):
         trainer.run()
     assert trainer.progress["next_batch"]["batches"] == 1
 
@@ -156,14 +156,14 @@ def recording(value: Any, name: Any = "x") -> Graph:
         (2**60, 2**60),
     ],
 )
-def test_every_kind_of_number_in_a_row_can_be_saved_and_gone_on_from(value: Any, kept: Any, tmp_path: Path) -> None:
+def test_every_kind_of_number_in_a_row_can_be_saved_and_resumed(value: Any, kept: Any, tmp_path: Path) -> None:
     def trainer(run_dir: Path) -> Trainer:
         return make_trainer(lambda model, batch: model(batch).mean(), run_dir, recording(value))
 
     whole = trainer(tmp_path / "whole")
     whole.run()
     recorded = [row["x"] for row in whole.metrics if "x" in row]
-    assert recorded == [kept] * 2 * BATCHES and {type(one) for one in recorded} <= {int, float}
+    assert recorded == [kept] * 2 * BATCHES and {type(value) for value in recorded} <= {int, float}
     trainer(tmp_path / "cut").run(until="3 batches")
     cut = trainer(tmp_path / "cut")
     cut.run()
@@ -172,7 +172,7 @@ def test_every_kind_of_number_in_a_row_can_be_saved_and_gone_on_from(value: Any,
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "expected"),
     [
         ("x", None, "`x`, nothing; metrics are numbers"),
         ("x", "good", "`x`, a str; metrics are numbers"),
@@ -181,9 +181,9 @@ def test_every_kind_of_number_in_a_row_can_be_saved_and_gone_on_from(value: Any,
         ("step", 1, "`step`, which every row"),
     ],
 )
-def test_anything_else_in_a_row_is_refused_there(name: Any, value: Any, said: str) -> None:
+def test_anything_else_in_a_row_is_refused(name: Any, value: Any, expected: str) -> None:
     trainer = make_trainer(lambda model, batch: model(batch).mean(), graph=recording(value, name))
-    with pytest.raises(UsageError, match=f"a row of metrics was given {said}") as caught:
+    with pytest.raises(UsageError, match=f"a row of metrics was given {expected}") as caught:
         trainer.run()
     assert "raised in node `record`" in caught.value.__notes__[0]
     assert trainer.metrics == []

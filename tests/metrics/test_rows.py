@@ -22,30 +22,30 @@ def exact(row: dict[str, Any]) -> list[tuple[str, type, str]]:
 
 @given(ROWS)
 def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
-    kept = Rows(rows)
-    assert len(kept) == len(rows) and bool(kept) == bool(rows)
-    assert [exact(one) for one in kept] == [exact(one) for one in rows]
-    assert [exact(one) for one in reversed(kept)] == [exact(one) for one in reversed(rows)]
-    assert [exact(one) for one in kept[1:-1]] == [exact(one) for one in rows[1:-1]]
+    stored = Rows(rows)
+    assert len(stored) == len(rows) and bool(stored) == bool(rows)
+    assert [exact(row) for row in stored] == [exact(row) for row in rows]
+    assert [exact(row) for row in reversed(stored)] == [exact(row) for row in reversed(rows)]
+    assert [exact(row) for row in stored[1:-1]] == [exact(row) for row in rows[1:-1]]
     for number in range(-len(rows), len(rows)):
-        assert exact(kept[number]) == exact(rows[number])
+        assert exact(stored[number]) == exact(rows[number])
     for beyond in (len(rows), -len(rows) - 1):
         with pytest.raises(IndexError):
-            kept[beyond]
+            stored[beyond]
 
 
 def test_a_row_that_was_read_can_be_changed() -> None:
-    kept = Rows([{"step": 1, "loss": 0.5}, {"step": 10**30, "loss": math.nan}])
-    kept[0]["loss"] = kept[1]["step"] = 7
-    assert kept[0] == {"step": 1, "loss": 0.5} and kept[1]["step"] == 10**30
+    stored = Rows([{"step": 1, "loss": 0.5}, {"step": 10**30, "loss": math.nan}])
+    stored[0]["loss"] = stored[1]["step"] = 7
+    assert stored[0] == {"step": 1, "loss": 0.5} and stored[1]["step"] == 10**30
 
 
 def test_a_row_takes_less_than_a_hundred_bytes() -> None:
-    kept = Rows()
+    stored = Rows()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for step in range(10_000):
-        kept.append({"step": step, "epoch": step / 100, "loss": 1 / (step + 1), "lr": 0.1 * step})
+        stored.append({"step": step, "epoch": step / 100, "loss": 1 / (step + 1), "lr": 0.1 * step})
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (after - before) / len(kept) < 100
+    assert (after - before) / len(stored) < 100

@@ -54,8 +54,8 @@ ROWS: list[Row] = [
 
 def single(value: float) -> float:
     """The number that 32 bits hold, as TensorBoard keeps it; NaN as a string, to be compared."""
-    kept = struct.unpack("f", struct.pack("f", value))[0]
-    return "nan" if math.isnan(kept) else kept  # type: ignore[return-value]
+    rounded = struct.unpack("f", struct.pack("f", value))[0]
+    return "nan" if math.isnan(rounded) else rounded  # type: ignore[return-value]
 
 
 def as_shown(rows: Sequence[Row]) -> Shown:
@@ -69,15 +69,15 @@ def as_shown(rows: Sequence[Row]) -> Shown:
 
 
 def shown_in(folder: Path) -> Shown:
-    """The scalars that TensorBoard reads; both of its readers, which purge by rules of their own, must agree."""
+    """The scalars that TensorBoard reads; both of its readers, which purge by different rules, must agree."""
     old = event_accumulator.EventAccumulator(str(folder), size_guidance={event_accumulator.SCALARS: 0})
     old.Reload()
     names = old.Tags()["scalars"]
-    scalars = {name: [(one.step, single(one.value)) for one in old.Scalars(name)] for name in names}
+    scalars = {name: [(event.step, single(event.value)) for event in old.Scalars(name)] for name in names}
     new = plugin_event_accumulator.EventAccumulator(str(folder), size_guidance={plugin_event_accumulator.TENSORS: 0})
     new.Reload()
     tensors = {
-        name: [(one.step, single(tensor_util.make_ndarray(one.tensor_proto).item())) for one in new.Tensors(name)]
+        name: [(event.step, single(tensor_util.make_ndarray(event.tensor_proto).item())) for event in new.Tensors(name)]
         for name in names
     }
     assert tensors == scalars
@@ -89,7 +89,7 @@ def texts_in(folder: Path, name: str) -> list[tuple[int, str]]:
     reader = plugin_event_accumulator.EventAccumulator(str(folder), size_guidance={plugin_event_accumulator.TENSORS: 0})
     reader.Reload()
     values = reader.Tensors(f"{name}/text_summary")
-    return [(one.step, tensor_util.make_ndarray(one.tensor_proto).item().decode()) for one in values]
+    return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item().decode()) for event in values]
 
 
 def written_in(folder: Path) -> list[str]:
@@ -114,7 +114,7 @@ def tell(logger: TensorBoard, rows: Sequence[Row]) -> None:
 
 
 def killed(folder: Path, kept: int, until: int) -> None:
-    """One process: it goes on after `kept` rows, records the rest up to `until`, and is gone without a word."""
+    """One process: it resumes after `kept` rows, records more up to `until`, and is killed."""
     logger = began(folder, ROWS[:kept])
     tell(logger, ROWS[kept:until])
     logger.writer = None
@@ -202,7 +202,7 @@ def test_it_is_described_once(tmp_path: Path) -> None:
 
 
 def test_what_a_purge_took_is_described_again(tmp_path: Path) -> None:
-    for kept, until in [(0, 1), (0, 4), (1, 4)]:  # the last goes on after a row of step 0
+    for kept, until in [(0, 1), (0, 4), (1, 4)]:  # the last resumes after a row of step 0
         killed(tmp_path, kept, until)
         assert len(texts_in(tmp_path, "hyper_parameters")) == len(texts_in(tmp_path, "graph")) == 1
 
@@ -249,8 +249,8 @@ def test_hyper_parameters_in_the_tab_of_their_own(tmp_path: Path) -> None:
     reader.Reload()
     content = reader.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
     start = metadata.parse_session_start_info_plugin_data(content)
-    found = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
-    assert found == {**HYPER_PARAMETERS, "clip.max_norm": "inf"}
+    shown = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
+    assert shown == {**HYPER_PARAMETERS, "clip.max_norm": "inf"}
     assert start.group_name == ""
     # Nothing says that the run has ended: nobody could know that.
     assert metadata.SESSION_END_INFO_TAG not in written_in(tmp_path)
@@ -284,7 +284,7 @@ def test_no_folder() -> None:
 
 
 def test_a_row_before_the_beginning() -> None:
-    with pytest.raises(UsageError, match="before the run began"):
+    with pytest.raises(UsageError, match="called with a row before `begin`"):
         TensorBoard()(ROWS[0], 0)
 
 

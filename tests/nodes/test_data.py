@@ -236,11 +236,11 @@ class UnsizedSampler:
 @pytest.mark.parametrize(
     ("dataset", "options", "message"),
     [
-        (Endless(), {}, "takes a data set with __getitem__ and __len__; got Endless"),
-        (Unlengthy(), {}, "takes a data set with __getitem__ and __len__; got Unlengthy"),
-        (iter([1]), {}, "takes a data set with __getitem__ and __len__; got list_iterator"),
+        (Endless(), {}, "takes a dataset with __getitem__ and __len__; got Endless"),
+        (Unlengthy(), {}, "takes a dataset with __getitem__ and __len__; got Unlengthy"),
+        (iter([1]), {}, "takes a dataset with __getitem__ and __len__; got list_iterator"),
         (range(4), {"in_order": False}, "in_order=False"),
-        (range(4), {"sampler": [1], "shuffle": True}, "`sampler` and `shuffle` exclude each other"),
+        (range(4), {"sampler": [1], "shuffle": True}, "`sampler` and `shuffle` are mutually exclusive"),
         (range(4), {"batch_sampler": [[1]], "batch_size": 2}, "`batch_sampler` excludes"),
         (range(4), {"batch_sampler": [[1]], "batch_size": None}, "`batch_sampler` excludes"),
         (range(4), {"batch_sampler": [[1]], "shuffle": True}, "`batch_sampler` excludes"),

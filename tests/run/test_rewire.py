@@ -264,7 +264,7 @@ def test_data_of_another_kind_in_mid_epoch_is_refused_where_no_place_in_it_can_b
     trainer, whole = tiny(), tiny()
     trainer.run(until="3 batches")
     loader = DataLoader([torch.ones(1)] * 10, 2, shuffle=True)
-    with pytest.raises(DataError, match="after 3 batches, cannot be found in a DataLoader"):
+    with pytest.raises(DataError, match="after 3 batches, is not defined in a DataLoader"):
         trainer.rewire(trainer.graph, train_data=loader)
     trainer.run()
     whole.run()
