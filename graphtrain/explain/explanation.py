@@ -1,4 +1,4 @@
-"""Why a run went the way it did: one transition as plain data, which prints itself."""
+"""Why a run went the way it did: a transition as plain data, which prints itself."""
 
 from __future__ import annotations
 
@@ -99,26 +99,25 @@ class GuardReading:
 
     def readings(self) -> Iterator[Reading]:
         """What was read, in order, in the guards that it names too."""
-        for one in self.reads:
-            if isinstance(one, Reading):
-                yield one
+        for reading in self.reads:
+            if isinstance(reading, Reading):
+                yield reading
             else:
-                yield from one.readings()
+                yield from reading.readings()
 
     def lines(self) -> list[str]:
         """The expression, and under it what was read."""
         lines = [f'{self.name} = {self._answer()}, from "{_on_one_line(self.expression)}"']
-        for one in dict.fromkeys(self.reads):  # a chained comparison reads its middle twice
-            lines += _indented(one.lines() if isinstance(one, GuardReading) else [str(one)])
-        lines += _indented([f"{name} was not asked" for name in self.not_read])
-        return lines
+        for reading in dict.fromkeys(self.reads):  # a chained comparison reads its middle twice
+            lines += _indented(reading.lines() if isinstance(reading, GuardReading) else [str(reading)])
+        return lines + _indented([f"{name} was not asked" for name in self.not_read])
 
     def short(self) -> str:
         """On a part of a line: ``reached=False(accumulate.count=1 accumulate.every=4)``."""
         answer = f"{self.name}={self._answer()}"
-        if self.expression.strip() in [one.name for one in self.reads] and not self.error:
+        if self.expression.strip() in [reading.name for reading in self.reads] and not self.error:
             return answer  # another name of what it reads
-        values = dict.fromkeys(f"{one.name}={shown(one.value)}" for one in self.readings())
+        values = dict.fromkeys(f"{reading.name}={shown(reading.value)}" for reading in self.readings())
         return f"{answer}({' '.join(values)})" if values else answer
 
     def _answer(self) -> str:
@@ -164,48 +163,43 @@ class Choice:
     @property
     def taken(self) -> EdgeReading | None:
         """The edge that was taken, if one was."""
-        return next((one for one in self.edges if one.answer == "taken"), None)
+        return next((edge for edge in self.edges if edge.answer == "taken"), None)
 
     def headline(self, body_start: str = "") -> str:
         """What happened to the node, in a few words."""
         node = f"`{self.node}`"
-        match self.event:
-            case "not due":
-                return f"{node} did nothing, it was not due ({self.trigger})"
-            case "bypassed":
-                return f"{node} did nothing, it is bypassed"
-            case "entered":
-                due = f" ({self.trigger})" if self.trigger is not None else ""
-                return f"{node} began its own graph at `{body_start}`{due}; its edges are asked when that ends"
-            case "body ended":
-                return f"the graph of {node} ended, and so {node} has run"
-            case "asked again":
-                return f"{node} was left"
-            case "failed":
-                return f"the run failed at {node}, and asked none of its edges"
-        return f"{node} ran" + (f" ({self.trigger})" if self.trigger is not None else "")
+        trigger = f" ({self.trigger})" if self.trigger is not None else ""
+        headlines: dict[Event, str] = {
+            "ran": f"{node} ran{trigger}",
+            "not due": f"{node} did nothing, it was not due{trigger}",
+            "bypassed": f"{node} did nothing, it is bypassed",
+            "entered": f"{node} began its own graph at `{body_start}`{trigger}; its edges are asked when that ends",
+            "body ended": f"the graph of {node} ended, and so {node} has run",
+            "asked again": f"{node} was left",
+            "failed": f"the run failed at {node}, and asked none of its edges",
+        }
+        return headlines[self.event]
 
     def lines(self) -> list[str]:
         """Its edges, numbered by priority, with what their guards read; none where none was asked."""
+        if all(edge.answer == "not asked" for edge in self.edges):
+            return []
         lines: list[str] = []
-        if all(one.answer == "not asked" for one in self.edges):
-            return lines
-        for number, one in enumerate(self.edges, 1):
-            when = f" if {one.when}" if one.when is not None else ""
-            lines.append(f"{number}. {one.target}{when}: {_ANSWERS[one.answer]}")
-            if one.guard is not None:
-                lines += ["   " + line for line in _indented(one.guard.lines())]
+        for number, edge in enumerate(self.edges, 1):
+            when = f" if {edge.when}" if edge.when is not None else ""
+            lines.append(f"{number}. {edge.target}{when}: {_ANSWERS[edge.answer]}")
+            if edge.guard is not None:
+                lines += ["   " + line for line in _indented(edge.guard.lines())]
         return lines
 
     def short(self) -> str:
         """The guards that were asked, and why the node did nothing, on a part of a line."""
-        words = []
+        words: list[str] = []
         if self.event == "not due":
             words.append(f"not due ({self.trigger})")
         elif self.event in ("bypassed", "entered", "failed"):
             words.append(self.event)
-        words += [one.guard.short() for one in self.edges if one.guard is not None]
-        return " ".join(words)
+        return " ".join(words + [edge.guard.short() for edge in self.edges if edge.guard is not None])
 
 
 _ANSWERS: dict[Answer, str] = {
@@ -266,28 +260,26 @@ class Explanation:
             return self.note
         first, *others = self.choices
         words = [first.short()]
-        for one in others:
-            target = one.taken.target if one.taken is not None else "?"
-            words.append(f"| {one.node} -> {target} {one.short()}".rstrip())
-        last = self.choices[-1].taken
-        if last is not None and self._is_passed_over(last):
-            words.append(f"| {last.target} bypassed -> {self.next}")
+        for choice in others:
+            target = choice.taken.target if choice.taken is not None else "?"
+            words.append(f"| {choice.node} -> {target} {choice.short()}".rstrip())
+        if (bypassed := self._bypassed_target) is not None:
+            words.append(f"| {bypassed} bypassed -> {self.next}")
         if self.error:
             words.append(f"raised {_on_one_line(self.error)}")
         return " ".join(filter(None, words))
 
     def __str__(self) -> str:
         lines = [f"at {self.where}:"] if self.choices and self.where else []
-        for one in self.choices:
-            lines += [one.headline(self.next), *_indented(one.lines())]
+        for choice in self.choices:
+            lines += [choice.headline(self.next), *_indented(choice.lines())]
         if self.error:
             lines.append(f"it raised {self.error}")
         if self.note:
             lines.append(self.note)
-        last = self.choices[-1].taken if self.choices else None
-        if last is not None and self._is_passed_over(last):
-            lines.append(f"`{last.target}` is bypassed")
-        if last is not None:
+        if (bypassed := self._bypassed_target) is not None:
+            lines.append(f"`{bypassed}` is bypassed")
+        if self.choices and self.choices[-1].taken is not None:
             lines.append("the run is over" if self.next == "end" else f"next: `{self.next}`")
         return "\n".join(lines)
 
@@ -296,11 +288,15 @@ class Explanation:
 
     @property
     def _is_stuck(self) -> bool:
-        return bool(self.error) or any(edge.answer == "raised" for one in self.choices for edge in one.edges)
+        return bool(self.error) or any(edge.answer == "raised" for choice in self.choices for edge in choice.edges)
 
-    def _is_passed_over(self, edge: EdgeReading) -> bool:
-        """True if the target has nothing to do and one way out, so that the run is already past it."""
-        return edge.target != "end" and self.next.rpartition("/")[2] != edge.target
+    @property
+    def _bypassed_target(self) -> str | None:
+        """The target of the edge taken, if that has nothing to do and one way out: the run is already past it."""
+        taken = self.choices[-1].taken if self.choices else None
+        if taken is None or taken.target in ("end", self.next.rpartition("/")[2]):
+            return None
+        return taken.target
 
 
 def shown(value: Any) -> str:

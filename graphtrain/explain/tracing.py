@@ -40,6 +40,8 @@ class Explainer:
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
         self._trace: Trace | None = None
+        self._compiled: CompiledGraph | None = None  # the graph whose transitions those are: making them takes 0.1 ms
+        self._transitions: list[Transition] = []
         self._last: Explanation | None = None
         self._note = "nothing has run yet in this process"
         self._error: BaseException | None = None
@@ -51,10 +53,11 @@ class Explainer:
         A `trace` that raises does not end the run: it is not called again.
         """
         self._trace = trace
-        return [
-            self._explained(compiled, bound, transition)
-            for bound, transition in zip(compiled.program.nodes, compiled.table.transitions, strict=True)
-        ]
+        if self._compiled is not compiled:
+            pairs = zip(compiled.program.nodes, compiled.table.transitions, strict=True)
+            self._transitions = [self._explained(compiled, bound, transition) for bound, transition in pairs]
+            self._compiled = compiled
+        return self._transitions
 
     def goes_untraced(self) -> None:
         """The transitions that follow are not explained."""
@@ -121,11 +124,10 @@ class _Observation:
 
     def __init__(self, compiled: CompiledGraph, bound: BoundNode) -> None:
         self._compiled = compiled
-        # The end of a body chooses among the edges of the node around it too, in the same transition.
-        self._nodes = [
-            bound,
-            *(scope.outer for scope in reversed(list(bound.scope.around())) if scope.outer is not None),
-        ]
+        # The transition that ends a body chooses among the edges of the node around it too.
+        self._nodes = [bound]
+        while (outer := self._nodes[-1].scope.outer) is not None:
+            self._nodes.append(outer)
         self._outside_reads = {
             (node.scope.prefix, name): compiled.compiler.guard_getter(node.scope, Name(name))
             for node in self._nodes
