@@ -180,10 +180,11 @@ class HyperParameters:
         if change.field not in (FUNCTIONS, INNER):
             return change.field == CLASS
         saved, now = (_samples({change.field: value}) for value in (change.saved, change.now))
+        if same(saved, now):
+            return False
+        # The attributes of callable objects are saved; plain functions are not.
         functions = _functions(self._resources.get(change.resource))
-        return not same(saved, now) and any(
-            isinstance(function, types.FunctionType | partial) for function in functions
-        )
+        return any(isinstance(function, types.FunctionType | partial) for function in functions)
 
     def apply(self, chosen: set[str], in_force: Any = None) -> list[str]:
         """Put the chosen hyper-parameters, as set up now, in place of the loaded ones.
