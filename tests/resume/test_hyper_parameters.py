@@ -324,6 +324,28 @@ def test_two_schedules_of_an_optimizer_are_gone_through_together(tmp_path: Path)
     assert step(new) == step(always)
 
 
+@pytest.mark.parametrize("rate", [float, torch.tensor], ids=["number", "tensor"])
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "cyclic"])
+def test_a_replayed_schedule_is_in_the_state_of_one_that_was_always_so(name: str, rate: Callable[[float], Any]) -> None:
+    def made(lr: float) -> dict[str, Any]:
+        optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=rate(lr))
+        return {"optimizer": optimizer, "scheduler": SCHEDULES[name](optimizer)}
+
+    def step(resources: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(7):
+            resources["optimizer"].step()
+            resources["scheduler"].step()
+        return {key: resource.state_dict() for key, resource in resources.items()}
+
+    old, new, always = made(0.1), made(0.3), made(0.3)
+    saved, hyper_parameters = HyperParameters(old).values, HyperParameters(new)
+    for key, state in step(old).items():
+        new[key].load_state_dict(state)
+    hyper_parameters.apply({"optimizer.lr"}, saved)
+    expected = step(always)
+    assert repr({key: resource.state_dict() for key, resource in new.items()}) == repr(expected)
+
+
 def test_without_a_scheduler_a_named_rate_is_taken_even_where_it_is_as_it_was(tmp_path: Path) -> None:
     trainer(tmp_path, SCHEDULES["exponential"]).run(until="5 steps")
     new = trainer(tmp_path)
