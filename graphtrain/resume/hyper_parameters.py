@@ -194,6 +194,7 @@ class HyperParameters:
         Raises:
             UsageError: a scheduler was stepped before any trainer was made with it.
         """
+        # Counted before any field is taken: the inner schedules of a sequence are one field, and their counters in it.
         steps = {name: steps_of(scheduler.state_dict()) for name, scheduler in self._schedules()}
         for name, resource in self._resources.items():
             fields = _fields_of(name, chosen)
@@ -205,6 +206,7 @@ class HyperParameters:
                 self._take_fields(name, resource, {*self._fresh[name].state})
             else:
                 self._take_fields(name, resource, fields - {CLASS})
+        # Replayed after that, with the settings of all: one schedule may follow the rate that another has set.
         notes = []
         for name, optimizer in self._resources.items():
             if isinstance(optimizer, torch.optim.Optimizer):
