@@ -16,13 +16,17 @@ def printable(text: str) -> str:
     )
 
 
-def one_line(text: str) -> str:
+def one_line(text: str, most: int | None = None) -> str:
     """`text` with line breaks escaped too: a name has its place on a line, and keeps to it.
 
-    >>> print(one_line("loss\\n\\x1b[2J"))
-    loss\\n\\x1b[2J
+    Arguments:
+        most: characters of `text` that are shown; the rest is ``...``. Default: all.
+
+    >>> print(one_line("loss\\n\\x1b[2J"), one_line("accumulate", most=5))
+    loss\\n\\x1b[2J accum...
     """
-    return printable(text).replace("\n", "\\n")
+    line = printable(text[:most]).replace("\n", "\\n")
+    return line if most is None or len(text) <= most else f"{line}..."
 
 
 def shorten(text: str, limit: int = 60) -> str:

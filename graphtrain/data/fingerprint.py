@@ -1,4 +1,4 @@
-"""A fingerprint of data: enough to say that it is not the data of the run that is gone on with."""
+"""A fingerprint of data: enough to notice that it is not the data of the run that is resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from graphtrain.data.loader import Loader
 
-# Of these types exactly: looking at a sample of them changes nothing. A class of one's own may count what it is asked.
+# These types exactly: looking at a sample of them changes nothing. A class of the user may count its samples.
 _PLAIN = (list, tuple, torch.Tensor, numpy.ndarray, numpy.memmap)
 _INDICES = (list, tuple, range, torch.Tensor, numpy.ndarray)
 
@@ -21,7 +21,7 @@ def fingerprint(data: Any) -> dict[str, Any]:
     """The length of data, and a hash of a few samples where looking at them is without any effect.
 
     Samples are looked at in lists, tuples, tensors, NumPy arrays, `TensorDataset` and `Subset` of those. Any other data
-    set may have a generator, a cursor or an open file of its own, so it is asked for its length alone.
+    set may have a generator, a cursor or an open file, so only its length is read.
 
     >>> fingerprint([torch.ones(2), torch.zeros(2)])["length"]
     2
@@ -37,18 +37,12 @@ def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ['train_data (length 3 -> 4)']
     """
     changes = []
-    for name, one in now.items():
-        before = saved.get(name)
-        if before is None:
-            continue
-        lengths = [
-            f"{key} {before.get(key)} -> {one.get(key)}"
-            for key in ("length", "samples")
-            if before.get(key) != one.get(key)
-        ]
+    for name, after in now.items():
+        before = saved.get(name, after)
+        lengths = [key for key in ("length", "samples") if before.get(key) != after.get(key)]
         if lengths:
-            changes.append(f"{name} ({lengths[0]})")
-        elif before.get("hash") and one.get("hash") and before["hash"] != one["hash"]:
+            changes.append(f"{name} ({lengths[0]} {before.get(lengths[0])} -> {after.get(lengths[0])})")
+        elif before.get("hash") and after.get("hash") and before["hash"] != after["hash"]:
             changes.append(f"{name} (its samples)")
     return changes
 
@@ -61,7 +55,7 @@ def is_data(name: str, resource: Any) -> bool:
 def _length(data: Any) -> int | None:
     try:
         return len(data)
-    except Exception:  # code of others; what it cannot say here the run will say
+    except Exception:  # code of the user: if it is an error, the run will raise it
         return None
 
 
@@ -72,7 +66,7 @@ def _is_plain(dataset: Any) -> bool:
             return False
         dataset = dataset.dataset
     if type(dataset) is TensorDataset:
-        return all(type(one) is torch.Tensor for one in dataset.tensors)
+        return all(type(tensor) is torch.Tensor for tensor in dataset.tensors)
     return type(dataset) in _PLAIN
 
 
@@ -84,7 +78,7 @@ def _hash_of_samples(dataset: Any) -> str:
     try:
         for index in sorted({0, length // 2, length - 1}):
             _feed(digest, dataset[index])
-    except Exception:  # an index beyond the data, or a tensor that has no bytes: the run will say it
+    except Exception:  # an index beyond the data, or a tensor without bytes: the run will raise it
         return ""
     return digest.hexdigest()[:16]
 
@@ -98,12 +92,11 @@ def _feed(digest: Any, value: Any) -> None:
         if not value.dtype.hasobject:  # the bytes of objects are their addresses
             digest.update(value.tobytes())
     elif type(value) is dict:
-        for key, one in value.items():
-            _feed(digest, key)
-            _feed(digest, one)
+        for entry in value.items():
+            _feed(digest, entry)
     elif type(value) in (list, tuple):
-        for one in value:
-            _feed(digest, one)
+        for entry in value:
+            _feed(digest, entry)
     elif value is None or type(value) in (str, bytes, int, float, bool):
         digest.update(repr(value).encode(errors="backslashreplace"))
-    # Anything else has no form that is the same in another process; it says nothing.
+    # Anything else has no form that is the same in another process.

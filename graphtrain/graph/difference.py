@@ -30,13 +30,13 @@ class Change:
 
     Arguments:
         what: a node, its kind, a parameter, what it reads or writes, an edge, the order of the edges of a node, a
-            guard, a unit of the clock, and what else a graph is made of.
+            guard, a unit of the clock, or another part of a graph.
         inside: the path of the node in whose body it is; empty in the outermost graph.
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
-        before: as it is in the first graph, in words; None where it is not there.
+        before: as it is in the first graph, in words; None where it has none.
         after: as it is in the second.
         matters: False for what changes nothing of what the graph does: a name, the spacing of a guard, `allow`.
-        own: False for an edge that came or went with its node.
+        independent: False for an edge that was added or removed with its node.
     """
 
     what: What
@@ -45,7 +45,7 @@ class Change:
     before: str | None
     after: str | None
     matters: bool = True
-    own: bool = True
+    independent: bool = True
 
     @property
     def how(self) -> How:
@@ -77,7 +77,7 @@ class Change:
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
         absent = "default" if self.what == "parameter" else "as named" if self.what in ("reads", "writes") else ""
-        before, after = (absent if one is None else _short(one) for one in (self.before, self.after))
+        before, after = (absent if value is None else _short(value) for value in (self.before, self.after))
         return before, after
 
     def __str__(self) -> str:
@@ -101,13 +101,13 @@ class Difference:
         changes: every difference, the outermost graph first, in the order nodes, edges, guards, clock, the rest.
 
     >>> fit = Graph.load("fit")
-    >>> found = fit.diff(fit.set("finish", after="20 epochs").insert("pause", "choice", after="step"))
-    >>> print(found)
+    >>> difference = fit.diff(fit.set("finish", after="20 epochs").insert("pause", "choice", after="step"))
+    >>> print(difference)
     ~ finish.after 10 epochs -> 20 epochs
     + node pause (choice)
     ~ edge step -> zero_grad now -> pause
     + edge pause -> zero_grad
-    >>> [change.path for change in found.added], bool(found), bool(fit.diff(fit))
+    >>> [change.path for change in difference.added], bool(difference), bool(fit.diff(fit))
     (['pause', 'pause'], True, False)
     """
 
@@ -126,26 +126,26 @@ class Difference:
     @property
     def added(self) -> tuple[Change, ...]:
         """What only the second graph has."""
-        return tuple(one for one in self.changes if one.how == "added")
+        return tuple(change for change in self.changes if change.how == "added")
 
     @property
     def removed(self) -> tuple[Change, ...]:
         """What only the first graph has."""
-        return tuple(one for one in self.changes if one.how == "removed")
+        return tuple(change for change in self.changes if change.how == "removed")
 
     @property
     def changed(self) -> tuple[Change, ...]:
-        """What both have, otherwise."""
-        return tuple(one for one in self.changes if one.how == "changed")
+        """What differs between the two."""
+        return tuple(change for change in self.changes if change.how == "changed")
 
     @property
     def matters(self) -> bool:
-        """True if the two graphs do something else; names, spacing and silenced checks do not count."""
-        return any(one.matters for one in self.changes)
+        """True if the two graphs do different things; names, spacing and silenced checks do not count."""
+        return any(change.matters for change in self.changes)
 
     @property
     def renamings(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of a removed and an added node that look like one node renamed: a guess, and never taken as such.
+        """Pairs of a removed and an added node that look like one node renamed: a guess, which nothing relies on.
 
         >>> fit = Graph.load("fit")
         >>> fit.diff(fit.rename("accumulate", "gather")).renamings
@@ -155,24 +155,24 @@ class Difference:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What may help to read it."""
+        """Likely renamings, each with what to type."""
         return tuple(
             f"`{old}` and `{new}` are alike: if this is a renaming, --rename {old}={new}" for old, new in self.renamings
         )
 
     def words(self) -> list[str]:
-        """A line for each difference; edges that came or went with their node are left out.
+        """A line for each difference; edges that were added or removed with their node are left out.
 
         >>> fit = Graph.load("fit")
         >>> fit.diff(fit.set("validate/next_batch", limit=5).remove("log", to="decide")).words()[1:]
         ['edge decide -> log if log_due removed', 'guard log_due removed', 'validate/next_batch.limit default -> 5']
         """
-        return [str(one) for one in self.changes if one.own]
+        return [str(change) for change in self.changes if change.independent]
 
     def __str__(self) -> str:
         if not self.changes:
             return "no difference"
-        lines = [f"{_SIGNS[one.how]} {_with_details(one)}" for one in self.changes]
+        lines = [f"{_SIGNS[change.how]} {_with_details(change)}" for change in self.changes]
         return "\n".join([*lines, *(f"hint: {one_line(hint)}" for hint in self.hints)])
 
     def __repr__(self) -> str:
@@ -190,7 +190,7 @@ class Difference:
 
 
 def _with_details(change: Change) -> str:
-    """A change without its verb, which a sign before it says."""
+    """A change without its verb, for which the sign before it stands."""
     if change.how == "changed":
         return str(change)
     details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.what, "")
@@ -198,11 +198,10 @@ def _with_details(change: Change) -> str:
 
 
 def _short(text: str) -> str:
-    line = one_line(" ".join(text.split()))
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+    return one_line(" ".join(text.split()), _LONGEST)
 
 
-# ---- finding
+# ---- comparing
 
 
 def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
@@ -216,10 +215,10 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
         if old.body is not None and new.body is not None:
             bodies.append((name, old.body, new.body))
     for source in dict.fromkeys([*after.edges, *before.edges]):
-        own = (source in before.nodes) == (source in after.nodes)
-        yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, own)
-    for what, mappings in (("guard", (before.guards, after.guards)), ("unit", (before.units, after.units))):
-        yield from _mapping_changes(what, *mappings, inside)
+        independent = (source in before.nodes) == (source in after.nodes)
+        yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, independent)
+    yield from _mapping_changes("guard", before.guards, after.guards, inside)
+    yield from _mapping_changes("unit", before.units, after.units, inside)
     yield from _other_changes(before, after, inside)
     for name, former, body in bodies:
         yield from _changes(former, body, f"{inside}/{name}" if inside else name)
@@ -229,14 +228,15 @@ def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
     if old.use != new.use or (old.body is None) != (new.body is None):
         yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
     for key in dict.fromkeys([*new.parameters, *old.parameters]):
-        values = [_stated(one.parameters, key) for one in (old, new)]
-        if values[0][0] != values[1][0]:
-            yield Change("parameter", inside, f"{new.name}.{key}", values[0][1], values[1][1])
-    for what, former, latter in (("reads", old.reads, new.reads), ("writes", old.writes, new.writes)):
+        (before, shown_before), (after, shown_after) = (_stated(node.parameters, key) for node in (old, new))
+        if before != after:
+            yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after)
+    mappings: tuple[tuple[What, Any, Any], ...] = (("reads", old.reads, new.reads), ("writes", old.writes, new.writes))
+    for what, former, latter in mappings:
         for slot in dict.fromkeys([*latter, *former]):
-            names = [_names(one[slot]) if slot in one else None for one in (former, latter)]
-            if names[0] != names[1]:
-                yield Change(what, inside, f"{new.name}.{what}.{slot}", *names)  # type: ignore[arg-type]
+            before, after = (_names(targets[slot]) if slot in targets else None for targets in (former, latter))
+            if before != after:
+                yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after)
 
 
 def _stated(parameters: Mapping[str, Any], key: str) -> tuple[str | None, str | None]:
@@ -252,58 +252,49 @@ def _names(target: str | tuple[str, ...]) -> str:
 
 
 def _edge_changes(
-    before: tuple[Edge, ...], after: tuple[Edge, ...], inside: str, source: str, own: bool
+    before: tuple[Edge, ...], after: tuple[Edge, ...], inside: str, source: str, independent: bool
 ) -> Iterator[Change]:
     for old, new in paired_edges(before, after):
-        former, latter = (None if one is None else str(one) for one in (old, new))
-        yield Change("edge", inside, source, former, latter, own=own)
+        former, latter = (None if edge is None else str(edge) for edge in (old, new))
+        yield Change("edge", inside, source, former, latter, independent=independent)
     kept = Counter(map(str, before)) & Counter(map(str, after))
-    orders = [_in_order(edges, kept) for edges in (before, after)]
-    if orders[0] != orders[1]:
-        yield Change("order", inside, source, ", ".join(orders[0]), ", ".join(orders[1]))
+    order, new_order = (", ".join(map(str, _split(edges, kept)[0])) for edges in (before, after))
+    if order != new_order:
+        yield Change("order", inside, source, order, new_order)
 
 
 def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tuple[Edge | None, Edge | None]]:
-    """What was made of the edges of a node: each that is not there twice, with what replaces it, if anything does.
+    """How the edges of a node have changed: each that only one of the graphs has, with the edge that replaces it.
 
-    An edge that leads elsewhere under the same guard replaces the former, as one does that leads there under another.
+    An edge with the same guard and another target replaces a former edge, as does one with another guard and the same
+    target.
 
     >>> paired_edges((Edge("a", "late"), Edge("b")), (Edge("c", "late"), Edge("b")))[0][1].target
     'c'
     """
     kept = Counter(map(str, before)) & Counter(map(str, after))
-    gone, come = _without(before, kept), _without(after, kept)
+    removed, added = _split(before, kept)[1], _split(after, kept)[1]
     pairs: list[tuple[Edge | None, Edge | None]] = []
-    for same in ("when", "target"):
-        for old in list(gone):
-            new = next((one for one in come if getattr(one, same) == getattr(old, same)), None)
+    for field in ("when", "target"):
+        for old in list(removed):
+            new = next((edge for edge in added if getattr(edge, field) == getattr(old, field)), None)
             if new is not None:
                 pairs.append((old, new))
-                gone.remove(old)
-                come.remove(new)
-    return [*pairs, *((old, None) for old in gone), *((None, new) for new in come)]
+                removed.remove(old)
+                added.remove(new)
+    return [*pairs, *((old, None) for old in removed), *((None, new) for new in added)]
 
 
-def _without(edges: tuple[Edge, ...], kept: Counter[str]) -> list[Edge]:
-    left, rest = Counter(kept), []
+def _split(edges: tuple[Edge, ...], kept: Counter[str]) -> tuple[list[Edge], list[Edge]]:
+    """The edges that both graphs have, and the others; a node may have one edge several times."""
+    left, both, others = Counter(kept), list[Edge](), list[Edge]()
     for edge in edges:
-        if left[str(edge)]:
-            left[str(edge)] -= 1
-        else:
-            rest.append(edge)
-    return rest
+        (both if left[str(edge)] > 0 else others).append(edge)
+        left[str(edge)] -= 1
+    return both, others
 
 
-def _in_order(edges: tuple[Edge, ...], kept: Counter[str]) -> list[str]:
-    left, order = Counter(kept), []
-    for edge in edges:
-        if left[str(edge)]:
-            left[str(edge)] -= 1
-            order.append(str(edge))
-    return order
-
-
-def _mapping_changes(what: Any, before: Mapping[str, str], after: Mapping[str, str], inside: str) -> Iterator[Change]:
+def _mapping_changes(what: What, before: Mapping[str, str], after: Mapping[str, str], inside: str) -> Iterator[Change]:
     for name in dict.fromkeys([*after, *before]):
         old, new = before.get(name), after.get(name)
         if old != new:
@@ -332,11 +323,11 @@ def _described(node: Node | None) -> str | None:
 
 
 def _renamings(before: Graph, after: Graph, prefix: str) -> Iterator[tuple[str, str]]:
-    gone = {name: _likeness(node) for name, node in before.nodes.items() if name not in after.nodes}
-    come = {name: _likeness(node) for name, node in after.nodes.items() if name not in before.nodes}
-    for old, likeness in gone.items():
-        alike = [new for new, other in come.items() if other == likeness]
-        if len(alike) == 1 and list(gone.values()).count(likeness) == 1:
+    removed = {name: _likeness(node) for name, node in before.nodes.items() if name not in after.nodes}
+    added = {name: _likeness(node) for name, node in after.nodes.items() if name not in before.nodes}
+    for old, likeness in removed.items():
+        alike = [new for new, other in added.items() if other == likeness]
+        if len(alike) == 1 and list(removed.values()).count(likeness) == 1:
             yield prefix + old, prefix + alike[0]
     for name, node in after.nodes.items():
         former = before.nodes.get(name)

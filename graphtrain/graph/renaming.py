@@ -1,8 +1,9 @@
-"""Nodes under other names: what their progress, their slots and the position are called in the graph of now."""
+"""Renamed nodes: the names of their progress, their slots and the position in the new graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, final
 
 from graphtrain.errors import EditError, UsageError
@@ -15,11 +16,11 @@ from graphtrain.names import nearest, suggestion
 class Renaming:
     """Which node of a former graph is which node now.
 
-    A node keeps its name where nothing else is said, and a renamed one takes what is inside it along. A node that comes
-    under the former name of a renamed one is a new one.
+    A node without a new name keeps its name, and the nodes inside a renamed one move with it. A node with the former
+    name of a renamed one is a new node.
 
     Arguments:
-        names: former path -> path now, such as ``{"validate/next_batch": "validate/fetch"}``.
+        names: former path -> path now: ``{"validate/next_batch": "validate/fetch"}``.
         former: the former graph.
         now: the graph of now.
 
@@ -34,38 +35,34 @@ class Renaming:
 
     def __init__(self, names: Mapping[str, str], former: Graph, now: Graph) -> None:
         self.names = dict(names)
-        self._of_now: dict[str, str] = {}
+        self._formerly: dict[str, str] = {}
         before, after = list(paths_of(former)), list(paths_of(now))
         for old, new in self.names.items():
             for path, known, graph in ((old, before, "former"), (new, after, "new")):
                 if path not in known:
                     raise UsageError(f"rename: there is no node `{path}` in the {graph} graph", suggestion(path, known))
-        for path in before:
-            if (new := self.path(path)) == path:
-                continue
-            if new in self._of_now:
-                raise UsageError(f"rename: `{self._of_now[new]}` and `{path}` cannot both become `{new}`")
-            self._of_now[new] = path
-        for path in before:
-            if self.path(path) == path:
-                self._of_now.setdefault(path, path)
+        # Renamed nodes first: the name of another node that is now theirs does not name that node any more.
+        for path in sorted(before, key=lambda path: self.path(path) == path):
+            new = self.path(path)
+            if new != path and new in self._formerly:
+                raise UsageError(f"rename: `{self._formerly[new]}` and `{path}` cannot both become `{new}`")
+            self._formerly.setdefault(new, path)
 
     def path(self, former: str) -> str:
-        """What a former path is now."""
-        around, inside = former, ""
-        while around:
+        """The path now of a node with a former path."""
+        parts = former.split("/")
+        for length in range(len(parts), 0, -1):  # the innermost node that was renamed
+            around = "/".join(parts[:length])
             if around in self.names:
-                return self.names[around] + inside
-            around, slash, last = around.rpartition("/")
-            inside = f"{slash}{last}{inside}"
+                return "/".join([self.names[around], *parts[length:]])
         return former
 
     def former(self, path: str) -> str | None:
-        """The path that a node of now had; None for a new one."""
-        return self._of_now.get(path)
+        """The former path of a node; None for a new node."""
+        return self._formerly.get(path)
 
     def slot(self, former: str) -> str:
-        """What a slot is now that some node writes; only those inside a renamed node are called otherwise."""
+        """The name now of a slot; only slots inside a renamed node have another one."""
         around, slash, name = former.rpartition("/")
         return f"{self.path(around)}{slash}{name}"
 
@@ -73,24 +70,21 @@ class Renaming:
         """The sections of a saved state, under the names of now."""
         if not self.names:
             return dict(saved)
-        progress = {
-            self.path(path): fields
-            for path, fields in saved["progress"].items()
-            if self._of_now.get(self.path(path)) == path
+        # A node whose name another one has taken has no progress to keep.
+        progress = {path: fields for path, fields in saved["progress"].items() if self.former(self.path(path)) == path}
+        return {
+            **saved,
+            "progress": {self.path(path): fields for path, fields in progress.items()},
+            "slots": {self.slot(name): value for name, value in saved["slots"].items()},
         }
-        slots = {self.slot(name): value for name, value in saved["slots"].items()}
-        return {**saved, "progress": progress, "slots": slots}
 
     def graph(self, former: Graph) -> Graph:
-        """The former graph with its nodes under the names of now, as far as each stays on its level."""
+        """The former graph with the names of now, but for nodes that were moved into or out of another node."""
         for old, new in self.names.items():
-            level, _, last = old.rpartition("/")
-            if level != new.rpartition("/")[0]:
-                continue
-            try:
-                former = _renamed(former, [one for one in level.split("/") if one], last, new.rpartition("/")[2])
-            except EditError:  # two that change places
-                continue
+            (*level, old_name), (*new_level, new_name) = old.split("/"), new.split("/")
+            if level == new_level:
+                with suppress(EditError):  # two nodes that exchange their names
+                    former = _renamed(former, level, old_name, new_name)
         return former
 
 
@@ -111,7 +105,7 @@ def paths_of(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def lost_position_hint(path: str, difference: Difference, known: Iterable[str]) -> str:
-    """What to do where a graph does not have the node that a run stands before."""
+    """What to do where a graph does not have the node that is next in a run."""
     for old, new in difference.renamings:
         if path == old or path.startswith(f"{old}/"):
             return f"if `{old}` is called `{new}` now: --rename {old}={new}, in Python rename={{{old!r}: {new!r}}}"

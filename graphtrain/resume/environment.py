@@ -1,17 +1,22 @@
-"""What bitwise equality assumes, kept with every checkpoint; a resume says in one line what of it has changed."""
+"""What bitwise equality assumes, kept with every checkpoint; a resume prints in one line what of it has changed."""
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
+import torch
+
 from graphtrain.data.fingerprint import data_changes, fingerprint, is_data
 from graphtrain.printable import one_line
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
-from graphtrain.resume.versions import environment, environment_changes
 from graphtrain.storage.text import all_utf8
+from graphtrain.version import __version__
 
 _MOST_CHANGES = 50
 _MOST_CHARACTERS = 300
@@ -22,6 +27,7 @@ class RunEnvironment:
     """Code, arguments, data, versions and threads of this process.
 
     Attributes:
+        environment: library versions, machine, threads, numeric flags and the seed.
         about: plain data of whoever started the run: the `command`, the `arguments` of its `setup`, ...
     """
 
@@ -32,13 +38,12 @@ class RunEnvironment:
 
     def as_plain(self) -> dict[str, Any]:
         """The form that a manifest holds; every text of it can be written as UTF-8."""
-        plain = {
-            "origin": self.origin.as_plain(),
-            "data": self.data,
-            "environment": self.environment,
-            "about": self.about,
+        return {
+            "origin": all_utf8(self.origin.as_plain()),
+            "data": all_utf8(self.data),
+            "environment": all_utf8(self.environment),
+            "about": all_utf8(self.about),
         }
-        return {name: all_utf8(one) for name, one in plain.items()}
 
     def compared(self, saved: Mapping[str, Any], others: Sequence[str] = ()) -> str:
         """What has changed since a manifest was written, in words: ``code, data, threads unchanged: exact``.
@@ -47,53 +52,61 @@ class RunEnvironment:
             others: what else has changed, in words. Default: nothing.
         """
         now = self.as_plain()
-        arguments, before = now["about"].get("arguments", {}), saved["about"].get("arguments", {})
         code = code_changes(saved["origin"], now["origin"])
-        changes = {
-            "others": others,
-            "code": code or (),
-            "arguments": [
-                f"{name} {before.get(name, 'default')} -> {arguments.get(name, 'default')}"
-                for name in sorted({*before, *arguments})
-                if before.get(name) != arguments.get(name)
-            ],
-            "data": data_changes(saved["data"], now["data"]),
-            "versions, threads": environment_changes(saved["environment"], now["environment"])
-            if saved["environment"]
-            else (),
-        }
-        found = [_shown(one) for group in changes.values() for one in group]
-        if found:
-            more = [f"{len(found) - _MOST_CHANGES} more"] if len(found) > _MOST_CHANGES else []
-            return "changed: " + ", ".join(found[:_MOST_CHANGES] + more)
-        known = {
+        arguments_before = saved["about"].get("arguments", {})
+        changes = [
+            *others,
+            *(code or ()),
+            *_argument_changes(arguments_before, now["about"].get("arguments", {})),
+            *data_changes(saved["data"], now["data"]),
+            *_environment_changes(saved["environment"], now["environment"]),
+        ]
+        if changes:
+            shown = [one_line(change, _MOST_CHARACTERS) for change in changes[:_MOST_CHANGES]]
+            more = [f"{len(changes) - _MOST_CHANGES} more"] if len(changes) > _MOST_CHANGES else []
+            return "changed: " + ", ".join(shown + more)
+        data = [facts for name, facts in now["data"].items() if name in saved["data"]]
+        was_compared = {
             "code": code is not None,
-            "arguments": bool(before),
-            "data": any(_says_something(one) and name in saved["data"] for name, one in now["data"].items()),
+            "arguments": bool(arguments_before),
+            "data": any({*facts.values()} - {None, ""} for facts in data),
             "versions, threads": bool(saved["environment"]),
         }
-        named = ", ".join(name for name, one in known.items() if one)
-        return f"{named} unchanged: exact" if named else ""
-
-
-def _shown(change: str) -> str:
-    """A change on a line: what was saved is text of others."""
-    text = one_line(change[:_MOST_CHARACTERS])
-    return text if len(change) <= _MOST_CHARACTERS else f"{text}..."
-
-
-def _says_something(data: Mapping[str, Any]) -> bool:
-    return any(one not in (None, "") for one in data.values())
+        unchanged = ", ".join(name for name, compared in was_compared.items() if compared)
+        return f"{unchanged} unchanged: exact" if unchanged else ""
 
 
 def run_environment(
     resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int | None = None
 ) -> RunEnvironment:
-    """Those of this process; `about` may name its `script`."""
+    """That of this process; `about` may name its `script`."""
     script = about.get("script")
-    return RunEnvironment(
-        provenance(Path(script) if script else None),
-        {name: fingerprint(one) for name, one in resources.items() if is_data(name, one)},
-        environment(deterministic, seed),
-        about,
-    )
+    environment = {
+        "graphtrain": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "machine": platform.machine(),
+        "platform": sys.platform,
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda or "",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "deterministic": deterministic,
+        "seed": seed,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+    data = {name: fingerprint(resource) for name, resource in resources.items() if is_data(name, resource)}
+    return RunEnvironment(provenance(Path(script) if script else None), data, environment, about)
+
+
+def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} {saved.get(name, 'default')} -> {now.get(name, 'default')}"
+        for name in sorted({*saved, *now})
+        if saved.get(name) != now.get(name)
+    ]
+
+
+def _environment_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """A field that only another version of graphtrain saves is no change."""
+    return [f"{name} {saved[name]} -> {now[name]}" for name in now if name in saved and saved[name] != now[name]]

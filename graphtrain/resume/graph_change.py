@@ -1,4 +1,4 @@
-"""The graph that a run goes on in, compared with the one that it was saved with."""
+"""The graph that a run is resumed in, compared with the one that it was saved with."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphtrain.graph import Graph
-from graphtrain.graph.difference import Change, Difference
+from graphtrain.graph.difference import Difference
 from graphtrain.graph.renaming import Renaming, paths_of
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.saved_graph import graph_of
 
-_MOST_IN_A_LINE = 4  # differences; more are a list of their own
+_MOST_IN_A_LINE = 4  # differences; more are listed below it
 _MOST_BELOW = 30
 
 
 @dataclass(frozen=True)
 class GraphChange:
-    """What of the graph is otherwise.
+    """How the graph differs.
 
-    Of an *identical* graph nothing is said, of one with *cosmetic* differences that they change nothing (`aside`); one
-    with others is *compatible* if the position is in it and what is read from there on was saved. The rest is refused.
+    Of an *identical* graph nothing is reported, of one with *cosmetic* differences that they change nothing (`aside`);
+    one with others is *compatible* if it has the position, and what is read from there on was saved. Any other graph is
+    refused.
 
     Attributes:
         former: the graph as it was saved.
         difference: from it, renamed, to the graph of now.
-        already: renamings that the saved graph has seen before.
+        already: hints about renamings that the saved graph has already.
     """
 
     former: Graph
@@ -35,7 +36,7 @@ class GraphChange:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> GraphChange:
-        """That between a checkpoint and the graph of now.
+        """The change from the graph of a checkpoint to the graph of now.
 
         Raises:
             UsageError: `rename` names no node.
@@ -43,6 +44,7 @@ class GraphChange:
         """
         former = graph_of(checkpoint.path, checkpoint.manifest)
         paths = set(paths_of(former))
+        # The command of a resume is repeated, and by then the run was saved with the renamed graph.
         done = {old: new for old, new in rename.items() if old not in paths and new in paths}
         renaming = Renaming({old: new for old, new in rename.items() if old not in done}, former, now)
         already = tuple(f"rename: the saved graph has `{new}` already, and no `{old}`" for old, new in done.items())
@@ -51,30 +53,30 @@ class GraphChange:
     @property
     def replaced(self) -> list[str]:
         """The paths of nodes that are of another kind now."""
-        return [one.path.partition(".")[0] for one in self.difference.changes if one.what == "kind"]
-
-    @property
-    def _found(self) -> list[Change]:
-        return [one for one in self.difference.changes if one.own and one.matters]
+        return [change.path.partition(".")[0] for change in self.difference.changes if change.what == "kind"]
 
     def words(self) -> list[str]:
-        """What the line of a resume says of it: the differences, or how many there are."""
+        """The differences as the line of a resume has them, or their number."""
         renamed = [f"node {old} renamed {new}" for old, new in self.renaming.names.items()]
-        found = [str(one) for one in self._found]
-        if len(found) > _MOST_IN_A_LINE:
-            found = [f"the graph ({len(found)} differences, below)"]
-        return renamed + found
+        listed = self._listed()
+        return renamed + ([f"the graph ({len(listed)} differences, below)"] if self._is_long() else listed)
 
     def aside(self) -> str:
-        """What is otherwise and changes nothing; empty where something else does."""
+        """The differences of a graph that does the same; empty where one of them matters."""
         if self.difference.matters or not self.difference:
             return ""
         return f"in the graph only {', '.join(map(str, self.difference.changes))}"
 
     def below(self) -> tuple[str, ...]:
-        """The differences, a line each, where they are too many for one; and what they may mean."""
-        listed = self._found if len(self._found) > _MOST_IN_A_LINE else []
-        lines = [f"  {one}" for one in listed[:_MOST_BELOW]]
+        """The differences, a line each, where they are too many for one; and hints."""
+        listed = self._listed() if self._is_long() else []
+        lines = [f"  {change}" for change in listed[:_MOST_BELOW]]
         if len(listed) > _MOST_BELOW:
             lines.append(f"  and {len(listed) - _MOST_BELOW} more: graphtrain diff RUN_DIR GRAPH")
         return (*self.already, *lines, *self.difference.hints)
+
+    def _listed(self) -> list[str]:
+        return [str(change) for change in self.difference.changes if change.independent and change.matters]
+
+    def _is_long(self) -> bool:
+        return len(self._listed()) > _MOST_IN_A_LINE

@@ -29,9 +29,9 @@ from graphtrain.resume.resource_hyper_parameters import (
     ResourceHyperParameters,
     first_seen,
     is_default,
+    note_new_schedule,
     remember,
     same,
-    with_new_schedule,
 )
 from graphtrain.resume.schedules import INNER, load_exactly, replay_schedules, set_rate, steps_of
 
@@ -96,11 +96,9 @@ class HyperParameters:
         self._fresh: dict[str, ResourceHyperParameters] = {}
         self.made: Values = {name: {} for name in stateful}
         self.values: Values = {name: {} for name in stateful}
-        newly_scheduled = {
-            id(resource.optimizer)
-            for resource in self._resources.values()
-            if isinstance(resource, LRScheduler) and first_seen(resource) is None
-        }
+        for resource in self._resources.values():
+            if isinstance(resource, LRScheduler) and first_seen(resource) is None:
+                note_new_schedule(resource.optimizer)
         for name, resource in self._resources.items():
             in_force: dict[str, Any] = {}
             fresh = first_seen(resource)
@@ -108,8 +106,6 @@ class HyperParameters:
                 fresh, in_force = fresh or former._fresh[name], former.values[name]
             if fresh is None:
                 fresh = remember(resource, ResourceHyperParameters.of(resource))
-            elif id(resource) in newly_scheduled:
-                fresh = remember(resource, with_new_schedule(resource, fresh))
             self._fresh[name] = fresh
             self.made[name] = fresh.values
             self.values[name] = {**fresh.values, **in_force}
@@ -180,10 +176,11 @@ class HyperParameters:
         if change.field not in (FUNCTIONS, INNER):
             return change.field == CLASS
         saved, now = (_samples({change.field: value}) for value in (change.saved, change.now))
+        if same(saved, now):
+            return False
+        # The attributes of callable objects are saved; plain functions are not.
         functions = _functions(self._resources.get(change.resource))
-        return not same(saved, now) and any(
-            isinstance(function, types.FunctionType | partial) for function in functions
-        )
+        return any(isinstance(function, types.FunctionType | partial) for function in functions)
 
     def apply(self, chosen: set[str], in_force: Any = None) -> list[str]:
         """Put the chosen hyper-parameters, as set up now, in place of the loaded ones.
@@ -197,6 +194,7 @@ class HyperParameters:
         Raises:
             UsageError: a scheduler was stepped before any trainer was made with it.
         """
+        # Counted before any field is taken: the inner schedules of a sequence are one field, and their counters in it.
         steps = {name: steps_of(scheduler.state_dict()) for name, scheduler in self._schedules()}
         for name, resource in self._resources.items():
             fields = _fields_of(name, chosen)
@@ -208,10 +206,11 @@ class HyperParameters:
                 self._take_fields(name, resource, {*self._fresh[name].state})
             else:
                 self._take_fields(name, resource, fields - {CLASS})
+        # Replayed after that, with the settings of all: one schedule may follow the rate that another has set.
         notes = []
         for name, optimizer in self._resources.items():
             if isinstance(optimizer, torch.optim.Optimizer):
-                self._replay(name, optimizer, steps, chosen, _fields(in_force, name).get("lr"))
+                self._replay(name, steps, chosen, _fields(in_force, name).get("lr"))
                 notes += [
                     f"`{other}` sets the rate from its next step on"
                     for other, resource in self._resources.items()
@@ -252,16 +251,9 @@ class HyperParameters:
             if isinstance(resource, LRScheduler) and not isinstance(resource, ReduceLROnPlateau):
                 yield name, resource
 
-    def _replay(
-        self,
-        name: str,
-        optimizer: torch.optim.Optimizer,
-        steps: Mapping[str, int],
-        chosen: set[str],
-        rate_in_force: Any,
-    ) -> None:
+    def _replay(self, name: str, steps: Mapping[str, int], chosen: set[str], rate_in_force: Any) -> None:
         """Replay the schedules of an optimizer, if its rate or one of them was chosen."""
-        fields = _fields_of(name, chosen)
+        optimizer, fields = self._resources[name], _fields_of(name, chosen)
         schedules = {other: scheduler for other, scheduler in self._schedules() if scheduler.optimizer is optimizer}
         chosen_schedules = [other for other in schedules if _fields_of(other, chosen)]
         if not schedules or not (chosen_schedules or fields & {"lr", CLASS, *WRITTEN_BY_SCHEDULES}):
@@ -272,9 +264,8 @@ class HyperParameters:
                     f"`{other}` was stepped before any Trainer was made with it: what it began with is not known",
                     "make a new scheduler, and a new Trainer with it",
                 )
-        for number, (group, fresh) in enumerate(
-            zip(optimizer.param_groups, self._fresh[name].state["param_groups"], strict=True)
-        ):
+        fresh_groups = self._fresh[name].state["param_groups"]
+        for number, (group, fresh) in enumerate(zip(optimizer.param_groups, fresh_groups, strict=True)):
             # Saved without a schedule, a group does not tell the first rate; the manifest does.
             first = None if "lr" in fields else _of_group(rate_in_force, number)
             group.setdefault("initial_lr", copy.deepcopy(group["lr"]) if first is None else first)

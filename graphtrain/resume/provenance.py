@@ -7,8 +7,8 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from graphtrain.storage.text import utf8
 
 _PACKAGE = Path(__file__).parent.parent
 _MOST_BYTES = 1 << 20
-_SECONDS = 10
-# Whatever a person has configured, it is a difference that can be applied again.
+_SECONDS = 10  # for each answer of git: a repository may be on a disk that does not answer
+_INSTALLS = f"{os.sep}site-packages{os.sep}"
+# Whatever a person has configured, it is a difference that can be applied.
 _DIFF = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", "HEAD"]
 
 
@@ -59,16 +60,17 @@ def provenance(script: Path | None = None) -> Provenance:
     Arguments:
         script: the program. Default: the file that Python was started with; in a notebook, the present folder.
     """
-    started = script or _started_with()
-    folder = started.resolve().parent if started is not None else Path.cwd().resolve()
+    program = script or _main_file()
+    folder = program.resolve().parent if program is not None else Path.cwd().resolve()
     top = os.fsdecode(_git(folder, "rev-parse", "--show-toplevel")).rstrip("\n")
     project = Path(top) if top else folder
-    files = _loaded_files(project, started)
+    files = _loaded_files(project, program)
     # Relative to the script, so that a copy of the project has the same names, in a repository or not.
-    code = {utf8(os.path.relpath(one, folder)): _digest(one.read_bytes()) for one in files}
+    code = {utf8(os.path.relpath(file, folder)): _digest(file.read_bytes()) for file in files}
     revision = _git(project, "rev-parse", "HEAD").decode(errors="replace").strip() if top else ""
-    name = utf8(started.resolve().name) if started is not None else ""
-    return Provenance(code, revision, _difference(project, files, revision), name if name in code else "")
+    name = utf8(program.resolve().name) if program is not None else ""
+    difference = _difference(project, [str(file.relative_to(project)) for file in files], revision)
+    return Provenance(code, revision, difference, name if name in code else "")
 
 
 def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
@@ -95,65 +97,43 @@ def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] 
     return changes
 
 
-def _started_with() -> Path | None:
+def _main_file() -> Path | None:
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     path = Path(file) if file else None
     return path if path is not None and path.is_file() and not path.resolve().is_relative_to(_PACKAGE) else None
 
 
-def _loaded_files(project: Path, started: Path | None) -> list[Path]:
-    """The Python files of the project that are loaded; what is installed is told by its version instead."""
-    # Told apart as text first: resolving the paths of all that torch brings takes 0.25 s, also where the environment is
+def _loaded_files(project: Path, program: Path | None) -> list[Path]:
+    """The Python files of the project that are loaded; what is installed is identified by its version instead."""
+    # Selected as text first: resolving the paths of all that torch imports takes 0.25 s, also where the environment is
     # a folder of the project.
-    here = (f"{project}{os.sep}", f"{os.path.abspath(started.parent)}{os.sep}" if started is not None else "\0")
-    installs = f"{os.sep}site-packages{os.sep}"
+    folders = (f"{project}{os.sep}", f"{os.path.abspath(program.parent)}{os.sep}" if program is not None else "\0")
     names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
-    own = [name for name in names if name.endswith(".py") and name.startswith(here) and installs not in name]
-    found = {Path(name).resolve() for name in own}
-    if started is not None:
-        found.add(started.resolve())
-    installed = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), _PACKAGE}
+    local = [name for name in names if name.endswith(".py") and name.startswith(folders) and _INSTALLS not in name]
+    files = {Path(name).resolve() for name in local} | ({program.resolve()} if program is not None else set())
+    installed = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), _PACKAGE} - {project}
     return sorted(
-        one
-        for one in found
-        if one.is_relative_to(project)
-        and one.is_file()
-        and "site-packages" not in one.parts
-        and not any(one.is_relative_to(folder) and folder != project for folder in installed)
+        file
+        for file in files
+        if file.is_relative_to(project) and file.is_file()
+        if _INSTALLS not in str(file) and not any(file.is_relative_to(folder) for folder in installed)
     )
 
 
-def _difference(project: Path, files: Sequence[Path], revision: str) -> str:
-    """What is not committed, the loaded files first; what is beyond the most that is kept is left out."""
-    names = [str(one.relative_to(project)) for one in files]
-    if not revision:
-        return _bounded(_as_new(project, name) for name in names)
-    known = set(os.fsdecode(_git(project, "ls-files", "-z", "--", *_literally("", names))).split("\0")) if names else ()
-
-    def found() -> Iterator[bytes]:
-        if names:
-            yield _git(project, *_DIFF, "--", *_literally("", names), most=_MOST_BYTES + 1)
-        for name in names:
-            if name not in known:
-                yield _as_new(project, name)
-        yield _git(project, *_DIFF, "--", ".", *_literally("exclude,", names), most=_MOST_BYTES + 1)
-
-    return _bounded(found())
-
-
-def _literally(also: str, names: Iterable[str]) -> list[str]:
-    """Names as git takes them for what they are, not for patterns."""
-    return [f":({also}literal){name}" for name in names]
-
-
-def _bounded(pieces: Iterable[bytes]) -> str:
-    whole = b""
-    for piece in pieces:
-        whole += piece
-        if len(whole) > _MOST_BYTES:
-            kept = whole[:_MOST_BYTES].rpartition(b"\n")[0]
-            return f"{kept.decode(errors='replace')}\n# cut here: the difference is longer than {_MOST_BYTES} bytes\n"
-    return whole.decode(errors="replace")
+def _difference(project: Path, names: Sequence[str], revision: str) -> str:
+    """What is not committed, the loaded files first; what does not fit is cut off at the end."""
+    literally = [f":(literal){name}" for name in names]  # a name may look like a pattern
+    tracked = _git(project, "ls-files", "-z", "--", *literally) if revision and names else b""
+    unknown = set(names) - set(os.fsdecode(tracked).split("\0"))
+    difference = b"".join(_as_new(project, name) for name in names if name in unknown)
+    if revision:
+        others = [f":(exclude,literal){name}" for name in names]
+        difference = (_git(project, *_DIFF, "--", *literally) if names else b"") + difference
+        difference += _git(project, *_DIFF, "--", ".", *others)
+    if len(difference) <= _MOST_BYTES:
+        return difference.decode(errors="replace")
+    whole_lines = difference[:_MOST_BYTES].rpartition(b"\n")[0].decode(errors="replace")
+    return f"{whole_lines}\n# cut here: the difference is longer than {_MOST_BYTES} bytes\n"
 
 
 def _as_new(project: Path, name: str) -> bytes:
@@ -162,34 +142,27 @@ def _as_new(project: Path, name: str) -> bytes:
     return "".join(difflib.unified_diff([], lines, "/dev/null", f"b/{utf8(name)}")).encode()
 
 
-def _git(folder: Path, *words: str, most: int = -1) -> bytes:
-    """What git says in a folder; nothing where there is no git, or no repository.
+def _git(folder: Path, *words: str) -> bytes:
+    """The beginning of what git prints in a folder; nothing where there is no git, no repository, or no answer.
 
-    Arguments:
-        most: bytes to read; git is ended if it has more to say. Default: all.
+    It prints into a file, not into memory: the difference of a large file that is tracked may be larger than that.
     """
-    command = ["git", "-C", str(folder), *words]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"}
-    try:
-        process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
-        )
-    except OSError:
-        return b""
-    limit = threading.Timer(_SECONDS, process.kill)
-    limit.start()
-    with process:
+    with tempfile.TemporaryFile() as output:
         try:
-            assert process.stdout is not None, "it is a pipe"
-            found = process.stdout.read(most)
-            whole = len(found) != most
-            if not whole:
-                process.kill()
-            code = process.wait()
-        finally:
-            limit.cancel()
-            limit.join()
-    return found if code == 0 or not whole else b""
+            subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them
+                ["git", "-C", str(folder), *words],  # noqa: S607 - the git that the person uses
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                timeout=_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return b""
+        output.seek(0)
+        return output.read(_MOST_BYTES + 1)
 
 
 def _digest(content: bytes) -> str:

@@ -125,13 +125,14 @@ def remember(resource: Any, settings: ResourceHyperParameters) -> ResourceHyperP
     return settings
 
 
-def with_new_schedule(optimizer: torch.optim.Optimizer, known: ResourceHyperParameters) -> ResourceHyperParameters:
-    """What an optimizer was set up with, and what the constructor of a new schedule has written into its groups."""
-    groups = [
-        {**fresh, **{field: copy.deepcopy(group[field]) for field in WRITTEN_BY_SCHEDULES if field in group}}
-        for fresh, group in zip(known.state["param_groups"], optimizer.param_groups, strict=True)
-    ]
-    return ResourceHyperParameters.of_groups(optimizer, groups)
+def note_new_schedule(optimizer: torch.optim.Optimizer) -> None:
+    """Add what the constructor of a new schedule has written into the groups of an optimizer seen before it."""
+    if (known := first_seen(optimizer)) is not None:
+        groups = [
+            {**fresh, **{field: copy.deepcopy(group[field]) for field in WRITTEN_BY_SCHEDULES if field in group}}
+            for fresh, group in zip(known.state["param_groups"], optimizer.param_groups, strict=True)
+        ]
+        remember(optimizer, ResourceHyperParameters.of_groups(optimizer, groups))
 
 
 def is_default(resource: Any, field: str, value: Any) -> bool:

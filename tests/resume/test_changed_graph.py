@@ -1,4 +1,4 @@
-"""A run directory gone on with in another graph: every class of change, what is kept, and what is said."""
+"""A run directory resumed in another graph: every class of change, what is kept, and what is reported."""
 
 from __future__ import annotations
 

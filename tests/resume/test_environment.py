@@ -1,4 +1,4 @@
-"""What a resume says has changed: code, arguments, data, threads; and what is kept of where a run comes from."""
+"""What a resume reports as changed: code, arguments, data, threads; and the provenance that is kept of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def resumed(folder: Path, *words: str) -> str:
-    """The line in which the second start says what it goes on with."""
+    """The line in which the second start reports what it resumes."""
     result = in_a_process("run", "tiny.py", "--run-dir", "r", *words, cwd=folder)
     assert result.code == 0, result.err
     return next(line for line in result.err.splitlines() if line.startswith("resumed"))

@@ -1,4 +1,4 @@
-"""What setup sets differently on a resume: said, decided by a person, and then exactly as if it had always been so."""
+"""What setup sets differently on a resume: reported, decided by a person, and then as if it had always been so."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_name_that_means_nothing_is_refused(names: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_goes_on_as_if_the_rate_had_always_been_the_new_one(name: str, tmp_path: Path) -> None:
+def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: str, tmp_path: Path) -> None:
     make = SCHEDULES[name]
     trainer(tmp_path, make).run(until="7 steps")
     new = trainer(tmp_path, make, lr=0.3)
@@ -166,7 +166,7 @@ def test_a_schedule_that_is_as_it_was_goes_on_exactly(name: str, tmp_path: Path)
     assert rates(same, 5) == rates_by_hand(make, 12)[7:]
 
 
-def test_a_changed_schedule_is_gone_through_again_with_the_saved_rate_or_the_new_one(tmp_path: Path) -> None:
+def test_a_changed_schedule_is_replayed_with_the_saved_rate_or_the_new_one(tmp_path: Path) -> None:
     old, new = SCHEDULES["step"], lambda one: lr_scheduler.StepLR(one, 2, gamma=0.7)
     for folder, names, rate in (("a", "scheduler,optimizer.lr", 0.3), ("b", "scheduler", 0.1)):
         trainer(tmp_path / folder, old).run(until="7 steps")
@@ -201,7 +201,7 @@ def test_another_scheduler_a_new_one_and_none(tmp_path: Path) -> None:
     assert resumed.progress["step"]["steps"] == 12
 
 
-def test_another_optimizer_begins_anew_and_cannot_be_kept(tmp_path: Path) -> None:
+def test_another_optimizer_is_reinitialised_and_cannot_be_kept(tmp_path: Path) -> None:
     trainer(tmp_path, momentum=0.9).run(until="6 steps")
     with pytest.raises(UsageError, match="the saved state of `optimizer` cannot be used"):
         trainer(tmp_path, optimizer=torch.optim.AdamW).run(from_saved=True)
@@ -211,7 +211,7 @@ def test_another_optimizer_begins_anew_and_cannot_be_kept(tmp_path: Path) -> Non
 
 
 def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
-    """Its steps need a metric, so it cannot be gone through again: settings change, state and rate stay."""
+    """Its steps need a metric, so it cannot be replayed: settings change, state and rate stay."""
 
     def make(patience: int) -> Make:
         return lambda one: lr_scheduler.ReduceLROnPlateau(one, patience=patience, factor=0.5)
@@ -270,7 +270,7 @@ def test_what_was_set_up_first_can_be_taken_again(tmp_path: Path) -> None:
     assert rates(again, 5) == rates_by_hand(SCHEDULES["step"], 12)[7:]
 
 
-def test_a_scheduler_stepped_before_it_was_seen_cannot_be_gone_through_again(tmp_path: Path) -> None:
+def test_a_scheduler_stepped_before_it_was_seen_cannot_be_replayed(tmp_path: Path) -> None:
     def stepped(one: torch.optim.Optimizer) -> Any:
         made = lr_scheduler.StepLR(one, 3)
         one.step()
@@ -299,7 +299,7 @@ def test_a_fresh_scheduler_over_a_trained_optimizer_begins_with_the_first_rate(n
     assert rates(second, 5) == pytest.approx(rates_by_hand(SCHEDULES[name], 5), rel=1e-12)
 
 
-def test_two_schedules_of_an_optimizer_are_gone_through_together(tmp_path: Path) -> None:
+def test_two_schedules_of_an_optimizer_are_replayed_together(tmp_path: Path) -> None:
     def both(one: torch.optim.Optimizer, gamma: float) -> list[Any]:
         return [lr_scheduler.ExponentialLR(one, gamma), lr_scheduler.CosineAnnealingLR(one, 20)]
 
@@ -322,6 +322,28 @@ def test_two_schedules_of_an_optimizer_are_gone_through_together(tmp_path: Path)
         new._resources[name].load_state_dict(one.state_dict())
     new.apply({"first.gamma"}, old.values)
     assert step(new) == step(always)
+
+
+@pytest.mark.parametrize("rate", [float, torch.tensor], ids=["number", "tensor"])
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "cyclic"])
+def test_a_replayed_schedule_is_in_the_state_of_one_that_was_always_so(name: str, rate: Callable[[float], Any]) -> None:
+    def made(lr: float) -> dict[str, Any]:
+        optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=rate(lr))
+        return {"optimizer": optimizer, "scheduler": SCHEDULES[name](optimizer)}
+
+    def step(resources: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(7):
+            resources["optimizer"].step()
+            resources["scheduler"].step()
+        return {key: resource.state_dict() for key, resource in resources.items()}
+
+    old, new, always = made(0.1), made(0.3), made(0.3)
+    saved, hyper_parameters = HyperParameters(old).values, HyperParameters(new)
+    for key, state in step(old).items():
+        new[key].load_state_dict(state)
+    hyper_parameters.apply({"optimizer.lr"}, saved)
+    expected = step(always)
+    assert repr({key: resource.state_dict() for key, resource in new.items()}) == repr(expected)
 
 
 def test_without_a_scheduler_a_named_rate_is_taken_even_where_it_is_as_it_was(tmp_path: Path) -> None:
@@ -576,7 +598,7 @@ def test_what_a_manifest_says_cannot_steer_a_terminal() -> None:
     assert str(one) == "optimizer.lr: \\x1b[2J -> 0.5"
 
 
-def test_a_scheduler_that_is_not_of_torch_is_said_to_set_the_rate_itself(tmp_path: Path) -> None:
+def test_a_scheduler_that_is_not_of_torch_is_reported_to_set_the_rate_itself(tmp_path: Path) -> None:
     class Own(Thing):
         def state_dict(self) -> dict[str, Any]:
             return {"rate": self.rate}
@@ -616,7 +638,7 @@ def test_a_module_that_is_new_begins_without_a_past(tmp_path: Path) -> None:
     assert torch.equal(third.read("mean").weight, second.read("mean").weight), "it has a past now"
 
 
-def test_what_was_decided_is_said(tmp_path: Path) -> None:
+def test_what_was_decided_is_reported(tmp_path: Path) -> None:
     trainer(tmp_path).run(until="6 steps")
     said: list[str] = []
     trainer(tmp_path, said=said, lr=0.01, momentum=0.9).run(from_setup="optimizer.lr", from_saved=True)
