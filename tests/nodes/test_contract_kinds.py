@@ -34,7 +34,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return kind
 
 
-# ---- where it is found, and what it says of itself
+# ---- where it is found, and its docstring
 
 
 def test_every_file_in_the_folder_holds_the_kind_of_its_name() -> None:
@@ -306,7 +306,12 @@ def test_numbers_that_mean_nothing_are_refused(kind: Kind, example: Example) -> 
 def meaningless(parameter: Parameter) -> list[float]:
     """Numbers outside the bound of a parameter."""
     annotated = [parameter.annotation, *get_args(parameter.annotation)]  # also of `Annotated[int, Above(0)] | None`
-    bounds = [bound for one in annotated for bound in getattr(one, "__metadata__", ()) if isinstance(bound, Above)]
+    bounds = [
+        bound
+        for annotation in annotated
+        for bound in getattr(annotation, "__metadata__", ())
+        if isinstance(bound, Above)
+    ]
     if not bounds:
         return []
     bound = bounds[0].bound
