@@ -18,7 +18,7 @@ def autocast_of(precision: Precision, device: torch.device) -> torch.autocast | 
 
     Arguments:
         precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes what torch's
-            autocast holds safe for it (matrix products, convolutions, attention) in bfloat16.
+            autocast considers safe (matrix products, convolutions, attention) in bfloat16.
 
     Raises:
         UsageError: the device has no such precision.

@@ -29,7 +29,7 @@ _NOTHING = object()
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
-    Sized data is not looked ahead in until its length is reached, unless `prefetch` says so; unsized data is looked
+    Sized data is not looked ahead in until its length is reached, unless `prefetch` is set; unsized data is looked
     ahead in by one batch. The batch ahead is kept in every checkpoint, or drawn again if it is no plain data. Data that
     gives fewer batches than its `len()` ends its epoch there (`exhausted`); data that gives more is read to its end.
 
@@ -41,20 +41,20 @@ class NextBatch:
         prefetch: True fetches every batch one visit early, and on a CUDA device begins its copy, on a stream of its
             own, while the one before it trains. No batch is fetched that its epoch does not need; a resume is as exact.
             On the CPU nothing is gained, and of data that draws its random numbers bit by bit in this process, as a
-            `DataLoader` without workers does, other numbers come. A batch must not be refilled with the next one.
+            `DataLoader` without workers does, the numbers differ. A batch must not be refilled with the next one.
             Default: False.
 
     Writes:
         batch: the batch, on the device of the run; None when the data was exhausted without one.
-        samples: how many samples it holds: the first dimension of its first tensor, or what `batch_size(batch)` says.
+        samples: how many samples it holds: the first dimension of its first tensor, or what `batch_size(batch)` gives.
 
     Guard fields:
         epoch: the number of the current epoch, from 0.        epoch_batches: batches fetched in it.
         batches, samples: fetched since the start.             last: the batch fetched is the last of its epoch.
         exhausted: the data ended without a batch.             empty: the epoch gave no batch at all.
-        epoch_length: batches that the current epoch will have; 0 where the data does not say.
+        epoch_length: batches that the current epoch will have; 0 where that is not known.
         epochs: epochs fetched, as an exact fraction where the length is known.
-        seconds: time spent training, in seconds, summed over interruptions; not while the run stands still.
+        seconds: time spent training, in seconds, summed over interruptions; not while the run is stopped.
 
     Raises:
         UsageError: `batch_size` returned no whole number.
@@ -95,7 +95,7 @@ class NextBatch:
 
     def __init__(self) -> None:
         self._source: Source = Indexed(())  # until it is set up
-        self._position: Mapping[str, Any] = {}  # of the data's own, loaded and not yet taken up
+        self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
 
     def setup(
@@ -176,7 +176,7 @@ class NextBatch:
                 self.fetched_ahead = 1
 
     def _first_uncertain(self) -> int:
-        """The batch of an epoch from which on every visit looks whether there is another: the first, or the last."""
+        """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
         if self.prefetch or not (length := self._expected_length()):
             return 0
         return length
@@ -225,7 +225,7 @@ class NextBatch:
 
     @property
     def epoch_length(self) -> int:
-        """Batches that the current epoch will have; 0 where the data does not say."""
+        """Batches that the current epoch will have; 0 where that is not known."""
         return self._expected_length() or 0
 
     @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at")

@@ -17,8 +17,8 @@ class Step:
 
     Arguments:
         fused: True uses the fused implementation of the optimizer's class, one kernel for a whole group; the weights
-            may differ in their last bits. It is what the step does, not what the optimizer is: its groups say `fused`
-            while it steps and are otherwise as they were made, so that this may be changed at any resume. Default:
+            may differ in their last bits. It belongs to the step, not to the optimizer: its groups have `fused` set
+            only while it steps, so that this may be changed at any resume. Default:
             False, as the optimizer was made.
 
     Guard fields:

@@ -49,7 +49,7 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_name_at_the_top(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.partition("/")[0] for name in names}
-    assert {one for one in top if not one.endswith(".dist-info")} == {"graphtrain"}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"graphtrain"}
     assert len(top) == 2
     assert not [name for name in names if "test" in name or name.endswith(".pyc")]
 
@@ -58,7 +58,9 @@ def test_everything_is_inside(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {"graphtrain/py.typed"}
     for folder in ("nodes", "graphs", "viz"):
-        expected |= {f"graphtrain/{folder}/{one.name}" for one in (CHECKOUT / folder).glob("*.[pt]*") if one.is_file()}
+        expected |= {
+            f"graphtrain/{folder}/{path.name}" for path in (CHECKOUT / folder).glob("*.[pt]*") if path.is_file()
+        }
     assert {"graphtrain/graphs/fit.toml", "graphtrain/nodes/clip.py", "graphtrain/viz/dot.py"} < expected
     assert expected <= names, sorted(expected - names)
 
@@ -66,10 +68,11 @@ def test_everything_is_inside(wheel: Path) -> None:
 def test_it_works_where_no_checkout_is(site: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     where = "import graphtrain, graphtrain.nodes.clip as c; print(graphtrain.__file__, c.__file__)"
-    found = _run(sys.executable, "-c", where, cwd=tmp_path, env=env).split()
-    assert [Path(one).is_relative_to(site) for one in found] == [True, True], found
+    files = _run(sys.executable, "-c", where, cwd=tmp_path, env=env).split()
+    assert [Path(file).is_relative_to(site) for file in files] == [True, True], files
     command = (sys.executable, "-m", "graphtrain")
     assert "fit " in _run(*command, "graphs", cwd=tmp_path, env=env)
+    assert "clip " in _run(*command, "nodes", cwd=tmp_path, env=env)
     _run(*command, "render", "fit", "-o", "x.svg", cwd=tmp_path, env=env)
     assert "<svg" in (tmp_path / "x.svg").read_text()
     (tmp_path / "tiny.py").write_text(TINY)

@@ -1,4 +1,4 @@
-"""Two graphs in one picture: what only one of them has, and what both have otherwise, by colour, line and sign."""
+"""Two graphs in one picture: what only one of them has, and what differs in both, by colour, line and sign."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ def difference_picture(difference: Difference) -> Picture:
     """What a picture of a difference shows: the second graph, and in it what only the first one has.
 
     What is the same is grey. Green, thick and ``+`` is what was added; orange, dotted and ``\N{MINUS SIGN}`` what was
-    removed; blue, double and ``~`` what is otherwise. What has no place in the picture stands above it.
+    removed; blue, double and ``~`` what was changed. What has no place in the picture stands above it.
 
     >>> fit = Graph.load("fit")
     >>> drawn = difference_picture(fit.diff(fit.insert("pause", "choice", after="step")))
     >>> [box.title for box in drawn.boxes if box.mark == "added"]
     ['pause']
-    >>> [(one.source, one.target, one.mark) for one in drawn.arrows if one.mark in SIGNS]
+    >>> [(arrow.source, arrow.target, arrow.mark) for arrow in drawn.arrows if arrow.mark in SIGNS]
     [('step', 'zero_grad', 'removed'), ('step', 'pause', 'added'), ('pause', 'zero_grad', 'added')]
     """
     leaving: dict[str, list[_Drawn]] = {}
     union = _union(difference.before, difference.after, "", leaving)
     drawn = picture(union)
     changes: dict[str, list[Change]] = {}
-    for one in difference.changes:
-        if one.what in ("kind", "parameter", "reads", "writes"):
-            changes.setdefault(_key(one.path.partition(".")[0]), []).append(one)
-    marks = {_key(one.path): one.how for one in difference.changes if one.what == "node"}
-    drawn = drawn.each(lambda box: _marked(box, marks, changes.get(box.key, [])))
-    shown = {one.edge.when for edges in leaving.values() for one in edges}
+    for change in difference.changes:
+        if change.what in ("kind", "parameter", "reads", "writes"):
+            changes.setdefault(_key(change.path.partition(".")[0]), []).append(change)
+    marks = {_key(change.path): change.how for change in difference.changes if change.what == "node"}
+    drawn = drawn.map_boxes(lambda box: _marked(box, marks, changes.get(box.key, [])))
+    guards = {edge.edge.when for edges in leaving.values() for edge in edges}
     return replace(
         drawn,
         name=one_line(f"{difference.before.name} and {difference.after.name}"),
         arrows=tuple(_arrows(drawn, leaving, difference)),
-        caption=tuple(_caption(difference, {name for name in shown if name is not None})),
+        caption=tuple(_caption(difference, {name for name in guards if name is not None})),
     )
 
 
@@ -65,10 +65,8 @@ def _key(path: str) -> str:
 def _union(before: Graph, after: Graph, prefix: str, leaving: dict[str, list[_Drawn]]) -> Graph:
     """A graph with everything of both; `leaving` takes the edges of each source, by the key of its box."""
     nodes: dict[str, Node] = {}
-    for name, node in {
-        **after.nodes,
-        **{name: one for name, one in before.nodes.items() if name not in after.nodes},
-    }.items():
+    removed = {name: node for name, node in before.nodes.items() if name not in after.nodes}
+    for name, node in {**after.nodes, **removed}.items():
         former = before.nodes.get(name)
         if node.body is not None and former is not None and former.body is not None:
             node = replace(node, body=_union(former.body, node.body, f"{prefix}{key_of([name])}/", leaving))
@@ -79,7 +77,7 @@ def _union(before: Graph, after: Graph, prefix: str, leaving: dict[str, list[_Dr
     for source in dict.fromkeys([*after.edges, *before.edges]):
         drawn = list(_both(before.edges.get(source, ()), after.edges.get(source, ()), before, after))
         leaving[prefix + key_of([source])] = drawn
-        edges[source] = tuple(one.edge for one in drawn)
+        edges[source] = tuple(drawn_edge.edge for drawn_edge in drawn)
     return replace(after, nodes=nodes, edges=edges, guards={**before.guards, **after.guards})
 
 
@@ -95,13 +93,15 @@ def _remember(body: Graph, prefix: str, leaving: dict[str, list[_Drawn]]) -> Non
 
 
 def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: Graph, after: Graph) -> Iterator[_Drawn]:
-    """The edges of a source in both graphs. Those of the first stand first: the last one is the main line's."""
-    replaced = {id(two): one for one, two in paired_edges(old, new) if one is not None and two is not None}
-    gone = [one for one, two in paired_edges(old, new) if one is not None and (two is None or two.target != one.target)]
-    for edge in gone:
-        yield _Drawn(edge, "removed", _number(old, edge))
+    """The edges of a source in both graphs. Those of the first come first: the last edge is that of the main line."""
+    replaced: dict[int, Edge] = {}
+    for former, edge in paired_edges(old, new):
+        if former is not None and edge is not None:
+            replaced[id(edge)] = former
+        if former is not None and (edge is None or edge.target != former.target):
+            yield _Drawn(former, "removed", _number(old, former))
     left = Counter(map(str, old)) & Counter(map(str, new))
-    orders = [[str(one) for one in edges if str(one) in left] for edges in (old, new)]
+    orders = [[str(edge) for edge in edges if str(edge) in left] for edges in (old, new)]
     for edge in new:
         number, former = _number(new, edge), replaced.get(id(edge))
         if not left[str(edge)]:
@@ -113,7 +113,7 @@ def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: Graph, after: Gr
         left[str(edge)] -= 1
         text = str(edge)
         if orders[0] != orders[1] and orders[0].index(text) != orders[1].index(text):
-            yield _Drawn(edge, "changed", number, str(_number(old, next(one for one in old if str(one) == text))))
+            yield _Drawn(edge, "changed", number, str(_number(old, next(edge for edge in old if str(edge) == text))))
         elif edge.when is not None and before.guards.get(edge.when) != after.guards.get(edge.when):
             yield _Drawn(edge, "changed", number)
         else:
@@ -123,7 +123,7 @@ def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: Graph, after: Gr
 def _number(edges: tuple[Edge, ...], edge: Edge) -> int | None:
     if len(edges) < 2:
         return None
-    return 1 + next(position for position, one in enumerate(edges) if one is edge)
+    return 1 + next(position for position, candidate in enumerate(edges) if candidate is edge)
 
 
 def _marked(box: Box, marks: Mapping[str, str], changes: list[Change]) -> Box:
@@ -132,7 +132,7 @@ def _marked(box: Box, marks: Mapping[str, str], changes: list[Change]) -> Box:
         return replace(box, mark=marks[around[0]])
     if not changes:
         return replace(box, mark="same", lines=box.lines[:1] if box.family == "nested" else ())
-    return replace(box, mark="changed", lines=tuple(_some([_line(one) for one in changes])))
+    return replace(box, mark="changed", lines=tuple(_some([_line(change) for change in changes])))
 
 
 def _line(change: Change) -> str:
@@ -146,7 +146,7 @@ def _some(lines: list[str]) -> list[str]:
 
 
 def _arrows(drawn: Picture, leaving: dict[str, list[_Drawn]], difference: Difference) -> Iterator[Arrow]:
-    marks = {box.key: box.mark for box in (*drawn.boxes, *(one.node for one in drawn.clusters))}
+    marks = {box.key: box.mark for box in (*drawn.boxes, *(cluster.node for cluster in drawn.clusters))}
     seen: Counter[str] = Counter()
     for arrow in drawn.arrows:
         if arrow.source == START_MARK:
@@ -170,10 +170,10 @@ def _caption(difference: Difference, drawn_guards: set[str]) -> Iterator[str]:
     yield f"{before} \N{RIGHTWARDS ARROW} {after}" if before != after else before
     yield "   ".join(f"{sign} {how}" for how, sign in SIGNS.items()) if difference else "no difference"
     rest = [
-        f"{SIGNS[one.how]} {one}"
-        for one in difference.changes
-        if one.what not in (*_DRAWN, "name")
-        and not (one.what == "guard" and (one.how != "changed" or one.name in drawn_guards) and one.matters)
-        and not (one.what == "start" and not one.inside)
+        f"{SIGNS[change.how]} {change}"
+        for change in difference.changes
+        if change.what not in (*_DRAWN, "name")
+        and not (change.what == "guard" and (change.how != "changed" or change.name in drawn_guards) and change.matters)
+        and not (change.what == "start" and not change.inside)
     ]
     yield from (one_line(line, 3 * LINE_LENGTH) for line in _some(rest))

@@ -177,8 +177,8 @@ def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], crosses: bool) -> di
         attributes["label"] = escape(f" {arrow.label} ")
     if arrow.guard is not None:
         attributes["style"] = "dashed"
-        says = arrow.guard if arrow.expression is None else f"{arrow.guard} = {arrow.expression}"
-        attributes["tooltip"] = attributes["labeltooltip"] = escape(says)
+        tooltip = arrow.guard if arrow.expression is None else f"{arrow.guard} = {arrow.expression}"
+        attributes["tooltip"] = attributes["labeltooltip"] = escape(tooltip)
     if (mark := MARKS.get(arrow.mark)) is not None:
         colour = LIGHT.marked(arrow.mark)
         attributes |= {"color": colour, "fontcolor": colour, "penwidth": str(mark.width), "class": arrow.mark}

@@ -63,6 +63,6 @@ def _output(command: list[str], text: bytes) -> bytes:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        said = one_line(error.stderr.decode(errors="replace").strip().rpartition("\n")[2], 200)
-        return said or f"exit status {error.returncode}"
+        last_line = one_line(error.stderr.decode(errors="replace").strip().rpartition("\n")[2], 200)
+        return last_line or f"exit status {error.returncode}"
     return one_line(str(error), 200)

@@ -23,7 +23,7 @@ def to_mermaid(picture: Picture) -> str:
     keys = [box.key for box in picture.boxes] + [cluster.node.key for cluster in picture.clusters]
     names = _identifiers(keys)
     lines = ["flowchart TB", *_level(picture, names, "", "  ")]
-    lines += [f"  {names[picture.tail(one)]} {_line(one)} {names[picture.head(one)]}" for one in picture.arrows]
+    lines += [f"  {names[picture.tail(arrow)]} {_line(arrow)} {names[picture.head(arrow)]}" for arrow in picture.arrows]
     lines += [f"  {line}" for line in _styles(picture, names)]
     return "\n".join(lines) + "\n"
 

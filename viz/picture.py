@@ -31,8 +31,8 @@ class Box:
         inside: the key of the cluster that holds it; empty at the outermost level.
         family: the group of kinds that decides colour and shape; ``"start"`` and ``"end"`` for the marks.
         title: the name of the node.
-        lines: what stands below it in smaller type.
-        tooltip: everything the graph says about it.
+        lines: the text below it, in smaller type.
+        tooltip: everything the graph declares of it.
         main: it lies on the main line of its graph.
         runs: how often it ran, in a heat picture.
         heat: `runs` on a logarithmic scale from 0 to 1.
@@ -75,7 +75,7 @@ class Arrow:
         target: the key of a box or cluster.
         number: its priority among the edges of its source, from 1; None where there is only one.
         guard: the name of the guard; None if it is taken always.
-        expression: what the guard says; None if it is unguarded or the guard is not declared.
+        expression: the expression of the guard; None if it is unguarded or the guard is not declared.
         back: it closes a loop, so it should not decide what stands above what.
         main: it lies on the main line of its graph.
         mark: as that of a box.
@@ -110,10 +110,11 @@ class Picture:
     arrows: tuple[Arrow, ...]
     caption: tuple[str, ...] = ()
 
-    def each(self, change: Callable[[Box], Box]) -> Picture:
+    def map_boxes(self, change: Callable[[Box], Box]) -> Picture:
         """The same picture with a change made to every box and cluster that stands for a node."""
         boxes = tuple(box if box.is_mark else change(box) for box in self.boxes)
-        return replace(self, boxes=boxes, clusters=tuple(replace(one, node=change(one.node)) for one in self.clusters))
+        clusters = tuple(replace(cluster, node=change(cluster.node)) for cluster in self.clusters)
+        return replace(self, boxes=boxes, clusters=clusters)
 
     def tail(self, arrow: Arrow) -> str:
         """The key of the box where an arrow is drawn to begin: the leaving point of a cluster."""
@@ -147,10 +148,10 @@ def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str
     """
     whole = _level(graph, "")
     if position is not None:
-        whole = whole.each(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
+        whole = whole.map_boxes(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
     if counts is not None:
         runs = {key_of(path.split("/")): count for path, count in counts.items()}
-        whole = whole.each(lambda box: _heated(box, runs.get(box.key, 0), max(runs.values(), default=0)))
+        whole = whole.map_boxes(lambda box: _heated(box, runs.get(box.key, 0), max(runs.values(), default=0)))
     return whole
 
 

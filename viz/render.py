@@ -53,7 +53,7 @@ def render(
     if format not in FORMATS:
         raise UsageError(
             f"{path}: unknown format of a picture `{path.suffix}`",
-            f"use a file name that ends in {', '.join(f'.{one}' for one in FORMATS)}",
+            f"use a file name that ends in {', '.join(f'.{suffix}' for suffix in FORMATS)}",
         )
     content = _content(_drawn(graph, counts, position), format)
     try:

@@ -35,7 +35,7 @@ FAMILIES: dict[str, Family] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """How a difference looks: told by colour, by line, and by a sign before the name.
+    """How a difference looks: it is marked by colour, by line, and by a sign before the name.
 
     Arguments:
         colour: from the same palette.
@@ -83,11 +83,11 @@ class Scheme:
         return mix(MARKS[mark].colour, self.ink, self.edge)
 
     def mark_fill(self, mark: str) -> str:
-        """The ground of a node that differs; that of one that does not is nearly the paper's."""
+        """The background of a node that differs; that of an equal node is nearly the colour of the paper."""
         return mix(self.paper, MARKS[mark].colour if mark in MARKS else self.line, self.tint if mark in MARKS else 0.06)
 
     def heated(self, heat: float) -> str:
-        """The fill of a node that runs rarely (0: that of the paper) or most often (1)."""
+        """The fill of a node that runs rarely (0: the colour of the paper) or most often (1)."""
         return mix(self.paper, self.heat, heat)
 
 
@@ -115,7 +115,7 @@ def adaptive(svg: str, panel: bool = False) -> str:
     """A drawn SVG that follows the reader's light or dark scheme.
 
     The light colours stay in the drawing, for viewers without styles; the dark ones are added as a style that stands
-    right after the opening ``<svg ...>`` tag and speaks of nothing outside this drawing.
+    right after the opening ``<svg ...>`` tag and applies to nothing outside this drawing.
 
     Arguments:
         svg: what Graphviz wrote for `to_dot`.
@@ -164,5 +164,5 @@ def _style(panel: bool) -> str:
 
 
 def _scoped(selector: str, declarations: str) -> str:
-    scoped = ", ".join(f"svg.graphtrain {one}" for one in selector.split(", "))
+    scoped = ", ".join(f"svg.graphtrain {part}" for part in selector.split(", "))
     return f"{scoped} {{ {declarations} }}".replace("  ", " ")

@@ -1,4 +1,4 @@
-"""The words in a picture: names and values as one short line, whatever stands in the graph."""
+"""The words in a picture: names and values as one short line, whatever the graph contains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one_line(text: str, length: int = TOOLTIP_LENGTH) -> str:
 
 
 def value_text(value: Any) -> str:
-    """The value of a parameter as a reader says it: a trigger needs no quotes.
+    """The value of a parameter as text: a trigger needs no quotes.
 
     >>> value_text(["1 epochs", "10 minutes"]), value_text(True), value_text(1e-3)
     ('1 epochs or 10 minutes', 'true', '0.001')
@@ -37,13 +37,13 @@ def value_text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return value
-    if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
+    if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
         return " or ".join(value)
     return str(value) if isinstance(value, Trigger) else reprlib.repr(value)
 
 
 def kind_line(node: Node) -> str:
-    """The kind of a node or the name of its body; empty where the node's own name says it already."""
+    """The kind of a node or the name of its body; empty where it is the name of the node too."""
     kind = node.use if node.body is None else node.body.name
     return "" if kind == node.name else one_line(kind, LINE_LENGTH)
 
@@ -58,7 +58,7 @@ def parameter_lines(node: Node) -> Iterator[str]:
 
 
 def tooltip(node: Node) -> str:
-    """Everything the graph says about a node.
+    """Everything the graph declares of a node.
 
     >>> tooltip(Node("train_batch", "train_batch", reads={"window": "accumulate.every"}))
     'train_batch; window is accumulate.every'

@@ -50,7 +50,7 @@ class Read:
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
 
-    What `@node` is given has the same names here.
+    The arguments of `@node` have the same names here.
     """
 
     name: str
@@ -117,7 +117,7 @@ class FunctionRecord:
 def drawn_family(
     effects: str | Collection[str] = (), activity: str = "", observer: bool = False, family: str | None = None
 ) -> str:
-    """The family that a kind is drawn in, from what `@node` is told: without `family` by what a visit does.
+    """The family that a kind is drawn in, from the arguments of `@node`: without `family` by what a visit does.
 
     >>> drawn_family("backward"), drawn_family(("zero_grad", "backward", "step")), drawn_family()
     ('compute', 'update', 'other')

@@ -20,7 +20,7 @@ class Field:
         default: the value when the node's graph is entered.
         counts: the effect whose visits the engine counts here, per open window of the node's optimizer.
         restarts: for a counter that starts again at 0, the field that changes when it does.
-        target: for a counter, the parameter or field that says how far it counts.
+        target: for a counter, the parameter or field that holds how far it counts.
         last: for a counter of a window, the field that holds the size of the last one.
         in_digest: False for what no continuation depends on, such as a reading of the wall clock.
     """
@@ -68,10 +68,10 @@ def progress(
             last cleared. Default: the kind changes the value itself.
         restarts: for a counter that starts again at 0 (batches within an epoch): the attribute that changes when it
             does. Default: it only grows.
-        target: for a counter that starts again at 0: the parameter or attribute that says how far it counts, such as
-            the length of a window or of an epoch, 0 where that is not known. Default: nothing says so.
+        target: for a counter that starts again at 0: the parameter or attribute that holds how far it counts, such as
+            the length of a window or of an epoch, 0 where that is not known. Default: none.
         last: for a counter of a window: the attribute that holds the size of the last window that was stepped.
-            Default: nothing does.
+            Default: none.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
 
     >>> from graphtrain.kind import kind_of, node

@@ -16,7 +16,9 @@ def hints_of(target: Any) -> dict[str, Any]:
     except (NameError, AttributeError, TypeError):
         owners = reversed(target.__mro__) if inspect.isclass(target) else (target,)
         return {
-            name: _hint(owner, name, one) for owner in owners for name, one in inspect.get_annotations(owner).items()
+            name: _hint(owner, name, annotation)
+            for owner in owners
+            for name, annotation in inspect.get_annotations(owner).items()
         }
 
 

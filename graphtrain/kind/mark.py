@@ -151,7 +151,7 @@ def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any])
 
 
 def _check(kind: Kind) -> None:
-    """Raise if `@node` was told what cannot be."""
+    """Raise if an argument of `@node` does not fit the signature or the others."""
     for slot in (*kind.writes, *kind.optional):
         if not (isinstance(slot, str) and slot.isidentifier()):
             raise TypeError(f"{kind.name}: the name of a slot must be an identifier; got {slot!r}")

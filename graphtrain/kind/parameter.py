@@ -76,18 +76,18 @@ def type_name(annotation: Any) -> str:
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        bounds = [f" > {one.bound:g}" for one in arguments[1:] if isinstance(one, Above)]
+        bounds = [f" > {bound.bound:g}" for bound in arguments[1:] if isinstance(bound, Above)]
         return type_name(arguments[0]) + "".join(bounds)
     if origin is Literal:
-        return "one of " + ", ".join(show_value(one) for one in arguments)
+        return "one of " + ", ".join(show_value(choice) for choice in arguments)
     if origin in (Union, types.UnionType):
-        return " or ".join(type_name(one) for one in arguments if one is not type(None))
+        return " or ".join(type_name(member) for member in arguments if member is not type(None))
     if origin is list and arguments:
         return "a list of " + _PLURALS.get(arguments[0], "values")
     if origin is tuple and arguments[1:] == (...,):
         return "a list of " + _PLURALS.get(arguments[0], "values")
     if origin is tuple:
-        return f"a list of {len(arguments)}: " + ", ".join(type_name(one) for one in arguments)
+        return f"a list of {len(arguments)}: " + ", ".join(type_name(item) for item in arguments)
     plain = origin or annotation
     return _NAMES.get(plain) or f"a value of type {getattr(plain, '__name__', plain)}"
 
@@ -112,23 +112,25 @@ def coerce(value: Any, annotation: Any) -> Any:
         return value
     if origin is Annotated:
         typed = coerce(value, arguments[0])
-        if any(isinstance(one, Above) and not typed > one.bound for one in arguments[1:]):
+        if any(isinstance(bound, Above) and not typed > bound.bound for bound in arguments[1:]):
             raise _mismatch(value, annotation)
         return typed
     if annotation is Trigger:
         if isinstance(value, Trigger):
             return value
-        if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(v, str) for v in value)):
+        if isinstance(value, str) or (
+            isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+        ):
             return Trigger(value)
         raise _mismatch(value, annotation)
     if origin in (Union, types.UnionType):
         return _coerce_union(value, annotation, arguments)
     if origin is Literal:
-        if any(value == one and type(value) is type(one) for one in arguments):
+        if any(value == choice and type(value) is type(choice) for choice in arguments):
             return value
         raise _mismatch(value, annotation)
     if origin is list and isinstance(value, list | tuple):
-        return [coerce(one, arguments[0]) for one in value]
+        return [coerce(item, arguments[0]) for item in value]
     if (origin or annotation) is tuple and isinstance(value, list | tuple):
         return _coerce_tuple(value, annotation, arguments)
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
@@ -150,18 +152,18 @@ def _coerce_tuple(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> tu
     types_of = (arguments[0],) * len(value) if arguments[1:] == (...,) else arguments
     if len(value) != len(types_of):
         raise _mismatch(value, annotation)
-    return tuple(coerce(one, wanted) for one, wanted in zip(value, types_of, strict=True))
+    return tuple(coerce(item, item_type) for item, item_type in zip(value, types_of, strict=True))
 
 
 def _coerce_union(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> Any:
     if value is None and type(None) in arguments:
         return None
     reasons = []
-    for one in arguments:
-        if one is type(None):
+    for member in arguments:
+        if member is type(None):
             continue
         try:
-            return coerce(value, one)
+            return coerce(value, member)
         except ValueError as error:
             reasons.append(error)
     raise reasons[0] if len(reasons) == 1 else _mismatch(value, annotation)
@@ -189,9 +191,9 @@ def plain_value(value: Any) -> Any:
             texts = [str(term) for term in value.terms] or ["never"]
             return texts[0] if len(texts) == 1 else texts
         case list() | tuple():
-            return [plain_value(one) for one in value]
+            return [plain_value(item) for item in value]
         case Mapping() if all(isinstance(key, str) for key in value):
-            return {str.__str__(key): plain_value(one) for key, one in value.items()}
+            return {str.__str__(key): plain_value(item) for key, item in value.items()}
     raise ValueError(f"{show_value(value)} cannot be written in a graph")
 
 
@@ -207,12 +209,12 @@ def _mismatch(value: Any, annotation: Any) -> ValueError:
 
 
 def show_value(value: Any) -> str:
-    """A value as it stands in the text of a graph, shortened."""
+    """A value as the text of a graph has it, shortened."""
     if isinstance(value, bool):
         return str(value).lower()
     try:
         if isinstance(value, list | tuple):
-            text = "[" + ", ".join(show_value(one) for one in value) + "]"
+            text = "[" + ", ".join(show_value(item) for item in value) + "]"
         else:
             text = f'"{value}"' if isinstance(value, str) else repr(value)
     except ValueError:  # Python writes out no integer of more than 4300 digits

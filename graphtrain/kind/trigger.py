@@ -80,7 +80,7 @@ class Trigger:
         texts: list[object] = list(text) if isinstance(text, Iterable) and not isinstance(text, str) else [text]
         if not texts:
             raise ValueError(f"{_EXPECTED}; got an empty list")
-        self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(_term(one) for one in texts)
+        self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(_term(text) for text in texts)
 
     def __repr__(self) -> str:
         return f"Trigger({', '.join(repr(str(term)) for term in self.terms) or repr('never')})"

@@ -97,7 +97,7 @@ def test_every_verb_is_used_and_described() -> None:
 
 
 def test_every_argument_of_the_mark_is_described() -> None:
-    section = (DOCS / "writing-a-kind.md").read_text(encoding="utf-8").split("## What `@node` is told")[1]
+    section = (DOCS / "writing-a-kind.md").read_text(encoding="utf-8").split("## The arguments of `@node`")[1]
     rows = re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.MULTILINE)
     assert rows == [name for name in inspect.signature(node).parameters if name != "implementation"]
 

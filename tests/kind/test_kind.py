@@ -363,9 +363,9 @@ def test_what_is_no_declaration(declare: Callable[[], Any], message: str) -> Non
     ],
 )
 def test_what_a_parameter_takes(value: Any, annotation: Any, result: Any) -> None:
-    found = coerce(value, annotation)
-    assert found == result
-    assert type(found) is type(result)
+    coerced = coerce(value, annotation)
+    assert coerced == result
+    assert type(coerced) is type(result)
 
 
 @pytest.mark.parametrize(

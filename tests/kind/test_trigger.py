@@ -113,9 +113,9 @@ def test_an_amount_reads_back_as_it_was_written(amount: Fraction) -> None:
 
 @given(st.fractions(min_value=0, max_value=1000), st.fractions(min_value=Fraction(1, 100), max_value=100))
 def test_the_next_multiple_is_the_first_beyond(value: Fraction, amount: Fraction) -> None:
-    found = next_multiple(value, amount)
-    assert found / amount == found // amount
-    assert found - amount <= value < found
+    multiple = next_multiple(value, amount)
+    assert multiple / amount == multiple // amount
+    assert multiple - amount <= value < multiple
 
 
 def test_a_quarter_of_an_epoch_fires_four_times_an_epoch() -> None:

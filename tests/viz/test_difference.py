@@ -33,7 +33,7 @@ def edited(fit: Graph) -> Graph:
 
 def lines(drawn: Picture, *without: str) -> Counter[Line]:
     """Every drawn edge but those with one of these marks."""
-    return Counter((one.source, one.target, one.guard) for one in drawn.arrows if one.mark not in without)
+    return Counter((arrow.source, arrow.target, arrow.guard) for arrow in drawn.arrows if arrow.mark not in without)
 
 
 def test_everything_of_both_graphs_is_drawn(fit: Graph) -> None:
@@ -52,19 +52,19 @@ def test_everything_of_both_graphs_is_drawn(fit: Graph) -> None:
 
 
 def test_numbers_are_those_of_the_graph_that_an_edge_is_in(fit: Graph) -> None:
-    for one in difference_picture(fit.diff(edited(fit))).arrows:
-        if one.source != "decide":
+    for arrow in difference_picture(fit.diff(edited(fit))).arrows:
+        if arrow.source != "decide":
             continue
-        graph = fit if one.mark == "removed" else edited(fit)
-        assert one.number is not None and str(graph.edges["decide"][one.number - 1]) == (
-            f"{one.target} if {one.guard}" if one.guard else one.target
+        graph = fit if arrow.mark == "removed" else edited(fit)
+        assert arrow.number is not None and str(graph.edges["decide"][arrow.number - 1]) == (
+            f"{arrow.target} if {arrow.guard}" if arrow.guard else arrow.target
         )
 
 
 def test_equal_graphs_are_grey(fit: Graph) -> None:
     drawn = difference_picture(fit.diff(fit))
     assert {box.mark for box in drawn.boxes if not box.is_mark} == {"same"}
-    assert {one.mark for one in drawn.arrows} == {""}
+    assert {arrow.mark for arrow in drawn.arrows} == {""}
     assert drawn.caption == ("fit", "no difference")
 
 
@@ -74,12 +74,12 @@ def test_another_order_guard_or_start_is_seen(fit: Graph) -> None:
     edges = fit.edges["decide"]
     other = replace(fit, edges={**fit.edges, "decide": (edges[1], edges[0], *edges[2:])}, start="begin_epoch")
     drawn = difference_picture(fit.diff(other))
-    changed = {one.target: one.label for one in drawn.arrows if one.mark == "changed"}
+    changed = {arrow.target: arrow.label for arrow in drawn.arrows if arrow.mark == "changed"}
     assert changed == {"end_epoch": "~ 1 epoch_done (was 2)", "log": "~ 2 log_due (was 1)"}
-    starts = {one.target: one.mark for one in drawn.arrows if one.source == "+start"}
+    starts = {arrow.target: arrow.mark for arrow in drawn.arrows if arrow.source == "+start"}
     assert starts == {"decide": "removed", "begin_epoch": "added"}
     guarded = difference_picture(fit.diff(fit.guard("log_due", "log.due and step.steps > 3")))
-    assert [one.label for one in guarded.arrows if one.mark == "changed"] == ["~ 1 log_due"]
+    assert [arrow.label for arrow in guarded.arrows if arrow.mark == "changed"] == ["~ 1 log_due"]
 
 
 def test_what_has_no_place_in_the_drawing_stands_above_it(fit: Graph) -> None:
@@ -98,11 +98,11 @@ def test_a_mark_is_colour_line_and_sign(fit: Graph) -> None:
         node = drawing.nodes[name]
         assert node["class"] == mark and node["color"] == LIGHT.marked(mark) and f"{SIGNS[mark]} " in node["label"]
         looks[mark] = (node["style"], node["penwidth"], node.get("peripheries"))
-        colours = {one["color"] for _, _, one in drawing.edges if one.get("class") == mark}
+        colours = {edge["color"] for _, _, edge in drawing.edges if edge.get("class") == mark}
         assert colours <= {LIGHT.marked(mark)}
     assert len(set(looks.values())) == 3, "told apart without colour"
     assert drawing.nodes["step"]["class"] == "same"
-    assert {one["style"] for _, _, one in drawing.edges if one.get("class") == "removed"} == {"dotted"}
+    assert {edge["style"] for _, _, edge in drawing.edges if edge.get("class") == "removed"} == {"dotted"}
 
 
 def test_it_follows_light_and_dark(fit: Graph) -> None:
@@ -118,7 +118,7 @@ def test_it_follows_light_and_dark(fit: Graph) -> None:
 def test_mermaid_shows_it_too(fit: Graph) -> None:
     text = to_mermaid(difference_picture(fit.diff(edited(fit))))
     assert "class n_pause added" in text and "class n_log removed" in text
-    numbers = {int(one) for one in re.findall(r"linkStyle (\d+) ", text)}
+    numbers = {int(number) for number in re.findall(r"linkStyle (\d+) ", text)}
     arrows = [line for line in text.splitlines() if re.search(r"-->|\.->", line)]
     assert {number for number, line in enumerate(arrows) if re.search(r'"[+~\N{MINUS SIGN}]', line)} == numbers
 

@@ -33,7 +33,7 @@ def test_the_cluster_holds_the_body(fit: Graph) -> None:
 
 def places(text: str) -> dict[str, tuple[float, float]]:
     """Where Graphviz puts the middle of every node; y grows upwards."""
-    return {name: tuple(map(float, one["pos"].split(","))) for name, one in read_dot(text).nodes.items()}
+    return {name: tuple(map(float, attributes["pos"].split(","))) for name, attributes in read_dot(text).nodes.items()}
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])

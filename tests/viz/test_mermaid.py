@@ -55,9 +55,9 @@ def test_no_text_breaks_out(attacked: Graph) -> None:
 def test_names_cannot_clash_with_words_of_the_language_or_each_other() -> None:
     names = ["graph", "subgraph", "end_", "style", "class", "default", "a b", "a_b", "a/b", "click", "x", "o"]
     graph = Graph("g", "graph", {name: Node(name, "step") for name in names}, {name: (Edge("end"),) for name in names})
-    found = re.findall(r"^  (\w+)\(\[", to_mermaid(picture(graph)), re.M)
-    assert len(found) == len(set(found)) == len(names)
-    assert all(name.startswith("n_") for name in found)
+    identifiers = re.findall(r"^  (\w+)\(\[", to_mermaid(picture(graph)), re.M)
+    assert len(identifiers) == len(set(identifiers)) == len(names)
+    assert all(name.startswith("n_") for name in identifiers)
 
 
 def test_heat_and_position(fit: Graph) -> None:

@@ -29,9 +29,9 @@ def test_svg_is_a_drawing_for_light_and_dark(tmp_path: Path, shipped: Graph) -> 
     assert root[0].tag == f"{SVG}style"
     assert "@media (prefers-color-scheme: dark)" in root[0].text
     drawn = picture(shipped)
-    assert sum(one.startswith("node") for one in classes(root)) == len(drawn.boxes)
-    assert sum(one == "edge" for one in classes(root)) == len(drawn.arrows)
-    assert sum(one.startswith("cluster") for one in classes(root)) == len(drawn.clusters)
+    assert sum(name.startswith("node") for name in classes(root)) == len(drawn.boxes)
+    assert sum(name == "edge" for name in classes(root)) == len(drawn.arrows)
+    assert sum(name.startswith("cluster") for name in classes(root)) == len(drawn.clusters)
     for box in drawn.boxes:  # the style finds every box by the class of its family
         assert f"node {'mark' if box.is_mark else box.family}" in classes(root)
 
@@ -52,8 +52,8 @@ def test_an_existing_picture_is_overwritten(tmp_path: Path, fit: Graph) -> None:
     first = render(fit, path).read_text()
     second = render(fit, path, counts={"step": 5}, position="validate/eval_batch").read_text()
     assert first != second
-    assert any("current" in one for one in classes(parsed(second)))
-    assert any("heat10" in one for one in classes(parsed(second)))
+    assert any("current" in name for name in classes(parsed(second)))
+    assert any("heat10" in name for name in classes(parsed(second)))
 
 
 @pytest.mark.parametrize("name", ["fit.jpeg", "fit", "svg"])
@@ -89,7 +89,7 @@ def test_hostile_text_is_only_text(attacked: Graph) -> None:
     }
     assert not any(name.startswith("on") for element in root.iter() for name in element.attrib)
     drawn = picture(attacked)
-    assert sum(one.startswith("node") for one in classes(root)) == len(drawn.boxes)
+    assert sum(name.startswith("node") for name in classes(root)) == len(drawn.boxes)
     words = "".join(root.itertext())
     assert all(box.title in words.replace("\xa0", " ") for box in drawn.boxes)
     assert "graphtrain" not in words.replace("svg.graphtrain", "")

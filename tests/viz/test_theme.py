@@ -9,13 +9,13 @@ from graphtrain.viz.theme import DARK, FAMILIES, HEAT_LEVELS, LIGHT, Scheme, ada
 
 def luminance(colour: str) -> float:
     channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in channels]
+    linear = [channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4 for channel in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     """The contrast ratio of WCAG 2: 4.5 is what it asks for text, 3 for lines."""
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(first), luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -34,8 +34,8 @@ def test_text_and_lines_are_readable(scheme: Scheme) -> None:
 
 
 def test_families_are_told_apart_without_colour() -> None:
-    for look in (lambda one: one.shape, lambda one: one.brackets):
-        drawn = [look(one) for name, one in FAMILIES.items() if name != "nested"]  # nested ones are clusters
+    for look in (lambda family: family.shape, lambda family: family.brackets):
+        drawn = [look(family) for name, family in FAMILIES.items() if name != "nested"]  # nested ones are clusters
         assert len(drawn) == len(set(drawn))
     train, evaluate, unknown = (
         family_of_node(Node(use, use)) for use in ("train_batch", "eval_batch", "anything_else")

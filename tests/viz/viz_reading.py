@@ -32,11 +32,13 @@ class Drawing(NamedTuple):
 def read_dot(text: str) -> Drawing:
     read = json.loads(draw(text, "json0"))  # type: ignore[arg-type]
     objects = read.get("objects", [])
-    clusters = [one for one in objects if "nodes" in one or "subgraphs" in one]
+    clusters = [item for item in objects if "nodes" in item or "subgraphs" in item]
     return Drawing(
-        nodes={one["name"]: one for one in objects if one not in clusters},
-        clusters={one["name"]: {objects[node]["name"] for node in one.get("nodes", ())} for one in clusters},
-        edges=[(objects[one["tail"]]["name"], objects[one["head"]]["name"], one) for one in read.get("edges", ())],
+        nodes={item["name"]: item for item in objects if item not in clusters},
+        clusters={
+            cluster["name"]: {objects[node]["name"] for node in cluster.get("nodes", ())} for cluster in clusters
+        },
+        edges=[(objects[edge["tail"]]["name"], objects[edge["head"]]["name"], edge) for edge in read.get("edges", ())],
     )
 
 
@@ -51,28 +53,28 @@ _MERMAID_EDGE = re.compile(r'  (\w+) (?:-\. "([^"]*)" \.->|-- "([^"]*)" -->|-->)
 
 
 def mermaid_lines(text: str) -> Counter[Line]:
-    found = Counter()
+    lines = Counter()
     for line in text.splitlines():
         match = _MERMAID_EDGE.fullmatch(line)
         if match is not None:
             source, dashed, solid, target = match.groups()
-            found[Line(source, target, dashed or solid or "", dashed is not None)] += 1
-    return found
+            lines[Line(source, target, dashed or solid or "", dashed is not None)] += 1
+    return lines
 
 
 def declared_lines(graph: Graph, prefix: str = "") -> Counter[Line]:
     """What every picture of a graph with plain names has to show, read from the graph by hand."""
-    found = Counter() if prefix else Counter([Line("+start", _entry(graph, graph.start, ""), "", False)])
+    lines = Counter() if prefix else Counter([Line("+start", _entry(graph, graph.start, ""), "", False)])
     for source, edges in graph.edges.items():
         node = graph.nodes[source]
         tail = prefix + source + ("/+end" if node.body is not None else "")
         for number, edge in enumerate(edges, start=1):
             words = ([str(number)] if len(edges) > 1 else []) + ([edge.when] if edge.when else [])
             head = prefix + "+end" if edge.target == END else _entry(graph, edge.target, prefix)
-            found[Line(tail, head, " ".join(words), edge.when is not None)] += 1
+            lines[Line(tail, head, " ".join(words), edge.when is not None)] += 1
         if node.body is not None:
-            found += declared_lines(node.body, f"{prefix}{source}/")
-    return found
+            lines += declared_lines(node.body, f"{prefix}{source}/")
+    return lines
 
 
 def _entry(graph: Graph, name: str, prefix: str) -> str:

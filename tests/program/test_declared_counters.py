@@ -1,0 +1,74 @@
+"""The clock reads what kinds declare of their counters, whatever the names: how far they count, and the last window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphtrain import Graph, Trainer, node, progress
+
+
+def trainer_of(graph: Graph) -> Trainer:
+    model = nn.Linear(1, 1)
+    return Trainer(
+        graph,
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 1)] * 5,
+        training_step=lambda model, batch: model(batch).mean(),
+    )
+
+
+def window_of_own(**declared: Any) -> Graph:
+    """The graph fit with a window whose fields have other names than those of `accumulate`."""
+
+    @node
+    class Gather:
+        """Gather gradients."""
+
+        size: int = 3
+        gathered: int = progress(0, counts="backward", **declared)
+        stepped: int = progress(0)
+
+        def __call__(self) -> None:
+            self.stepped = self.gathered
+
+    guards = {
+        "window_complete": "accumulate.gathered >= accumulate.size or next_batch.empty",
+        "accumulation_reached": "accumulate.gathered > 0 and (window_complete or window_cut)",
+        "finished": "(finish.due or next_batch.empty) and accumulate.gathered == 0",
+    }
+    graph = Graph.load("fit").replace("accumulate", Gather).set("train_batch", reads={"window": "accumulate.size"})
+    for name, text in guards.items():
+        graph = graph.guard(name, text)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("declared", "window", "described"),
+    [({"target": "size"}, (1, 3), "window 1/3"), ({}, (1, 0), "window 1/?")],
+)
+def test_an_open_window(declared: dict[str, str], window: tuple[int, int], described: str) -> None:
+    trainer = trainer_of(window_of_own(**declared))
+    while trainer.position != "accumulate":
+        trainer.advance()
+    clock = trainer._compiled.run_clock
+    assert clock.window() == window
+    assert clock.describe().endswith(f"batch 1/5, {described}")
+
+
+@pytest.mark.parametrize(
+    ("declared", "reported"),
+    [({"target": "size", "last": "stepped"}, True), ({"target": "size"}, False), ({"last": "stepped"}, False)],
+)
+def test_a_window_that_the_end_cut_short(declared: dict[str, str], reported: bool) -> None:
+    trainer = trainer_of(window_of_own(**declared).set("finish", after="4 batches"))
+    trainer.run()
+    line = trainer._compiled.run_clock.cut_window()
+    assert (line is not None and "(1 of 3)" in line) is reported
