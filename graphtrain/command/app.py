@@ -277,12 +277,12 @@ def status(
 
 ScriptArgument = Annotated[
     str,
-    typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that the run was begun with."),
+    typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that the run was started with."),
 ]
 PastRunOption = Annotated[Path, typer.Option("--run-dir", help="The directory of the run; it is only read.")]
 ArgumentsOfSetup = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME=VALUE", help="Arguments of setup, in the place of those that the run had."),
+    typer.Argument(metavar="NAME=VALUE", help="Arguments of setup, in place of those that the run had."),
 ]
 
 
@@ -300,9 +300,9 @@ def verify(
         int | None, typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all there are.")
     ] = None,
 ) -> int:
-    """Prove that a run is exact: go from each checkpoint to the next again, and compare everything bit by bit.
+    """Prove that a run is exact: replay it from each checkpoint to the next, and compare everything bit by bit.
 
-    The run directory is only read. Where something differs, it is named: a field that was lost between saving and
+    The run directory is only read. The cause of a difference is named: a field that was lost between saving and
     resuming, or the node whose computation is not repeatable.
 
     Exit codes: 0 bitwise equal, 1 something differs, 2 nothing to compare or bad usage.
@@ -333,18 +333,18 @@ def replay(
     ],
     node: Annotated[
         str | None,
-        typer.Option("--node", metavar="PATH", help="Go on from there to the next arrival at this node."),
+        typer.Option("--node", metavar="PATH", help="Continue from there until this node is the next to run."),
     ] = None,
     debug: Annotated[
         bool,
         typer.Option("--pdb", help="Open Python's debugger there, with trainer, model, batch, loss, gradients, ..."),
     ] = False,
 ) -> int:
-    """Go to a moment of a past run exactly, with its batch and its gradients at hand.
+    """Replay a past run to a moment exactly, and show its batch, loss and gradients.
 
-    It begins from the newest checkpoint before that moment. The run directory is only read.
+    It starts from the newest checkpoint before that moment. The run directory is only read.
 
-    Exit codes: 0 there, 1 failed on the way, 2 the moment cannot be reached or bad usage.
+    Exit codes: 0 done, 1 failed on the way, 2 the moment cannot be reached or bad usage.
     """
     from graphtrain.command.replay import replay_command
 

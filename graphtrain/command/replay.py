@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import escaped, notify
+from graphtrain.command.output import escaped, notify
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term

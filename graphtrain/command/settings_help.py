@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from graphtrain.command.printable import printable
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Kind
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, plain_value, show_value, type_name
+from graphtrain.printable import printable
 
 _SECTION = re.compile(r"^(?:Arguments|Args|Parameters):\s*$")
 

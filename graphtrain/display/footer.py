@@ -23,7 +23,7 @@ _UNKNOWN_SIZE = os.terminal_size((80, 24))
 
 @final
 class Footer:
-    """Some lines below everything that is printed to a terminal while they are there.
+    """Lines at the bottom of a terminal, below everything that is printed meanwhile.
 
     While it is open, `sys.stderr`, `sys.stdout` where it is the same terminal, and the handlers of `logging` that write
     to them go through it: a text is written where the lines stood, and the lines again after it, in one piece. The
@@ -31,7 +31,7 @@ class Footer:
     keyboard is read (`input`, a debugger) the lines make room until they are drawn again. The cursor stays visible, on
     the line below: whatever ends the process, even by force, leaves a terminal that can be used.
 
-    It draws only when it is told to, has no thread, and a lock that a forked process finds open.
+    It draws only when it is told to, starts no thread, and its lock is released in a forked process.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Footer:
 
     @property
     def size(self) -> os.terminal_size:
-        """Columns and lines of the terminal; 80 by 24 where it does not say."""
+        """Columns and lines of the terminal; 80 by 24 where it does not tell."""
         try:
             size = os.get_terminal_size(self._terminal.fileno() if self._terminal is not None else 2)
         except (OSError, ValueError):
@@ -75,7 +75,7 @@ class Footer:
             sys.stdin = self._replaced["stdin"] = cast(Any, _Keyboard(self, sys.stdin))
 
     def draw(self, lines: Iterable[str]) -> None:
-        """Draw these lines in the place of those that are there."""
+        """Draw these lines in place of the former ones."""
         if not self.is_open:
             return
         frame = "".join(f"{line}\n" for line in [*lines][: max(self.size.lines - 1, 1)])
@@ -92,7 +92,7 @@ class Footer:
             self._page.keep("")
 
     def close(self) -> None:
-        """Leave the lines that are there where they are, and everything else as it was."""
+        """Leave the lines where they are, and restore the streams."""
         if not self.is_open:
             return
         with suppress(OSError, ValueError), self._lock:
@@ -144,7 +144,7 @@ class Footer:
             above.forget_line()
 
     def _aboves(self) -> list[_Above]:
-        return [one for one in self._replaced.values() if isinstance(one, _Above)]
+        return [stream for stream in self._replaced.values() if isinstance(stream, _Above)]
 
     @property
     def lock(self) -> threading.RLock:

@@ -1,4 +1,4 @@
-"""The life of a run as a state machine: which calls are possible when."""
+"""The life cycle of a run as a state machine: which calls are possible when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transitions import Machine, MachineError
 
 from graphtrain.errors import LifeCycleError
 
-# The machine reports every transition at INFO and a failed one at ERROR; the errors raised here say the same.
+# The machine logs every transition at INFO and a failed one at ERROR; the errors raised here are enough.
 logging.getLogger("transitions").setLevel(logging.CRITICAL)
 
 _STATES = ["ready", "running", "stopping", "stopped", "finished", "failed"]
@@ -23,7 +23,7 @@ _TRANSITIONS = [
 _REFUSALS = {
     ("start", "running"): "the run is running: `run`, `advance` and `rewire` cannot be called from inside it",
     ("start", "stopping"): "the run is stopping: `run`, `advance` and `rewire` cannot be called from inside it",
-    ("start", "failed"): "the run has failed inside a node: its state is for looking at; make a new Trainer to go on "
+    ("start", "failed"): "a node of the run has failed: its state can only be looked at; make a new Trainer to resume "
     "from the last checkpoint",
 }
 
@@ -58,7 +58,7 @@ class LifeCycle:
         return self._model.state
 
     def start(self) -> None:
-        """Begin, or go on."""
+        """Start, or continue."""
         self._go("start")
 
     def ask_to_stop(self) -> None:
@@ -66,7 +66,7 @@ class LifeCycle:
         self._go("ask_to_stop")
 
     def stop(self) -> None:
-        """The run stands still and can go on."""
+        """The run has stopped and can continue."""
         self._go("stop")
 
     def finish(self) -> None:
@@ -78,7 +78,7 @@ class LifeCycle:
         self._go("fail")
 
     def refuse_change(self) -> None:
-        """Raise where the run does not stand still, or has failed."""
+        """Raise if the run is running, or has failed."""
         if self.is_running or self.state == "failed":
             raise LifeCycleError(_REFUSALS["start", self.state])
 
