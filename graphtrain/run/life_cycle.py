@@ -20,12 +20,6 @@ _TRANSITIONS = [
     ["finish", ["running", "stopping"], "finished"],
     ["fail", ["running", "stopping"], "failed"],
 ]
-_REFUSALS = {
-    ("start", "running"): "the run is running: `run`, `advance` and `rewire` cannot be called from inside it",
-    ("start", "stopping"): "the run is stopping: `run`, `advance` and `rewire` cannot be called from inside it",
-    ("start", "failed"): "a node of the run has failed: its state can only be looked at; make a new Trainer to resume "
-    "from the last checkpoint",
-}
 
 
 class _Model:
@@ -80,7 +74,7 @@ class LifeCycle:
     def refuse_change(self) -> None:
         """Raise if the run is running, or has failed."""
         if self.is_running or self.state == "failed":
-            raise LifeCycleError(_REFUSALS["start", self.state])
+            raise LifeCycleError(_refusal("start", self.state))
 
     @property
     def is_running(self) -> bool:
@@ -90,5 +84,12 @@ class LifeCycle:
         try:
             self._model.trigger(trigger)
         except MachineError:
-            message = _REFUSALS.get((trigger, self.state), f"`{trigger}` is not possible while the run is {self.state}")
-            raise LifeCycleError(message) from None
+            raise LifeCycleError(_refusal(trigger, self.state)) from None
+
+
+def _refusal(trigger: str, state: str) -> str:
+    if trigger != "start":
+        return f"`{trigger}` is not possible while the run is {state}"
+    if state == "failed":
+        return "the run has failed inside a node; make a new Trainer, which resumes from the last checkpoint"
+    return f"the run is {state}: `run`, `advance` and `rewire` cannot be called from inside it"
