@@ -36,7 +36,8 @@ class Footer:
 
     def __init__(self) -> None:
         self._page = _Page()
-        self._lock = threading.RLock()  # a signal handler may print while its own thread does
+        # Held while something is written; reentrant, since a signal handler may print while its own thread does.
+        self.lock = threading.RLock()
         self._is_writing = False
         self._waiting: list[str] = []
         self._process = 0
@@ -95,7 +96,7 @@ class Footer:
         """Leave the lines where they are, and restore the streams."""
         if not self.is_open:
             return
-        with suppress(OSError, ValueError), self._lock:
+        with suppress(OSError, ValueError), self.lock:
             for above in self._aboves():
                 above.finish_line()
         self._page.keep("")
@@ -108,7 +109,7 @@ class Footer:
 
     def print(self, text: str, stream: TextIO) -> None:
         """Write a text above the lines. One that ends within a line takes their place until they are drawn again."""
-        with self._lock:
+        with self.lock:
             if self._terminal is None:
                 stream.write(text)
                 stream.flush()
@@ -126,7 +127,7 @@ class Footer:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """What is printed meanwhile by this very thread is printed afterwards."""
-        with self._lock:
+        with self.lock:
             self._is_writing = True
             try:
                 yield
@@ -137,7 +138,7 @@ class Footer:
 
     def after_fork(self) -> None:
         """In a forked process: nobody holds the lock, and a line that the parent has begun is the parent's."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._is_writing = False
         self._waiting.clear()
         for above in self._aboves():
@@ -145,11 +146,6 @@ class Footer:
 
     def _aboves(self) -> list[_Above]:
         return [stream for stream in self._replaced.values() if isinstance(stream, _Above)]
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held while something is written."""
-        return self._lock
 
     def _erasure(self) -> str:
         """What moves the cursor to where the lines begin, and clears them. A terminal made narrower has folded them."""
