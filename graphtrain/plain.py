@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def is_scalar(value: Any) -> bool:
+    """True for None, a number, a text and bytes: what holds nothing else."""
+    return value is None or isinstance(value, bool | int | float | str | bytes)
+
+
 def json_value(value: Any) -> Any:
     """A value as JSON has it: NaN and infinities are texts, numbers of NumPy and torch are Python's.
 

@@ -277,12 +277,12 @@ def status(
 
 ScriptArgument = Annotated[
     str,
-    typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file of the run."),
+    typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that the run was started with."),
 ]
 PastRunOption = Annotated[Path, typer.Option("--run-dir", help="The run directory; it is only read.")]
 ArgumentsOfSetup = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME=VALUE", help="Arguments of setup that replace those of the run."),
+    typer.Argument(metavar="NAME=VALUE", help="Arguments of setup, in place of those that the run had."),
 ]
 
 
@@ -300,10 +300,10 @@ def verify(
         int | None, typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all.")
     ] = None,
 ) -> int:
-    """Verify that a run is exact: repeat it from each checkpoint to the next, and compare everything bit for bit.
+    """Prove that a run is exact: replay it from each checkpoint to the next, and compare everything bit by bit.
 
-    The run directory is only read. A difference is reported with its cause: a field that was lost between saving and
-    resuming, or the node whose computation is not reproducible.
+    The run directory is only read. The cause of a difference is named: a field that was lost between saving and
+    resuming, or the node whose computation is not repeatable.
 
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
@@ -333,18 +333,18 @@ def replay(
     ],
     node: Annotated[
         str | None,
-        typer.Option("--node", metavar="PATH", help="Continue from there to the next arrival at this node."),
+        typer.Option("--node", metavar="PATH", help="Continue from there until this node is the next to run."),
     ] = None,
     debug: Annotated[
         bool,
         typer.Option("--pdb", help="Open Python's debugger there, with trainer, model, batch, loss, gradients, ..."),
     ] = False,
 ) -> int:
-    """Replay a past run exactly up to a moment, with its batch and its gradients.
+    """Replay a past run to a moment exactly, and show its batch, loss and gradients.
 
-    The replay starts from the newest checkpoint before that moment. The run directory is only read.
+    It starts from the newest checkpoint before that moment. The run directory is only read.
 
-    Exit codes: 0 reached, 1 failed on the way, 2 the moment cannot be reached or bad usage.
+    Exit codes: 0 done, 1 failed on the way, 2 the moment cannot be reached or bad usage.
     """
     from graphtrain.command.replay import replay_command
 

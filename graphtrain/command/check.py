@@ -8,9 +8,9 @@ from pathlib import Path
 import typer
 
 from graphtrain.checks import check_graph
-from graphtrain.command.printable import printable
 from graphtrain.command.script import import_script
 from graphtrain.graph.read_toml import read_graph
+from graphtrain.printable import printable
 
 
 def check_command(source: str, script: str | None, *, as_json: bool, strict: bool) -> int:

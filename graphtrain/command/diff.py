@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import escaped, notify
+from graphtrain.command.output import escaped, notify
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference

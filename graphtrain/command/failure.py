@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from graphtrain.command.printable import printable
 from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, UsageError
+from graphtrain.printable import printable
 from graphtrain.run.frames import users_frames
 
 FAILED = 1

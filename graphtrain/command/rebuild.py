@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
-from graphtrain.command.printable import ignore
+from graphtrain.command.output import ignore
 from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.settings import setup_arguments, split_settings, toml_value
 from graphtrain.command.warm_start import warm_start

@@ -12,10 +12,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import escaped, notify
+from graphtrain.command.output import escaped, notify
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
+from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
 from graphtrain.replay.comparison import dtype_and_shape
 from graphtrain.replay.history import RunHistory, SavedCheckpoint
@@ -120,23 +121,19 @@ def _table_of_slots(replay: Replay) -> Table:
 def _described(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
     """A value in lines: one for a leaf, and for a container one with its size and those of its parts."""
     head = f"{'  ' * depth}{name}: " if name else "  " * depth
-    match value:
-        case torch.Tensor():
-            yield head + _tensor(value)
-        case Mapping() | list() | tuple() if value and not _is_plain(value):
-            yield f"{head}{type(value).__name__} of {len(value)}"
-            parts = list(value.items() if isinstance(value, Mapping) else enumerate(value))
-            for key, part in parts[:_MOST_PARTS]:
-                yield from _described(part, one_line(str(key)), depth + 1)
-            if more := max(0, len(parts) - _MOST_PARTS):
-                yield f"{'  ' * (depth + 1)}... and {more} more"
-        case _:
-            yield head + shorten(one_line(repr(value)), _MOST_CHARACTERS)
-
-
-def _is_plain(value: Any) -> bool:
-    parts = value.values() if isinstance(value, Mapping) else value
-    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
+    parts = list(
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    )
+    if isinstance(value, torch.Tensor):
+        yield head + _tensor(value)
+    elif all(is_scalar(part) for _, part in parts):
+        yield head + shorten(one_line(repr(value)), _MOST_CHARACTERS)
+    else:
+        yield f"{head}{type(value).__name__} of {len(value)}"
+        for key, part in parts[:_MOST_PARTS]:
+            yield from _described(part, one_line(str(key)), depth + 1)
+        if (more := len(parts) - _MOST_PARTS) > 0:
+            yield f"{'  ' * (depth + 1)}... and {more} more"
 
 
 def _tensor(tensor: torch.Tensor) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.options import RunOptions, command_line
-from graphtrain.command.printable import ignore, notify
+from graphtrain.command.output import ignore, notify
 from graphtrain.command.run_directories import (
     SAVED,
     check_resume,

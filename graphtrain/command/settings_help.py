@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import escaped
+from graphtrain.command.output import escaped
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED
 from graphtrain.graph.registry import kind_of_node

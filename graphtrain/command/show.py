@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.printable import escaped
+from graphtrain.command.output import escaped
 from graphtrain.graph import Graph
 from graphtrain.kind.parameter import show_value
 

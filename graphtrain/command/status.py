@@ -14,24 +14,24 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from graphtrain.display.numbers import duration
 from graphtrain.display.panel import Panel
 from graphtrain.display.snapshot import Snapshot
-from graphtrain.display.wording import duration
 from graphtrain.errors import UsageError
-from graphtrain.printable import one_line
+from graphtrain.printable import one_line, shorten
 from graphtrain.storage.run_directory import read_status
 
-_GOING_ON = ("running", "stopping")
+_ACTIVE = ("running", "stopping")
 _WIDTH_OF_A_PIPE = 120
 _MOST_CHARACTERS = 200
 _END_OF_TIME = 1e12  # in seconds; beyond are mistakes
 
 
 def status_command(run_dir: Path, *, as_json: bool) -> None:
-    """Print the status of a run; a run whose process is gone is said to be interrupted."""
+    """Print the status of a run; a running one whose process is gone is reported as interrupted."""
     try:
         status = read_status(run_dir)
-        if status.get("state") in _GOING_ON and _alive(status) is False:
+        if status.get("state") in _ACTIVE and _alive(status) is False:
             status["state"] = "interrupted"
             if isinstance(status.get("snapshot"), dict):
                 status["snapshot"]["state"] = "interrupted"
@@ -44,7 +44,7 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     inner = status.get("snapshot")
-    # What the status says of the run as a whole is the newest word on it.
+    # The state in the snapshot may be older than that of the status around it.
     newest = {**status, **(inner if isinstance(inner, dict) else {}), "state": status.get("state")}
     snapshot = Snapshot.from_plain(newest)
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{_place(snapshot)}")
@@ -79,9 +79,8 @@ def _panel(snapshot: Snapshot) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """A value out of a file of others, on a line."""
-    text = one_line(str(value))
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."
+    """A value from a file of others, on a line."""
+    return shorten(one_line(str(value)), _MOST_CHARACTERS)
 
 
 def _age(status: dict[str, Any]) -> str:
@@ -92,7 +91,7 @@ def _age(status: dict[str, Any]) -> str:
 
 
 def _process(status: dict[str, Any]) -> str:
-    """What is known of the process: it can be asked on its own host only."""
+    """Whether the process is alive, which can be known on its own host only."""
     host = status.get("host")
     if host is not None and host != socket.gethostname():
         return f" on host {_text(host)}"
@@ -103,7 +102,7 @@ def _process(status: dict[str, Any]) -> str:
 
 
 def _alive(status: dict[str, Any]) -> bool | None:
-    """True if the process that wrote the status is there; None if this is not the host to ask."""
+    """True if the process that wrote the status is alive; None if it runs on another host."""
     if status.get("host") not in (None, socket.gethostname()):
         return None
     process = status.get("process")
@@ -121,7 +120,7 @@ def _alive(status: dict[str, Any]) -> bool | None:
 
 
 def _is_zombie(process: int) -> bool:
-    """True for a process that has ended and that nobody has asked how; Linux only."""
+    """True for a process that has ended and whose parent has not collected its exit code; Linux only."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (OSError, IndexError, UnicodeDecodeError):

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.failure import FAILED
-from graphtrain.command.printable import escaped, notify
+from graphtrain.command.output import escaped, notify
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.display.wording import duration, size
+from graphtrain.display.numbers import duration, size
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
 from graphtrain.replay.history import RunHistory, Segment

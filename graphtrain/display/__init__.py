@@ -1,1 +1,1 @@
-"""A run while it goes on, as people look at it: one description, a renderer for each place it is looked at from."""
+"""What people see of a run: one description of it, and a renderer each for a terminal, a notebook and a log."""

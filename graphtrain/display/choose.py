@@ -1,4 +1,4 @@
-"""Which display fits where the run is looked at from."""
+"""Which display fits: a terminal, a notebook, or plain lines."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 from rich.console import Console
 
 from graphtrain.display.footer import can_be_drawn_on
-from graphtrain.display.lines import Lines
 from graphtrain.display.live import Live
 from graphtrain.display.notebook import Notebook
+from graphtrain.display.plain_lines import PlainLines
 from graphtrain.display.snapshot import Display
 from graphtrain.display.summary import Summary
 
 
 def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display:
-    """A panel on a terminal, an output that renews itself in a notebook, plain lines everywhere else.
+    """A panel on a terminal, an output that is updated in a notebook, plain lines everywhere else.
 
     Arguments:
         notify: takes a plain line.
         metrics: names of the metrics to show. Default: all.
 
-    >>> type(display_for(print)).__name__ in ("Live", "Notebook", "Lines")
+    >>> type(display_for(print)).__name__ in ("Live", "Notebook", "PlainLines")
     True
     """
     if in_notebook():
         return Notebook(metrics)
-    return Live(metrics) if on_terminal() else Lines(notify, metrics=metrics)
+    return Live(metrics) if on_terminal() else PlainLines(notify, metrics=metrics)
 
 
 def introduce(summary: Summary, notify: Callable[[str], Any]) -> None:

@@ -23,7 +23,7 @@ _UNKNOWN_SIZE = os.terminal_size((80, 24))
 
 @final
 class Footer:
-    """Some lines below everything that is printed to a terminal while they are there.
+    """Lines at the bottom of a terminal, below everything that is printed meanwhile.
 
     While it is open, `sys.stderr`, `sys.stdout` where it is the same terminal, and the handlers of `logging` that write
     to them go through it: a text is written where the lines stood, and the lines again after it, in one piece. The
@@ -31,12 +31,13 @@ class Footer:
     keyboard is read (`input`, a debugger) the lines make room until they are drawn again. The cursor stays visible, on
     the line below: whatever ends the process, even by force, leaves a terminal that can be used.
 
-    It draws only when it is told to, has no thread, and a lock that a forked process finds open.
+    It draws only when it is told to, starts no thread, and its lock is released in a forked process.
     """
 
     def __init__(self) -> None:
         self._page = _Page()
-        self._lock = threading.RLock()  # a signal handler may print while its own thread does
+        # Held while something is written; reentrant, since a signal handler may print while its own thread does.
+        self.lock = threading.RLock()
         self._is_writing = False
         self._waiting: list[str] = []
         self._process = 0
@@ -51,7 +52,7 @@ class Footer:
 
     @property
     def size(self) -> os.terminal_size:
-        """Columns and lines of the terminal; 80 by 24 where it does not say."""
+        """Columns and lines of the terminal; 80 by 24 where it does not tell."""
         try:
             size = os.get_terminal_size(self._terminal.fileno() if self._terminal is not None else 2)
         except (OSError, ValueError):
@@ -75,7 +76,7 @@ class Footer:
             sys.stdin = self._replaced["stdin"] = cast(Any, _Keyboard(self, sys.stdin))
 
     def draw(self, lines: Iterable[str]) -> None:
-        """Draw these lines in the place of those that are there."""
+        """Draw these lines in place of the former ones."""
         if not self.is_open:
             return
         frame = "".join(f"{line}\n" for line in [*lines][: max(self.size.lines - 1, 1)])
@@ -92,10 +93,10 @@ class Footer:
             self._page.keep("")
 
     def close(self) -> None:
-        """Leave the lines that are there where they are, and everything else as it was."""
+        """Leave the lines where they are, and restore the streams."""
         if not self.is_open:
             return
-        with suppress(OSError, ValueError), self._lock:
+        with suppress(OSError, ValueError), self.lock:
             for above in self._aboves():
                 above.finish_line()
         self._page.keep("")
@@ -108,7 +109,7 @@ class Footer:
 
     def print(self, text: str, stream: TextIO) -> None:
         """Write a text above the lines. One that ends within a line takes their place until they are drawn again."""
-        with self._lock:
+        with self.lock:
             if self._terminal is None:
                 stream.write(text)
                 stream.flush()
@@ -126,7 +127,7 @@ class Footer:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """What is printed meanwhile by this very thread is printed afterwards."""
-        with self._lock:
+        with self.lock:
             self._is_writing = True
             try:
                 yield
@@ -137,19 +138,14 @@ class Footer:
 
     def after_fork(self) -> None:
         """In a forked process: nobody holds the lock, and a line that the parent has begun is the parent's."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._is_writing = False
         self._waiting.clear()
         for above in self._aboves():
             above.forget_line()
 
     def _aboves(self) -> list[_Above]:
-        return [one for one in self._replaced.values() if isinstance(one, _Above)]
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held while something is written."""
-        return self._lock
+        return [stream for stream in self._replaced.values() if isinstance(stream, _Above)]
 
     def _erasure(self) -> str:
         """What moves the cursor to where the lines begin, and clears them. A terminal made narrower has folded them."""

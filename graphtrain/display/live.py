@@ -1,4 +1,4 @@
-"""The panel at the bottom of a terminal while a run goes on."""
+"""The panel at the bottom of a terminal while a run is running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphtrain.display.snapshot import Display, Snapshot
 class Live(Display):
     """Draws the panel on standard error, and redraws it in `show`; whatever is printed meanwhile comes out above.
 
-    Where standard error is no terminal that can move its cursor, nothing is shown.
+    Where standard error is not a terminal that can move its cursor, nothing is shown.
 
     Arguments:
         metrics: names of the metrics to show, in this order. Default: as many as fit on a line, losses first.
@@ -37,7 +37,7 @@ class Live(Display):
         self._footer.open(sys.stderr)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw the panel anew; about 0.3 ms."""
+        """Redraw the panel; about 0.3 ms."""
         if not self._footer.is_open:
             return
         columns, lines = self._footer.size
@@ -56,7 +56,7 @@ class Live(Display):
 
 
 class _Sheet(StringIO):
-    """A text in memory that says which characters it is meant for."""
+    """A text in memory with an encoding, from which rich tells what characters it may draw."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An output of a notebook cell that renews itself while a run goes on."""
+"""An output of a notebook cell that is updated while a run is running."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, final
 
+from graphtrain.display.numbers import share
 from graphtrain.display.panel import Panel, in_reading_order, parts, plain_text
 from graphtrain.display.snapshot import Display, Snapshot
-from graphtrain.display.wording import share
 
 _STYLE = "font-family: ui-monospace, monospace; font-size: 90%; line-height: 1.6"
 _FAINT = "opacity: 0.65"
@@ -31,27 +31,27 @@ class Notebook(Display):
         self._begun = False
 
     def begin(self, snapshot: Snapshot | None = None) -> None:
-        """From now on there is an output, below the cell that runs."""
+        """The next `show` makes an output below the cell that runs."""
         self._begun = True
         self._output = None
 
     def show(self, snapshot: Snapshot) -> None:
-        """Renew the output."""
+        """Update the output."""
         if not self._begun:
             return
-        content = _Shown(snapshot, self._metrics)
+        content = _Output(snapshot, self._metrics)
         if self._output is None:
             self._output = importlib.import_module("IPython.display").display(content, display_id=True)
         else:
             self._output.update(content)
 
     def end(self, snapshot: Snapshot) -> None:
-        """Renew the output a last time, and leave it."""
+        """Update the output a last time, and leave it."""
         self.show(snapshot)
         self._begun = False
 
 
-class _Shown:
+class _Output:
     """A snapshot as notebooks display values; consoles of a kernel, which know no HTML, get the panel as text."""
 
     def __init__(self, snapshot: Snapshot, metrics: Sequence[str] | None) -> None:
@@ -75,15 +75,15 @@ def as_html(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> str:
     <div>0 s elapsed</div>
     </div>
     """
-    said = parts(snapshot, metrics)
-    first = escape(" · ".join(filter(None, (*said.facts, said.place))))
-    if said.done is not None:
-        first = f"{_bar(said.done)} {escape(share(said.done))} &nbsp; {first}"
-    shown = said.metrics if metrics is not None else in_reading_order(said.metrics)
+    words = parts(snapshot, metrics)
+    first = escape(" · ".join(filter(None, (*words.facts, words.place))))
+    if words.done is not None:
+        first = f"{_bar(words.done)} {escape(share(words.done))} &nbsp; {first}"
+    shown = words.metrics if metrics is not None else in_reading_order(words.metrics)
     named = (f'<span style="{_FAINT}">{escape(name)}</span> {escape(value)}' for name, value in shown)
-    rows = [first, _spaced(named), _spaced(map(escape, said.pace))]
-    if said.host_time:
-        rows.append(f'<span style="{_FAINT}">host time: {_spaced(map(escape, said.host_time))}</span>')
+    rows = [first, _spaced(named), _spaced(map(escape, words.pace))]
+    if words.host_time:
+        rows.append(f'<span style="{_FAINT}">host time: {_spaced(map(escape, words.host_time))}</span>')
     return "\n".join([f'<div style="{_STYLE}">', *(f"<div>{row}</div>" for row in rows if row), "</div>"])
 
 

@@ -1,4 +1,4 @@
-"""A snapshot as a few lines: what they tell, and how they fit a terminal."""
+"""A snapshot as a few lines of text that fit a terminal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from graphtrain.display.numbers import duration, metric, rate, share, size
 from graphtrain.display.snapshot import Snapshot
-from graphtrain.display.wording import duration, metric, rate, share, size
 from graphtrain.printable import one_line
 
 _GAP = "  "
@@ -24,15 +24,15 @@ _COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "stop
 
 @dataclass(frozen=True)
 class Parts:
-    """What a snapshot tells, in words; text of others has no control characters left. What is not known is empty.
+    """The texts of a snapshot, without control characters; empty for what is not known.
 
     Attributes:
         epoch, batch, step, window: ``"epoch 3/10"`` and so on.
         ends: what else ends the run: ``"until 2 hours"``.
-        done: how much of the run is behind it, or else of the epoch, 0 to 1; None where neither is known.
-        place: the inner graph that the run is in, or its state where it stands still.
+        done: the share of the run that is done, or else of the epoch, 0 to 1; None where neither is known.
+        place: the inner graph that the run is in, or its state unless it is running.
         metrics: names and values.
-        rates: how many of what a second.
+        rates: ``"2.81 k batches/s"``.
         elapsed, left: times.
         memory: how much, and where.
         host_time: shares of host time, by activity.
@@ -54,29 +54,30 @@ class Parts:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Where the run is, the most wanted first."""
+        """Where the run is, the most important first."""
         return tuple(filter(None, (self.epoch, self.batch, self.step, self.window, *self.ends)))
 
     @property
     def pace(self) -> tuple[str, ...]:
-        """How it goes."""
+        """How fast it is, and what it uses."""
         return tuple(filter(None, (*self.rates, self.elapsed, self.left, self.memory)))
 
 
 def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
-    """The words of a snapshot.
+    """The texts of a snapshot.
 
     Arguments:
         metrics: names of the metrics to show, in this order. Default: all, the latest last.
 
-    >>> said = parts(Snapshot("running", "fit", "validate/next_batch", step=40, epoch=2.5, end=("10 epochs",), batch=5))
-    >>> said.facts, said.place
+    >>> snapshot = Snapshot("running", "fit", "validate/next_batch", step=40, epoch=2.5, end=("10 epochs",), batch=5)
+    >>> texts = parts(snapshot)
+    >>> texts.facts, texts.place
     (('epoch 3/10', 'batch 5', 'step 40'), 'in validate')
     """
     totals, other_ends = _ends(snapshot.end)
     epochs = totals.get("epochs")
     epoch, batch, left, memory = snapshot.epoch, snapshot.batch, snapshot.seconds_left, snapshot.memory_bytes
-    goes_on = snapshot.state in ("ready", "running", "stopping")
+    is_active = snapshot.state in ("ready", "running", "stopping")
     return Parts(
         epoch=f"epoch {_of(_epoch_number(snapshot, epochs), epochs)}" if epoch is not None else "",
         batch=f"batch {_of(batch, snapshot.epoch_batches)}" if batch is not None else "",
@@ -88,14 +89,14 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
         metrics=tuple((one_line(name), metric(value)) for name, value in _chosen(snapshot.metrics, metrics)),
         rates=tuple(rate(number, one_line(unit)) for unit, number in snapshot.rates.items()),
         elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed",
-        left=f"{duration(left)} left" if left is not None and goes_on else "",
+        left=f"{duration(left)} left" if left is not None and is_active else "",
         memory=f"{size(memory)} on {one_line(snapshot.device)}" if memory is not None else "",
         host_time=tuple(_host_time(snapshot.shares)),
     )
 
 
 def _ends(ends: Iterable[str]) -> tuple[dict[str, int], list[str]]:
-    """The least amounts of epochs and steps as numbers; every other one as it stands."""
+    """The least amounts of epochs and steps as numbers; every other one as it is."""
     totals: dict[str, int] = {}
     others = []
     for text in ends:
@@ -144,15 +145,14 @@ def _chosen(latest: Mapping[str, float], names: Sequence[str] | None) -> list[tu
 
 
 def _host_time(shares: Mapping[str, float]) -> Iterable[str]:
-    """Shares in an order that is always the same."""
-    for name in sorted(
-        shares, key=lambda one: (_ACTIVITIES.index(one) if one in _ACTIVITIES else len(_ACTIVITIES), one)
-    ):
-        yield f"{one_line(name)} {share(shares[name])}"
+    """Shares in an order that is always the same: the usual activities, then others by name."""
+    for name in dict.fromkeys((*_ACTIVITIES, *sorted(shares))):
+        if name in shares:
+            yield f"{one_line(name)} {share(shares[name])}"
 
 
 def plain_text(renderable: RenderableType, width: int = 100) -> str:
-    """What a rich renderable looks like where there are no colours, without a line break at the end."""
+    """A rich renderable as text without colours, and without a line break at the end."""
     console = Console(file=StringIO(), width=width, color_system=None, force_jupyter=False, highlight=False)
     with console.capture() as drawn:
         console.print(renderable)
@@ -161,12 +161,12 @@ def plain_text(renderable: RenderableType, width: int = 100) -> str:
 
 def in_reading_order(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Metrics in an order that is the same from row to row: `loss`, then what has no prefix, then the rest, by name."""
-    return sorted(metrics, key=lambda one: ("/" in one[0], one[0] != "loss", one[0]))
+    return sorted(metrics, key=lambda metric: ("/" in metric[0], metric[0] != "loss", metric[0]))
 
 
-def _most_wanted_first(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Losses, then the rest: what is left out for want of room is the same from row to row too."""
-    return sorted(in_reading_order(metrics), key=lambda one: not one[0].endswith("loss"))
+def _losses_first(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Losses, then the rest: the metrics for which there is no room are the same from row to row too."""
+    return sorted(in_reading_order(metrics), key=lambda metric: not metric[0].endswith("loss"))
 
 
 class Panel:
@@ -190,36 +190,36 @@ class Panel:
         self._in_order = metrics is not None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        said, width = self._parts, options.max_width
+        texts, width = self._parts, options.max_width
         yield from self._first_line(console, options)
-        if said.metrics:
+        if texts.metrics:
             yield self._metrics_line(width)
         yield self._pace_line(width)
-        if said.host_time:
-            yield _line((f"host time: {said.host_time[0]}", *said.host_time[1:]), width, style="dim")
+        if texts.host_time:
+            yield _line((f"host time: {texts.host_time[0]}", *texts.host_time[1:]), width, style="dim")
 
     def _first_line(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        said = self._parts
+        texts = self._parts
         separator = " | " if options.ascii_only else " · "
-        head, *facts = said.facts or (self._graph,)
-        percent = f" {share(said.done)}" if said.done is not None else ""
+        head, *facts = texts.facts or (self._graph,)
+        percent = f" {share(texts.done)}" if texts.done is not None else ""
 
         def tail() -> str:
-            words = separator.join([*facts, *filter(None, [said.place])])
+            words = separator.join([*facts, *filter(None, [texts.place])])
             return _GAP + words if words else ""
 
         def room() -> int:
             return min(options.max_width - cell_len(head + percent + tail()) - 1, _MOST_BAR)
 
-        while facts and room() < (_LEAST_BAR if said.done is not None else -1):
+        while facts and room() < (_LEAST_BAR if texts.done is not None else -1):
             facts.pop()
         line = Text().append(head, style="bold")
-        if said.done is not None and room() >= _LEAST_BAR:
-            bar = console.render(ProgressBar(1.0, said.done, width=room()), options)
+        if texts.done is not None and room() >= _LEAST_BAR:
+            bar = console.render(ProgressBar(1.0, texts.done, width=room()), options)
             drawn = Text.assemble(*((segment.text, segment.style or "") for segment in bar))
             drawn.truncate(room(), pad=True)  # without colours the rest of a bar is not drawn
             line.append(" ").append_text(drawn)
-        line.append(percent + tail().removesuffix(said.place)).append(said.place, style=self._colour)
+        line.append(percent + tail().removesuffix(texts.place)).append(texts.place, style=self._colour)
         yield _cut(line, options.max_width)
 
     def _pace_line(self, width: int) -> Text:
@@ -231,11 +231,12 @@ class Panel:
 
     def _metrics_line(self, width: int) -> Text:
         metrics = self._parts.metrics
-        wanted = metrics if self._in_order else _most_wanted_first(metrics)
-        number = _how_many([f"{name} {value}" for name, value in wanted], width, more=True)
+        wanted = metrics if self._in_order else _losses_first(metrics)
+        texts = [f"{name} {value}" for name, value in wanted]
+        number = _how_many(texts, width, more=True)
         kept = wanted[:number] if self._in_order else in_reading_order(wanted[:number])
         hidden = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
-        if cell_len(hidden) + _width_of(kept, number) > width:
+        if cell_len(hidden + _GAP.join(texts[:number])) > width:
             hidden = ""
         line = Text()
         for name, value in kept:
@@ -250,12 +251,12 @@ def _how_many(texts: Sequence[str], width: int, *, more: bool = False) -> int:
     """How many of the first texts fit on a line, at least one.
 
     Arguments:
-        more: True if the line is to say how many are left out.
+        more: True if the line ends with how many are left out.
     """
     fitting, taken = 1, 0
     for number, text in enumerate(texts, 1):
         taken += cell_len(text) + (len(_GAP) if number > 1 else 0)
-        if taken > width:  # nothing is added up that is not seen: there may be thousands
+        if taken > width:  # there may be thousands more
             break
         left = len(texts) - number
         if taken + (len(f"{_GAP}+{left} more") if more and left else 0) <= width:
@@ -263,15 +264,8 @@ def _how_many(texts: Sequence[str], width: int, *, more: bool = False) -> int:
     return fitting
 
 
-def _width_of(metrics: Sequence[tuple[str, str]], of: int) -> int:
-    texts = [f"{name} {value}" for name, value in metrics]
-    if len(metrics) < of:
-        texts.append(f"+{of - len(metrics)} more")
-    return cell_len(_GAP.join(texts))
-
-
 def _shortened(name: str, width: int) -> str:
-    """The end of a name that is too long: it tells one metric from another."""
+    """The end of a name that is too long, since that is where the names of metrics differ."""
     if cell_len(name) <= width:
         return name
     taken = 0

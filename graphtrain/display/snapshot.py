@@ -1,4 +1,4 @@
-"""Where a run is and how it goes, as one value: what every display renders, and what `status.json` holds."""
+"""The progress of a run as one value: what every display renders, and what `status.json` holds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Snapshot:
         step: steps of the optimizer.
         epoch: epochs, as a fraction.
         end: the amounts that end the run, as the graph has them: ``("10 epochs",)``.
-        done: the share of the run that is behind it, 0 to 1; None where nothing says when it ends.
+        done: the share of the run that is done, 0 to 1; None where its end is not known.
         batch: batches fetched in the current epoch.
         epoch_batches: batches that the epoch will have, where the length of the data is known.
         window: backward passes in the open window, and how many it will have; None between two windows.
         metrics: the latest value of each metric, by name, the latest row's last.
-        rates: for each unit of things trained on (`batches`, `samples`, `tokens`): how many a second, lately.
-        elapsed_seconds: since this process began or went on with the run.
-        seconds_left: until the end, at the present rate.
+        rates: for each unit of things trained on (`batches`, `samples`, `tokens`): how many per second, lately.
+        elapsed_seconds: since this process started or resumed the run.
+        seconds_left: until the end, at the average rate so far.
         memory_bytes: memory in use where the model is.
         device: where the model is: ``"cpu"``, ``"cuda:0"``.
         seconds: host time by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
@@ -69,42 +69,42 @@ class Snapshot:
         >>> Snapshot("running", "fit", "step", metrics={"loss": math.inf}).as_plain()["metrics"]
         {'loss': 'inf'}
         """
-        return {field.name: json_value(getattr(self, field.name)) for field in fields(self)}
+        return {entry.name: json_value(getattr(self, entry.name)) for entry in fields(self)}
 
     @staticmethod
     def from_plain(mapping: Mapping[str, Any]) -> Snapshot:
         """A snapshot out of what `as_plain` made, or of anything else: what does not fit is left out.
 
-        Of metrics and the like the last 200 are taken, and 200 characters of each text.
+        At most the last 200 entries of a mapping are taken, and 200 characters of a text.
 
         >>> Snapshot.from_plain({"state": "running", "step": "many", "metrics": {"loss": "nan"}, "x": 1}).metrics
         {'loss': nan}
         """
-        found = {name: read(mapping.get(name)) for name, read in _READERS.items()}
-        return Snapshot(**{name: value for name, value in found.items() if value is not None})
+        values = {name: read(mapping.get(name)) for name, read in _READERS.items()}
+        return Snapshot(**{name: value for name, value in values.items() if value is not None})
 
 
 class Display(ABC):
-    """Shows one run. The engine calls it from the main thread only, so no lock is held when loader workers are forked.
+    """Shows one run. It is called from the main thread only, so that no lock is held when loader workers are forked.
 
     Attributes:
-        interval_seconds: the engine leaves at least this time between two calls of `show`. Default: 0.25; to draw a
-            panel takes 1 ms amid training.
+        interval_seconds: the least time between two calls of `show`. Default: 0.25; drawing a panel takes 1 ms during
+            training.
     """
 
     interval_seconds: float = 0.25
 
     @abstractmethod
     def begin(self, snapshot: Snapshot | None = None) -> None:
-        """The run begins; or it goes on, from where the snapshot stands: what that holds is not new."""
+        """The run starts or continues. The metrics in the snapshot, if there is one, are not new."""
 
     @abstractmethod
     def show(self, snapshot: Snapshot) -> None:
-        """The run is here now."""
+        """Show the run as it is now."""
 
     @abstractmethod
     def end(self, snapshot: Snapshot) -> None:
-        """The run stands still, for whatever reason. What was shown last stays to be read."""
+        """The run has stopped, for whatever reason. What was shown last stays visible."""
 
 
 _UNKNOWN = "?"
@@ -139,8 +139,8 @@ def _whole(value: Any) -> int | None:
 def _numbers(of: Callable[[Any], float | None]) -> Callable[[Any], dict[str, float]]:
     def read(value: Any) -> dict[str, float]:
         entries = list(value.items())[-_MOST_ENTRIES:] if isinstance(value, Mapping) else []
-        found = {str(name)[:_MOST_CHARACTERS]: of(inner) for name, inner in entries}
-        return {name: number for name, number in found.items() if number is not None}
+        numbers = {str(name)[:_MOST_CHARACTERS]: of(inner) for name, inner in entries}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     return read
 
@@ -152,16 +152,14 @@ def _share(value: Any) -> float | None:
 
 def _texts(value: Any) -> tuple[str, ...]:
     entries = value[:_MOST_ENTRIES] if isinstance(value, list | tuple) else ()
-    return tuple(one[:_MOST_CHARACTERS] for one in entries if isinstance(one, str))
+    return tuple(text[:_MOST_CHARACTERS] for text in entries if isinstance(text, str))
 
 
 def _window(value: Any) -> tuple[int, int] | None:
-    found = [_whole(one) for one in value] if isinstance(value, list | tuple) and len(value) == 2 else []
-    match found:
+    match list(map(_whole, value)) if isinstance(value, list | tuple) else None:
         case [int(done), int(whole)]:
             return done, whole
-        case _:
-            return None
+    return None
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {

@@ -1,4 +1,4 @@
-"""What a run is about to do, in a few lines: the model and its size, the graph and its schedule."""
+"""A run before it starts, in a few lines: the model and its size, the graph and its schedule."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from graphtrain.display.numbers import count, size
 from graphtrain.display.panel import plain_text
-from graphtrain.display.wording import count, size
 from graphtrain.printable import one_line
 
 _MOST_ROWS = 20
@@ -42,16 +42,16 @@ class Row:
     @property
     def remark(self) -> str:
         """What is special about its parameters; empty for nothing."""
-        said = []
+        remarks = []
         if self.parameters and not self.trainable:
-            said.append("frozen")
+            remarks.append("frozen")
         elif self.trainable < self.parameters:
-            said.append(f"{count(self.parameters - self.trainable)} frozen")
+            remarks.append(f"{count(self.parameters - self.trainable)} frozen")
         if self.tied:
-            said.append(f"{count(self.tied)} tied")
+            remarks.append(f"{count(self.tied)} tied")
         if self.waiting:
-            said.append("not initialised")
-        return ", ".join(said)
+            remarks.append("not initialised")
+        return ", ".join(remarks)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ModelSummary:
         [('0', 'Linear', 8), ('1', 'ReLU', 0)]
         """
         whole = _measured("", model, _tensors(model, "parameters"), set())
-        kept = [*_tensors(model, "parameters"), *_tensors(model, "buffers")]
+        tensors = [*_tensors(model, "parameters"), *_tensors(model, "buffers")]
         rows = _rows(model)
         return ModelSummary(
             type=whole.type,
@@ -96,7 +96,7 @@ class ModelSummary:
             hidden=max(0, len(rows) - _MOST_ROWS),
             parameters=whole.parameters,
             trainable=whole.trainable,
-            bytes=sum(elements * one.element_size() for one in kept if (elements := _elements(one))),
+            bytes=sum(elements * tensor.element_size() for tensor in tensors if (elements := _elements(tensor))),
             waiting=whole.waiting,
         )
 
@@ -111,13 +111,13 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class Activity:
-    """What the graph does now and then.
+    """A node that has a trigger.
 
     Arguments:
         path: the node.
         verb: `every` amount again, or once `after` it.
-        amount: as the graph has it, ``"1 epochs"``; may be empty where the remark says it all.
-        remark: what else there is to know. Default: nothing.
+        amount: as in the graph, ``"1 epochs"``; may be empty where there is a remark.
+        remark: anything else. Default: nothing.
 
     >>> print(Activity("validate", "every", "1 epochs"))
     validate every 1 epochs
@@ -143,7 +143,7 @@ class Activity:
 @final
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """What stands above a run. It prints as text, with colours through rich, and as HTML in a notebook.
+    """What is printed when a run starts. It prints as text, with colours through rich, and as HTML in a notebook.
 
     Arguments:
         graph: the name of the graph.
@@ -181,7 +181,7 @@ class Summary:
         return f'<div style="font-size: 90%">{"".join(pieces)}</div>'
 
     def _sections(self) -> Iterator[_Section]:
-        activities = tuple((one_line(one.path), one.when) for one in self.activities)
+        activities = tuple((one_line(activity.path), activity.when) for activity in self.activities)
         yield _Section(f"graph {one_line(self.graph)}", "", activities)
         for name, model in self.models.items():
             hidden = f"... and {model.hidden} more" if model.hidden else ""
@@ -224,31 +224,30 @@ def _rows(model: Any) -> list[Row]:
 
 def _counted(model: Any, lines: Sequence[tuple[str, Any]]) -> list[Row]:
     """Rows of modules. A parameter belongs to the first of them, and to those that it is inside of."""
-    own = [*_tensors(model, "parameters", recurse=False)]
+    direct = _tensors(model, "parameters", recurse=False)
     seen: set[int] = set()
-    rows = [_measured("", model, own, seen)] if own else []
+    rows = [_measured("", model, direct, seen)] if direct else []
     before: set[int] = set()
     for path, module in lines:
-        if "." not in path:
+        is_child = "." not in path
+        if is_child:
             before = set(seen)
-            rows.append(_measured(path, module, _tensors(module, "parameters"), seen))
-        else:
-            rows.append(_measured(path, module, _tensors(module, "parameters"), before))
+        rows.append(_measured(path, module, _tensors(module, "parameters"), seen if is_child else before))
     return rows
 
 
 def _measured(path: str, module: Any, parameters: Iterable[Any], seen: set[int]) -> Row:
-    """Count what has not been seen yet; it has been then."""
+    """Count the parameters that are not in `seen`, and add them to it."""
     counts = {"parameters": 0, "trainable": 0, "tied": 0, "waiting": 0}
-    for one in parameters:
-        elements = _elements(one)
-        if id(one) in seen:
+    for parameter in parameters:
+        elements = _elements(parameter)
+        if id(parameter) in seen:
             counts["tied"] += elements
             continue
-        seen.add(id(one))
+        seen.add(id(parameter))
         counts["parameters"] += elements
-        counts["trainable"] += elements if one.requires_grad else 0
-        counts["waiting"] += _is_waiting(one)
+        counts["trainable"] += elements if parameter.requires_grad else 0
+        counts["waiting"] += _is_waiting(parameter)
     return Row(path, type(module).__name__, **counts)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import torch
 
+from graphtrain.plain import is_scalar
 from graphtrain.printable import shorten
 
 # In this order the first difference is the likely cause, such as a counter that was lost, and the rest follows from it.
@@ -86,7 +87,7 @@ def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) ->
             yield from _of_mappings(path, expected, actual, comparison)
             return
         case (list() | tuple() | deque(), list() | tuple() | deque()) if type(expected) is type(actual):
-            if not (_is_plain(expected) and _is_plain(actual)) and len(expected) == len(actual):
+            if not all(map(is_scalar, (*expected, *actual))) and len(expected) == len(actual):
                 for index, pair in enumerate(zip(expected, actual, strict=True)):
                     yield from _walk(_inside(path, index), *pair, comparison)
                 return
@@ -94,7 +95,7 @@ def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) ->
             how = _of_sequences(expected, actual)
         case _:
             comparison.fields += 1
-            how = "" if _is_same(expected, actual) else _change(expected, actual)
+            how = "" if is_same(expected, actual) else _change(expected, actual)
     if how:
         yield StateDifference(path, how)
 
@@ -122,7 +123,7 @@ def _of_sequences(expected: Sequence[Any], actual: Sequence[Any]) -> str:
     before, now = (getattr(sequence, "maxlen", None) for sequence in (expected, actual))
     if before != now:
         return f"maxlen {before} -> {now}"
-    differing = [index for index, value in enumerate(expected) if not _is_same(value, actual[index])]
+    differing = [index for index, value in enumerate(expected) if not is_same(value, actual[index])]
     if not differing:
         return ""
     first = differing[0]
@@ -205,18 +206,14 @@ def _bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _is_plain(values: Sequence[Any]) -> bool:
-    return all(value is None or isinstance(value, bool | int | float | str | bytes) for value in values)
-
-
-def _is_same(before: Any, now: Any) -> bool:
+def is_same(before: Any, now: Any) -> bool:
     """True if two values have the same bits: -0.0 is not 0.0, and a NaN is itself."""
     if type(before) is not type(now):
         return False
     if isinstance(before, float):
         return struct.pack("<d", before) == struct.pack("<d", now)
     if isinstance(before, complex):
-        return _is_same(before.real, now.real) and _is_same(before.imag, now.imag)
+        return is_same(before.real, now.real) and is_same(before.imag, now.imag)
     if isinstance(before, numpy.generic):
         return bool(before.tobytes() == now.tobytes())
     return bool(before == now)

@@ -14,11 +14,12 @@ from typing import Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Trigger
+from graphtrain.plain import is_scalar
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.run_state import RunState
-from graphtrain.replay.comparison import StateComparison, StateDifference, compare
+from graphtrain.replay.comparison import StateComparison, StateDifference, compare, is_same
 from graphtrain.run.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.storage.checkpoint import Checkpoint
 
@@ -93,7 +94,7 @@ class Reexecution:
             (bound.instance, name, value)
             for bound in compiled.program.nodes
             for name, value in self._expected["progress"].get(bound.path, {}).items()
-            if value is None or isinstance(value, bool | int | float | str)
+            if is_scalar(value)
         ]
         counter, spare = self._counting_node(goal)
         self._counter, self._counter_record = counter, counter.instance
@@ -143,7 +144,7 @@ class Reexecution:
 
     def _is_there(self) -> bool:
         """True where the state equals the checkpoint; otherwise the comparison is kept if no other is nearer."""
-        misses = sum(_differs(getattr(record, name), value) for record, name, value in self._counters)
+        misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
         if misses:
             # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
             is_late = self._counter_record.runs == self._goal_runs
@@ -202,10 +203,6 @@ class Reexecution:
             return position
 
         return run_and_hash
-
-
-def _differs(now: Any, saved: Any) -> bool:
-    return type(now) is not type(saved) or now != saved
 
 
 def _is_timed(bound: BoundNode, program: Program) -> bool:

@@ -1,4 +1,4 @@
-"""What a program is about to do, for whoever starts it: its models, and what happens when."""
+"""What a run is about to do, before it starts: its models, its schedule, its hyper-parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _MOST_AMOUNTS = 3
 
 def summary_of(program: Program) -> Summary:
     """The models among the resources, and every node of the outermost graph that has a trigger and something to do."""
-    models = {name: ModelSummary.of(one) for name, one in program.resources.items() if isinstance(one, torch.nn.Module)}
+    models = {
+        name: ModelSummary.of(resource)
+        for name, resource in program.resources.items()
+        if isinstance(resource, torch.nn.Module)
+    }
     activities = []
     for bound in program.main.nodes.values():
         verb = bound.kind.trigger
@@ -40,7 +44,7 @@ def beginning_of(
     given: Mapping[str, Any],
     run_dir: Path | None,
 ) -> Beginning:
-    """What loggers are told that follow a run: beside `given`, all parameters of nodes and all hyper-parameters."""
+    """What loggers get when a run starts: `given`, all parameters of nodes, and all hyper-parameters."""
     nodes = {
         f"{bound.path}.{name}": plain_value(value)
         for bound in program.nodes

@@ -1,4 +1,4 @@
-"""Tracebacks as their reader wants them: from the user's own code on."""
+"""Tracebacks that begin with the user's own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a run as a state machine: which calls are possible when."""
+"""The life cycle of a run as a state machine: which calls are possible when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transitions import Machine, MachineError
 
 from graphtrain.errors import LifeCycleError
 
-# The machine logs every transition, and a failed one as an error; the errors raised here report the same.
+# The machine logs every transition at INFO and a failed one at ERROR; the errors raised here are enough.
 logging.getLogger("transitions").setLevel(logging.CRITICAL)
 
 _STATES = ["ready", "running", "stopping", "stopped", "finished", "failed"]
@@ -20,12 +20,6 @@ _TRANSITIONS = [
     ["finish", ["running", "stopping"], "finished"],
     ["fail", ["running", "stopping"], "failed"],
 ]
-_REFUSALS = {
-    ("start", "running"): "the run is running: `run`, `advance` and `rewire` cannot be called from inside it",
-    ("start", "stopping"): "the run is stopping: `run`, `advance` and `rewire` cannot be called from inside it",
-    ("start", "failed"): "the run has failed inside a node: its state is for inspection; make a new Trainer to resume "
-    "from the last checkpoint",
-}
 
 
 class _Model:
@@ -58,7 +52,7 @@ class LifeCycle:
         return self._model.state
 
     def start(self) -> None:
-        """Begin, or resume."""
+        """Start, or continue."""
         self._go("start")
 
     def ask_to_stop(self) -> None:
@@ -66,7 +60,7 @@ class LifeCycle:
         self._go("ask_to_stop")
 
     def stop(self) -> None:
-        """The run stops, and can be resumed."""
+        """The run has stopped and can continue."""
         self._go("stop")
 
     def finish(self) -> None:
@@ -80,7 +74,7 @@ class LifeCycle:
     def refuse_change(self) -> None:
         """Raise if the run is running, or has failed."""
         if self.is_running or self.state == "failed":
-            raise LifeCycleError(_REFUSALS["start", self.state])
+            raise LifeCycleError(_refusal("start", self.state))
 
     @property
     def is_running(self) -> bool:
@@ -90,5 +84,12 @@ class LifeCycle:
         try:
             self._model.trigger(trigger)
         except MachineError:
-            message = _REFUSALS.get((trigger, self.state), f"`{trigger}` is not possible while the run is {self.state}")
-            raise LifeCycleError(message) from None
+            raise LifeCycleError(_refusal(trigger, self.state)) from None
+
+
+def _refusal(trigger: str, state: str) -> str:
+    if trigger != "start":
+        return f"`{trigger}` is not possible while the run is {state}"
+    if state == "failed":
+        return "the run has failed inside a node; make a new Trainer, which resumes from the last checkpoint"
+    return f"the run is {state}: `run`, `advance` and `rewire` cannot be called from inside it"

@@ -1,4 +1,4 @@
-"""How a run goes: its snapshot, with rates, the time left and the memory in use."""
+"""Snapshots of a run, with rates, the time left and the memory in use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.program.clock import RunClock
 from graphtrain.program.stopwatch import Stopwatch
 
-# Rates are taken over this much training; shorter ones tremble, longer ones hide a change.
+# Rates are averaged over this much training; shorter averages jitter, longer ones hide a change.
 _RATE_SECONDS = 10.0
 _SAMPLE_SECONDS = 0.5
-# Of less, nothing can be told.
+# A rate over less time would be noise.
 _LEAST_SECONDS = 0.02
 
 
@@ -41,7 +41,7 @@ class Observer:
         self._done_at_start: dict[Term, float] = {}
 
     def begin(self, run_clock: RunClock, until: tuple[Term, ...]) -> None:
-        """The run begins, or goes on, in this process."""
+        """The run starts, or continues, in this process."""
         self.until = until
         self._samples.clear()
         self._rates(self._watch.seconds(), run_clock.counts())
@@ -55,7 +55,7 @@ class Observer:
         seconds = self._watch.seconds()
         elapsed = time.monotonic() - self._started
         ends = (*run_clock.ends, *self.until)
-        done = [share for term in ends if (share := run_clock.done(term)) is not None]
+        shares = [share for term in ends if (share := run_clock.done(term)) is not None]
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         return Snapshot(
             state=state,
@@ -64,7 +64,7 @@ class Observer:
             step=int(steps) if steps is not None else None,
             epoch=float(epochs) if epochs is not None else None,
             end=tuple(str(term) for term in ends),
-            done=max(done, default=None),
+            done=max(shares, default=None),
             batch=int(batch) if batch is not None else None,
             epoch_batches=run_clock.epoch_length(),
             window=run_clock.window(),
@@ -78,7 +78,7 @@ class Observer:
         )
 
     def _rates(self, seconds: dict[str, float], counts: dict[str, int]) -> dict[str, float]:
-        """Counts a second of training with its data: an evaluation or a save does not slow it down."""
+        """Counts per second of training and fetching its data; evaluating and saving do not count."""
         spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
         samples = self._samples
         if not samples or spent - samples[-1][0] >= _SAMPLE_SECONDS:
@@ -92,7 +92,7 @@ class Observer:
         return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
 
     def _seconds_left(self, run_clock: RunClock, elapsed: float) -> float | None:
-        """By the end that comes first, if the run goes on as it went in this process."""
+        """Until the end that comes first, at the average pace of this process."""
         if elapsed < _SAMPLE_SECONDS:
             return None
         left = []
@@ -106,7 +106,7 @@ class Observer:
 def memory_bytes(device: torch.device) -> int | None:
     """Memory in use: what torch has allocated on a CUDA device, what is resident of this process on a host.
 
-    None where the system does not say.
+    None where the system does not tell.
     """
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)

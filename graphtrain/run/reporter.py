@@ -1,4 +1,4 @@
-"""Whoever is told of a run while it goes on: a display, the status for those outside, loggers."""
+"""Reports a run while it runs: to a display, to the status file, to loggers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.metrics.logger import Beginning, Logger, RunLogger
 from graphtrain.program.stopwatch import Stopwatch
 
-# How old the status may be while the run goes on.
+# How old the status file may be while the run is running.
 _STATUS_SECONDS = 2.0
-# Between two drawings there is at least this many times what one takes.
+# The rest between two drawings lasts at least this many times as long as a drawing.
 _LEAST_REST = 10
 
 
 @final
 class Reporter:
-    """Tells the run, in the main thread and between two visits.
+    """Reports the run, in the main thread and between two transitions.
 
     Arguments:
-        snapshot: answers the run as it is now.
-        write_status: writes the status; None if there is nowhere to.
-        notify: told of what cannot be shown or written, once each.
+        snapshot: returns the run as it is now.
+        write_status: writes the status file; None if there is no run directory.
+        notify: called with a line when the display fails.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Reporter:
         self._next_show = self._next_status = math.inf
 
     def announce(self, beginning: Beginning) -> None:
-        """Tell the loggers that follow the run that it begins, or is gone on with."""
+        """Tell the loggers that follow the run that it starts or resumes."""
         for logger in self.loggers:
             if isinstance(logger, RunLogger):
                 logger.begin(beginning)
 
     def begin(self, now: float, *, shown: bool) -> None:
-        """The run goes on from here; `shown` on the display or not."""
+        """The run starts or continues; `shown` on the display or not."""
         self._showing = shown and self._display is not None
         if self._showing:
             self._draw(lambda display: display.begin(self._snapshot()))
@@ -60,12 +60,12 @@ class Reporter:
         self._watch.next_tick = now
 
     def tick(self, now: float) -> None:
-        """Show what is due; called after the visits that are timed."""
+        """Show what is due; called after the transitions that are timed."""
         if now >= self._next_show and self._display is not None:
             interval = self._display.interval_seconds
             self._draw(lambda display: display.show(self._snapshot()))
             drawn = self._watch.now()
-            # A terminal at the end of a slow line must not take the time of training.
+            # A terminal over a slow connection must not take the time of training.
             self._next_show = drawn + max(interval, _LEAST_REST * (drawn - now)) if self._display else math.inf
         if now >= self._next_status and self._write_status is not None:
             self._write_status()
@@ -73,13 +73,13 @@ class Reporter:
         self._watch.next_tick = min(self._next_show, self._next_status)
 
     def row(self, metrics: Mapping[str, float], step: int) -> None:
-        """A logger: a graph whose visits are not timed is shown when a row comes."""
+        """A logger: a graph whose transitions are not timed is shown when a row is logged."""
         now = self._watch.now()
         if now >= self._watch.next_tick:
             self.tick(now)
 
     def end(self) -> None:
-        """The run stands still."""
+        """The run has stopped."""
         self._watch.next_tick = math.inf
         if self._showing:
             self._draw(lambda display: display.end(self._snapshot()))
@@ -89,7 +89,7 @@ class Reporter:
                 logger.close()
 
     def _draw(self, call: Callable[[Display], None]) -> None:
-        """A display that fails costs nobody a run, nor does a terminal that has gone away."""
+        """Call the display. One that fails, or a terminal that is gone, must not end the run."""
         if self._display is None:
             return
         try:
@@ -97,4 +97,4 @@ class Reporter:
         except Exception as error:
             self._display = None
             if not isinstance(error, OSError):
-                self._notify(f"nothing is shown any more: the display raised {type(error).__name__}: {error}")
+                self._notify(f"the display is off: it raised {type(error).__name__}: {error}")

@@ -16,7 +16,7 @@ class StopSignals:
     """While the block runs, SIGINT, SIGTERM and SIGUSR1 call `stop` with the signal's name.
 
     Outside the main thread, where Python allows no handlers, it does nothing. In a process forked by the run (a
-    loader's worker) SIGINT is ignored, since the terminal sends it to all, and the others do what they do by default.
+    loader's worker) SIGINT is ignored, since the terminal sends it to all processes; the others keep their default.
 
     Arguments:
         stop: called from the handler; it must only set a flag.
@@ -25,19 +25,19 @@ class StopSignals:
     def __init__(self, stop: Callable[[str], None]) -> None:
         self._stop = stop
         self._owner = os.getpid()
-        self._former: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
         self._interrupted = False
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in _STOPPING:
-                self._former[number] = signal.signal(number, self._handle)
+                self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        self._former.clear()
+        self._previous.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._owner:

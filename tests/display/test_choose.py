@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from graphtrain.display.choose import display_for, introduce
-from graphtrain.display.lines import Lines
 from graphtrain.display.live import Live
 from graphtrain.display.notebook import Notebook
+from graphtrain.display.plain_lines import PlainLines
 from graphtrain.display.summary import Activity, Summary
 from tests.display.terminal import Terminal
 
@@ -32,9 +32,9 @@ class Stream:
     ("stream", "term", "chosen"),
     [
         (Stream(True), "xterm", Live),
-        (Stream(True), "dumb", Lines),
-        (Stream(False), "xterm", Lines),
-        (None, "xterm", Lines),
+        (Stream(True), "dumb", PlainLines),
+        (Stream(False), "xterm", PlainLines),
+        (None, "xterm", PlainLines),
     ],
 )
 def test_a_terminal_or_not(stream: Any, term: str, chosen: type, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_a_closed_stream_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     with open(tmp_path / "closed", "w") as closed:
         pass
     monkeypatch.setattr(sys, "stderr", closed)
-    assert type(display_for(print)) is Lines
+    assert type(display_for(print)) is PlainLines
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ worker = multiprocessing.get_context("fork").Process(target=choose)
 worker.start()
 worker.join()
 """
-    assert Terminal(script, tmp_path).end().shown == ["Live", "Lines"]
+    assert Terminal(script, tmp_path).end().shown == ["Live", "PlainLines"]
 
 
 def test_an_introduction_is_said_a_line_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_no_colours_of_its_own() -> None:
 
 def test_ipython_takes_it_as_it_is() -> None:
     formatters = pytest.importorskip("IPython.core.formatters")
-    from graphtrain.display.notebook import _Shown
+    from graphtrain.display.notebook import _Output
 
-    data, _ = formatters.DisplayFormatter().format(_Shown(snapshot(), None))
+    data, _ = formatters.DisplayFormatter().format(_Output(snapshot(), None))
     assert data["text/html"] == as_html(snapshot()) and "epoch 3/10" in data["text/plain"]

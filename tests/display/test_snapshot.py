@@ -13,9 +13,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from graphtrain.display.lines import Lines
 from graphtrain.display.notebook import as_html
 from graphtrain.display.panel import Panel, plain_text
+from graphtrain.display.plain_lines import PlainLines
 from graphtrain.display.snapshot import Snapshot
 from tests.display.runs import snapshot
 
@@ -78,7 +78,7 @@ def test_whatever_stands_there_makes_a_snapshot_that_can_be_shown(found: dict[st
     assert json.dumps(one.as_plain(), allow_nan=False)
     assert len(plain_text(Panel(one), 60).splitlines()) <= 4
     said: list[str] = []
-    lines = Lines(said.append)
+    lines = PlainLines(said.append)
     lines.begin()
     lines.end(one)
     assert all("\n" not in line for line in said)

@@ -229,7 +229,6 @@ def test_a_failure_can_be_looked_into(rewire: Any) -> None:
 PREPARED = """
 import torch
 from graphtrain import Graph, Trainer, node
-from graphtrain.graph import registry
 
 model = torch.nn.Linear(2, 1)
 
@@ -294,8 +293,8 @@ trainer
 """,
     "graph, layout fails": "trainer.graph",
     "graph, layout works": "render.draw = draw\ntrainer.graph",
-    "no entry point": "registry._entry_points = lambda group: {}\ntrainer",
-    "graph, no entry point": "trainer.graph",
+    "no such module": "import sys\nsys.modules[render.__name__] = None\ntrainer",
+    "graph, no such module": "trainer.graph",
     "the run goes on": 'trainer.run(until="2 epochs")',
 }
 RAISING = ("inserted twice",)
@@ -321,10 +320,10 @@ def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> 
 
 
 def test_a_notebook_without_pictures(cells: dict[str, Any]) -> None:
-    for name in ("layout fails", "no entry point"):
+    for name in ("layout fails", "no such module"):
         html = shown(cells[name])["text/html"]
         assert html.startswith("<div><pre>stopped: step 5, epoch 1") and "<svg" not in html
-    for name in ("graph, layout fails", "graph, no entry point"):
+    for name in ("graph, layout fails", "graph, no such module"):
         assert set(shown(cells[name])) == {"text/plain"}
     assert set(shown(cells["graph, layout works"])) == {"text/plain", "image/svg+xml"}
     assert "Outcome.REACHED" in shown(cells["the run goes on"])["text/plain"]

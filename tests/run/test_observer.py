@@ -104,9 +104,7 @@ def test_any_failure_of_a_display_is_said_once() -> None:
 
     said: list[str] = []
     assert trainer(display=Wrong(), notify=said.append).run() is Outcome.FINISHED
-    assert [one for one in said if "display" in one] == [
-        "nothing is shown any more: the display raised RuntimeError: no such colour"
-    ]
+    assert [one for one in said if "display" in one] == ["the display is off: it raised RuntimeError: no such colour"]
 
 
 def test_a_slow_display_leaves_most_of_the_time_to_training() -> None:

@@ -6,7 +6,7 @@ import sys
 
 from rich.markup import escape
 
-from graphtrain.printable import printable as printable
+from graphtrain.printable import printable
 
 
 def escaped(text: str) -> str:

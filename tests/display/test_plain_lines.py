@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphtrain.display.lines import Lines
+from graphtrain.display.plain_lines import PlainLines
 from graphtrain.display.snapshot import Snapshot
 from tests.display.runs import snapshot
 
@@ -17,7 +17,7 @@ class Desk:
     def __init__(self, interval_seconds: float = 2.0) -> None:
         self.said: list[str] = []
         self.now = 100.0
-        self.display = Lines(self.said.append, interval_seconds, clock=lambda: self.now)
+        self.display = PlainLines(self.said.append, interval_seconds, clock=lambda: self.now)
         self.display.begin()
 
     def show(self, seconds: float, **changes: Any) -> list[str]:
@@ -102,7 +102,7 @@ def test_again_and_again() -> None:
 
 def test_without_begin_there_is_nothing_to_say() -> None:
     said: list[str] = []
-    Lines(said.append).end(snapshot())
+    PlainLines(said.append).end(snapshot())
     assert said == []
 
 
