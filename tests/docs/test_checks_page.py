@@ -40,9 +40,9 @@ def test_every_code_has_its_section_in_order() -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_section_shows_a_graph_with_that_code_alone_and_the_mend(code: str) -> None:
+def test_a_section_shows_a_graph_with_that_code_alone_and_the_fix(code: str) -> None:
     section = SECTIONS[code]
     example, shown = blocks_of(section)
     assert example.language in ("toml", "python") and shown.language == "text"
     assert set(re.findall(r"\b(G\d\d\d): ", shown.text)) == {code}
-    assert "*Without the check:* " in section and "*The mend:* " in section
+    assert "*Without the check:* " in section and "*The fix:* " in section
