@@ -1,4 +1,4 @@
-"""`checks.md` has every code that can be raised, once, and no other; its blocks are executed by `test_pages`."""
+"""`checks.md` has exactly the codes that can be raised; its blocks are executed by `test_pages`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
 SOURCES = Path(graphtrain.__file__).parent
 SECTIONS = {
-    found[1]: text
+    heading[1]: text
     for text in re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]
-    if (found := re.match(r"(G\d\d\d): (.+)\n", text))
+    if (heading := re.match(r"(G\d\d\d): (.+)\n", text))
 }
 
 
 def raised() -> set[str]:
-    """Every code, G1xx to G6xx, that stands in the sources as one to be raised."""
-    found: set[str] = set()
+    """Every code, G1xx to G6xx, that the sources raise."""
+    codes: set[str] = set()
     for path in SOURCES.rglob("*.py"):
         if path.name != "codes.py":
-            found |= set(re.findall(r'"(G[1-6]\d\d)"', path.read_text(encoding="utf-8")))
-    return found
+            codes |= set(re.findall(r'"(G[1-6]\d\d)"', path.read_text(encoding="utf-8")))
+    return codes
 
 
 def test_the_codes_are_those_that_are_raised() -> None:
