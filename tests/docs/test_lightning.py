@@ -39,7 +39,7 @@ ANSWERS: dict[str, dict[str, str]] = {
 }
 
 
-def test_the_list_says_its_version() -> None:
+def test_the_list_has_its_version() -> None:
     version = re.search(r"Lightning (\d+\.\d+\.\d+)", NAMES.splitlines()[0])
     assert version is not None
     assert f"`lightning.pytorch` {version[1]}" in " ".join(PAGE.read_text(encoding="utf-8").split())

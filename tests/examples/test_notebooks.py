@@ -208,7 +208,7 @@ def test_the_later_end_is_reached(rewire: Any) -> None:
     assert "Outcome.FINISHED" in shown(cell_with(rewire, 'after="6 epochs"'))["text/plain"]
 
 
-def test_a_refusal_says_everything(rewire: Any) -> None:
+def test_a_refusal_lists_all_problems(rewire: Any) -> None:
     (error,) = outputs(cell_with(rewire, "evry"), "error")
     assert error["ename"] == "GraphError"
     assert "2 problems" in error["evalue"]
