@@ -2,8 +2,9 @@
 
     python benchmarks/check.py --rounds 5
 
-The graphs: `fit` with a thousand activities at its hub, a thousand nodes in a row through one training loop, and a
-hundred trainings nested in one another's company. Each is edited anew for every measurement, so that nothing is kept.
+The graphs: `fit` with a thousand additional nodes around `decide`, a training loop with a thousand nodes in sequence,
+and a hundred training loops in sequence, each with a nested validation. Every measurement builds its graph again, so
+that nothing is cached.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def importing() -> float:
 
 def main() -> None:
     options = arguments(__doc__, rounds=5)
-    found = rounds(
+    times = rounds(
         {
             "import networkx": importing,
             "fit": lambda: checked(Graph.load("fit")),
@@ -81,7 +82,7 @@ def main() -> None:
         },
         options.rounds,
     )
-    show("seconds to check a graph", comparison(found, against="import networkx"), options.json)
+    show("seconds to check a graph", comparison(times, against="import networkx"), options.json)
 
 
 if __name__ == "__main__":

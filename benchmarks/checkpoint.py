@@ -1,16 +1,16 @@
-"""Saving a checkpoint of 500 MB: how long training stands still, how long until it is on the disk, how much memory.
+"""Saving a checkpoint of 500 MB: how long training is blocked, how long until it is on disk, how much memory it takes.
 
     python benchmarks/checkpoint.py
 
 The saves of graphtrain are those of one run, every fourth step; between them, in the same process, the same state is
 
-* copied once, into memory that was allocated before;
-* saved by `torch.save`, flushed to the disk and renamed into the place of the one before;
+* copied once, into preallocated memory;
+* saved by `torch.save`, flushed to disk and renamed over the previous file;
 * saved by `torch.distributed.checkpoint.save`, which does not flush;
-* and by its `async_save`, of which the call is timed: for so long training would stand still.
+* and by its `async_save`, of which the call is timed: training would be blocked for that long.
 
-A round is a process: where the system puts the memory of a process decides how fast copies into it are, from its
-beginning to its end, by up to a quarter.
+Every round is a new process, since the placement of a process's memory by the system changes the speed of copies by up
+to a quarter for its whole life.
 """
 
 from __future__ import annotations
@@ -70,26 +70,28 @@ class Peers:
 
     def measure(self) -> dict[str, float]:
         """Seconds by name."""
-        found = {COPY: seconds(self._copy)}
+        seconds_by_name = {COPY: seconds(self._copy)}
         for name, save in ((SAVE, self._save), (DISTRIBUTED, self._save_distributed)):
             settle_disk(self._folder)
-            found[name] = seconds(save)
+            seconds_by_name[name] = seconds(save)
         settle_disk(self._folder)
         under_way: list[Any] = []
-        found[ASYNCHRONOUS] = seconds(lambda: under_way.append(self._save_asynchronously()))
+        seconds_by_name[ASYNCHRONOUS] = seconds(lambda: under_way.append(self._save_asynchronously()))
         under_way[0].result()
-        return found
+        return seconds_by_name
 
     def _state(self) -> dict[str, Any]:
         return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
 
     def _copy(self) -> None:
         state = self._optimizer.state
-        tensors = [one for weight in self._model.parameters() for one in (weight.detach(), *state[weight].values())]
+        tensors = [
+            tensor for weight in self._model.parameters() for tensor in (weight.detach(), *state[weight].values())
+        ]
         if not self._copies:
-            self._copies = [torch.empty_like(one) for one in tensors]
-        for copy, one in zip(self._copies, tensors, strict=True):
-            copy.copy_(one)
+            self._copies = [torch.empty_like(tensor) for tensor in tensors]
+        for copy, tensor in zip(self._copies, tensors, strict=True):
+            copy.copy_(tensor)
 
     def _save(self) -> None:
         temporary = self._folder / "state.pt.tmp"
@@ -109,7 +111,7 @@ class Peers:
 
 def measured() -> tuple[dict[str, float], int, int]:
     """Median seconds by name, of one process; bytes of the state, and bytes that saving holds."""
-    # In a thread of its own too, torch.distributed says that it runs in one process and that it overwrites.
+    # torch.distributed warns, also from its own thread, that it runs in one process and that it overwrites files.
     warnings.simplefilter("ignore", UserWarning)
     folder = Path(tempfile.mkdtemp(prefix="graphtrain-"))
     try:
@@ -143,7 +145,7 @@ def _measured_in(folder: Path) -> tuple[dict[str, float], int, int]:
             for name, figure in peers.measure().items():
                 figures[name].append(figure)
         elif not batches % EVERY:
-            _wait_until(lambda: len(_finished(run_dir)) <= 1)  # the one before that is removed
+            _wait_until(lambda: len(_finished(run_dir)) <= 1)  # the previous one is removed
             settle_disk(folder)
             saved_before = trainer.seconds.get("save", 0.0)
             before.clear()
@@ -168,13 +170,13 @@ def _measured_in(folder: Path) -> tuple[dict[str, float], int, int]:
     )
     trainer.run()
     size = 3 * 4 * sum(weight.numel() for weight in model.parameters())
-    # The first time: later there is also what the other ways to save have left behind.
-    return {name: statistics.median(each[1:]) for name, each in figures.items()}, size, held[0] - max(without)
+    # Of the first save: later saves also see the memory that the other ways of saving have left behind.
+    return {name: statistics.median(values[1:]) for name, values in figures.items()}, size, held[0] - max(without)
 
 
 def _finished(run_dir: Path) -> set[str]:
-    """The checkpoints that are there."""
-    return {one.name for one in (run_dir / CHECKPOINTS_FOLDER).iterdir() if not one.name.startswith(".")}
+    """The names of the complete checkpoints."""
+    return {path.name for path in (run_dir / CHECKPOINTS_FOLDER).iterdir() if not path.name.startswith(".")}
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:

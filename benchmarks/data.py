@@ -2,8 +2,8 @@
 
     python benchmarks/data.py --rounds 21
 
-With workers, `Loader` is to keep 0.98 of the other's throughput: seeding every batch costs so much at most. The noise
-of a ratio is half the distance between the quartiles of its rounds.
+The target: with workers, `Loader` has at least 0.98 of `DataLoader`'s throughput, since it seeds every batch. The noise
+of a ratio is half the interquartile range of its rounds.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def batches_per_second(loader: Any) -> float:
     return count / (time.perf_counter() - begun)
 
 
-def kept(name: str, found: dict[str, list[float]]) -> Target:
+def kept(name: str, throughputs: dict[str, list[float]]) -> Target:
     """How much longer `Loader` takes for a batch, beside how much longer it may."""
-    ratios = [other / one for one, other in zip(found["Loader"], found["DataLoader"], strict=True)]
-    noise = spread(found, "Loader", against="DataLoader")
+    ratios = [theirs / ours for ours, theirs in zip(throughputs["Loader"], throughputs["DataLoader"], strict=True)]
+    noise = spread(throughputs, "Loader", against="DataLoader")
     return Target(f"seconds a batch over DataLoader's, {name}", statistics.median(ratios), 1 / 0.98, noise)
 
 
@@ -65,10 +65,12 @@ def main() -> None:
                 loader = kind(data, BATCH_SIZE, shuffle=True, num_workers=workers)
                 return lambda: batches_per_second(loader)
 
-            found = rounds({"DataLoader": made(DataLoader), "Loader": made(Loader)}, options.rounds)
-            rows += [{"samples": size, "workers": workers, **row} for row in comparison(found, against="DataLoader")]
+            throughputs = rounds({"DataLoader": made(DataLoader), "Loader": made(Loader)}, options.rounds)
+            rows += [
+                {"samples": size, "workers": workers, **row} for row in comparison(throughputs, against="DataLoader")
+            ]
             if workers:
-                targets.append(kept(f"{workers} workers, {size}", found))
+                targets.append(kept(f"{workers} workers, {size}", throughputs))
     show("batches per second, 32 samples each", rows, options.json, targets)
 
 

@@ -1,25 +1,25 @@
-"""Microseconds a batch of graphtrain and of loops written by hand.
+"""Microseconds per batch of graphtrain and of loops written by hand.
 
     python benchmarks/loop.py
-    python benchmarks/loop.py --peers            # and of other frameworks, those that can be imported
+    python benchmarks/loop.py --peers            # also other frameworks, those that can be imported
     python benchmarks/loop.py --device cuda
 
 Every case trains the same model on the same list of batches for one epoch, in one process on one torch thread, in
-rounds of all cases; the garbage collector is on. The clock is inside the training step, which all of them call, and
-runs from one batch to the last: building a run, beginning it and ending it, with the checkpoint that is saved then, are
-not in the figures. On the CPU all end with the same weights bit for bit, or the benchmark fails.
+rounds of all cases; the garbage collector is on. The clock is in the training step, which all of them call, and
+measures from an early batch to the last: creating, starting and ending a run, with the checkpoint at its end, are not
+included. On the CPU all must end with the same weights, bit for bit, or the benchmark fails.
 
-* by hand: the loop as people write it, without logging.
+* by hand: the usual loop, without logging.
 * by hand, parameters once: the same, with the list of parameters for clipping looked up before the loop.
 * fit, bare: `fit` with clipping; no run directory, no metrics, no display.
 * fit, equipped: with a run directory, the display of a terminal (a pseudo-terminal, which a thread reads), metrics
-  every 50 steps, and a checkpoint every 10 minutes, which does not come while the time is taken. Nor does the status,
-  half a millisecond every two seconds.
-* by hand, again: how far figures of the same loop are apart.
+  every 50 steps, and a checkpoint every 10 minutes, which is not due during the measurement. Nor is the status file,
+  which takes half a millisecond every two seconds.
+* by hand, again: the same loop again, which shows the noise.
 
-The ratio of the larger models may exceed its target by the noise: how far the ratio of "by hand, again" to "by hand"
-within a round is from 1, in the median or by half its interquartile range, and at least 0.005, since a few rounds may
-meet by chance.
+The ratio of the larger models may exceed its target by the noise: the distance from 1 of the ratio of "by hand, again"
+to "by hand" within a round, as median or as half its interquartile range, and at least 0.005, since a few rounds may
+agree by chance.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _trainer(training: Training, graph: Graph, **options: Any) -> Trainer:
 
 @contextmanager
 def terminal() -> Iterator[list[int]]:
-    """A span in which the standard streams are a terminal that nobody looks at; answers how many bytes come there."""
+    """A context in which the standard streams are a pseudo-terminal; yields the number of bytes written to it."""
     reading, writing = pty.openpty()
     written: list[int] = []
     reader = threading.Thread(target=_read_all, args=(reading, written), daemon=True)
@@ -122,13 +122,13 @@ def terminal() -> Iterator[list[int]]:
 
 
 def _read_all(descriptor: int, written: list[int]) -> None:
-    with suppress(OSError):  # how Linux tells that the other side is closed
+    with suppress(OSError):  # on Linux, the other side is closed
         while text := os.read(descriptor, 65536):
             written.append(len(text))
 
 
 class Measured:
-    """The cases of one workload: each call trains anew and answers microseconds a batch."""
+    """The cases of one workload: each call trains again and returns microseconds per batch."""
 
     def __init__(self, workload: Workload, device: torch.device) -> None:
         self._workload, self._device = workload, device
@@ -139,15 +139,15 @@ class Measured:
         training = Training(self._workload, self._data, self._device)
         gc.collect()
         loop(training)
-        if self._device.type == "cpu":  # elsewhere kernels may add up in an order of their own
+        if self._device.type == "cpu":  # other devices may sum in another order
             self._compare(name, [weight.detach() for weight in training.model.parameters()])
         return training.microseconds
 
     def _compare(self, name: str, weights: list[torch.Tensor]) -> None:
         if self._weights is None:
             self._weights = weights
-        same = all(torch.equal(one, other) for one, other in zip(weights, self._weights, strict=True))
-        assert same, f"{self._workload.name}: the weights that {name} trained are not those of the others"
+        same = all(torch.equal(weight, other) for weight, other in zip(weights, self._weights, strict=True))
+        assert same, f"{self._workload.name}: the weights trained by {name} differ from those of the others"
 
 
 def targets(workload: Workload, rows: Sequence[Mapping[str, Any]], noise: float) -> list[Target]:
@@ -164,10 +164,10 @@ def targets(workload: Workload, rows: Sequence[Mapping[str, Any]], noise: float)
     ]
 
 
-def noise_of(found: Mapping[str, Sequence[float]]) -> float:
+def noise_of(times: Mapping[str, Sequence[float]]) -> float:
     """How far apart the ratios of two equal loops are."""
-    ratios = [one / other for one, other in zip(found[AGAIN], found[BY_HAND], strict=True)]
-    return max(spread(found, AGAIN, BY_HAND), abs(statistics.median(ratios) - 1), LEAST_NOISE)
+    ratios = [repeated / first for repeated, first in zip(times[AGAIN], times[BY_HAND], strict=True)]
+    return max(spread(times, AGAIN, BY_HAND), abs(statistics.median(ratios) - 1), LEAST_NOISE)
 
 
 def main() -> None:
@@ -197,11 +197,11 @@ def main() -> None:
     aims: list[Target] = []
     for workload in (TINY, *LARGER):
         measured = Measured(workload, given.device)
-        found = rounds({name: partial(measured, name, loop) for name, loop in loops.items()}, given.rounds)
-        compared = comparison(found, against=BY_HAND)
+        times = rounds({name: partial(measured, name, loop) for name, loop in loops.items()}, given.rounds)
+        compared = comparison(times, against=BY_HAND)
         rows += [{"workload": workload.name, **row} for row in compared]
         if given.device.type == "cpu":
-            aims += targets(workload, compared, noise_of(found))
+            aims += targets(workload, compared, noise_of(times))
     show(f"microseconds a batch on {given.device}", rows, given.json, aims)
 
 

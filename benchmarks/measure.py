@@ -1,15 +1,15 @@
-"""What the benchmarks share: interleaved rounds, medians and ratios, one table, JSON.
+"""Shared by all benchmarks: interleaved rounds, medians and ratios, a table, JSON.
 
-A benchmark is a script that measures named cases against one another and prints one table::
+A benchmark is a script that compares named cases and prints a table::
 
     options = arguments(__doc__, rounds=5)                 # --rounds N, --json FILE
-    found = rounds({"by hand": by_hand, "graphtrain": ours}, options.rounds)
-    rows = comparison(found, against="by hand")
+    figures = rounds({"by hand": by_hand, "graphtrain": ours}, options.rounds)
+    rows = comparison(figures, against="by hand")
     aims = [Target("graphtrain over by hand, us a batch", rows[1]["difference"], at_most=3.0)]
     show("microseconds a batch", rows, options.json, aims)
 
-A case is a function that does its work once and returns its figure (seconds, batches per second, bytes). The cases take
-turns, so that what else the machine does falls on all of them; figures to compare are the ratios.
+A case is a function that does its work once and returns its figure (seconds, batches per second, bytes). The cases are
+interleaved, so that other load on the machine affects all of them; compare the ratios.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def arguments(
         parser.add_argument(option, **keywords)
     if rounds is not None:
         parser.add_argument("--rounds", type=int, default=rounds, help=f"measurements of each case (default: {rounds})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     return parser.parse_args()
 
 
@@ -90,43 +90,46 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def rounds(cases: Mapping[str, Case], count: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """The figures of each case over interleaved rounds; every other round goes through them backwards.
+    """The figures of each case over interleaved rounds; every other round runs the cases in reverse order.
 
     Arguments:
-        warm_up: rounds before those that count. Default: one.
+        warm_up: rounds that are not counted, before the others. Default: 1.
     """
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    figures: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(-warm_up, count):
         for name in list(cases)[:: 1 if number % 2 else -1]:
             figure = cases[name]()
             if number >= 0:
-                found[name].append(figure)
-    return found
+                figures[name].append(figure)
+    return figures
 
 
-def comparison(found: Mapping[str, Sequence[float]], against: str) -> list[dict[str, Any]]:
+def comparison(figures: Mapping[str, Sequence[float]], against: str) -> list[dict[str, Any]]:
     """A row for each case: median, spread, and medians over the rounds of ratio and difference to the case `against`.
 
-    Ratio and difference are taken within each round, where both met the same machine.
+    Ratio and difference are computed within each round, where the state of the machine is about the same for both.
     """
+    baseline = figures[against]
     return [
         {
             "case": name,
-            "median": statistics.median(figures),
-            "least": min(figures),
-            "most": max(figures),
-            "ratio": statistics.median(one / other for one, other in zip(figures, found[against], strict=True)),
-            "difference": statistics.median(one - other for one, other in zip(figures, found[against], strict=True)),
+            "median": statistics.median(measured),
+            "least": min(measured),
+            "most": max(measured),
+            "ratio": statistics.median(figure / base for figure, base in zip(measured, baseline, strict=True)),
+            "difference": statistics.median(figure - base for figure, base in zip(measured, baseline, strict=True)),
             "against": against,
         }
-        for name, figures in found.items()
+        for name, measured in figures.items()
     ]
 
 
-def spread(found: Mapping[str, Sequence[float]], case: str, against: str) -> float:
-    """How far a ratio to the case `against` may be off: half the distance between the quartiles of its rounds."""
-    ratios = [one / other for one, other in zip(found[case], found[against], strict=True)]
-    lower, _, upper = statistics.quantiles(ratios * 2, n=4, method="inclusive")  # twice: of a single round too
+def spread(figures: Mapping[str, Sequence[float]], case: str, against: str) -> float:
+    """The noise of a ratio to the case `against`: half the interquartile range of its rounds."""
+    ratios = [figure / base for figure, base in zip(figures[case], figures[against], strict=True)]
+    lower, _, upper = statistics.quantiles(
+        ratios * 2, n=4, method="inclusive"
+    )  # doubled, so that a single round works too
     return (upper - lower) / 2
 
 

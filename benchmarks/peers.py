@@ -1,6 +1,6 @@
-"""The training of a `Training` as users of other frameworks write it; each is used where it can be imported.
+"""The training loops of other frameworks, as their users write them; those that are not installed are left out.
 
-What a framework does beyond the step is turned off where there is a way to, except in the case that is called equipped.
+Everything that a framework does beyond the step is turned off where possible, except in the case called "equipped".
 The data is the list itself, so that no loader is measured.
 """
 
@@ -120,7 +120,7 @@ def lightning_equipped(training: Training) -> None:
 
 
 class _Batches:
-    """The list, for Lightning, to which a list is one of loaders."""
+    """A wrapper of the list for Lightning, which takes a list as a list of loaders."""
 
     def __init__(self, batches: list[Batch]) -> None:
         self._batches = batches
@@ -181,7 +181,7 @@ def loops(terminal: Callable[[], AbstractContextManager[Any]]) -> tuple[dict[str
         terminal: a span whose output nobody looks at.
     """
     _quieten()
-    found: dict[str, Loop] = {}
+    loops: dict[str, Loop] = {}
     missing = []
     for package, modules, cases in _PEERS:
         try:
@@ -193,8 +193,8 @@ def loops(terminal: Callable[[], AbstractContextManager[Any]]) -> tuple[dict[str
                 f"{package} is left out: importing {', '.join(modules)} raised {type(error).__name__}: {error}"
             )
             continue
-        found |= {name.format(version(package)): _on(terminal, loop) for name, loop in cases.items()}
-    return found, missing
+        loops |= {name.format(version(package)): _on(terminal, loop) for name, loop in cases.items()}
+    return loops, missing
 
 
 def _on(terminal: Callable[[], AbstractContextManager[Any]], loop: Loop) -> Loop:

@@ -1,11 +1,11 @@
-"""How long it takes to go on: until the first batch of an epoch in its middle, and until a run of 500 MB stands again.
+"""How long a resume takes: until the first batch in the middle of an epoch, and until a state of 500 MB is restored.
 
     python benchmarks/resume.py --rounds 15
 
-* The first batch: a `Loader` begins at batch 10 or 1,000,000 alike; a `DataLoader` draws the earlier batches again.
+* The first batch: a `Loader` starts at any batch directly; a `DataLoader` draws the earlier batches again.
 * The state: graphtrain makes a trainer, finds the newest checkpoint, compares the SHA-256 of every file, loads, and
-  compares the digest of what was loaded with the one in the checkpoint. `torch.load` and `torch.distributed.checkpoint`
-  load model and optimizer, and compare no such sums. All files are in the cache of the system.
+  compares the digest of the loaded state with the one in the checkpoint. `torch.load` and
+  `torch.distributed.checkpoint` load model and optimizer without such checks. All files are in the page cache.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ def first_batches(count: int) -> tuple[list[dict[str, Any]], list[Target]]:
     for order, loader in loaders.items():
         early, late = f"Loader, {order}, at batch 10", f"Loader, {order}, at batch 1,000,000"
         cases = {early: resumed(lambda made=loader: made, 10), late: resumed(lambda made=loader: made, 1_000_000)}
-        found = rounds(cases, count)
-        rows += comparison(found, against=early)
+        times = rounds(cases, count)
+        rows += comparison(times, against=early)
         what = f"Loader, {order}: batch 1,000,000 over batch 10"
-        targets.append(Target(what, rows[-1]["ratio"], 1.0, noise=spread(found, late, against=early)))
+        targets.append(Target(what, rows[-1]["ratio"], 1.0, noise=spread(times, late, against=early)))
     few = range(BATCH_SIZE * 10_100)
     cases = {
         f"DataLoader, shuffled, at batch {drawn:,}": resumed(lambda: DataLoader(few, BATCH_SIZE, shuffle=True), drawn)
         for drawn in (10, 100, 1_000, 10_000)
     }
-    found = rounds(cases, max(count // 3, 1))
-    return [*rows, *comparison(found, against=next(iter(cases)))], targets
+    times = rounds(cases, max(count // 3, 1))
+    return [*rows, *comparison(times, against=next(iter(cases)))], targets
 
 
 class Saved:
@@ -120,15 +120,15 @@ class Saved:
 def main() -> None:
     """Measure and print."""
     options = arguments(__doc__, rounds=15)
-    warnings.simplefilter("ignore", UserWarning)  # torch.distributed says that it runs in one process
+    warnings.simplefilter("ignore", UserWarning)  # torch.distributed warns that it runs in one process
     rows, targets = first_batches(options.rounds)
     folder = Path(tempfile.mkdtemp(prefix="graphtrain-"))
     try:
-        found = rounds(Saved(folder).cases(), max(options.rounds // 3, 1))
+        times = rounds(Saved(folder).cases(), max(options.rounds // 3, 1))
     finally:
         shutil.rmtree(folder)
-    rows += comparison(found, against="500 MB, torch.load")
-    show("milliseconds until it goes on", rows, options.json, targets)
+    rows += comparison(times, against="500 MB, torch.load")
+    show("milliseconds until the run continues", rows, options.json, targets)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""A million batches in one run: does the memory stay flat, and the rate?
+"""A million batches in one run: do memory and speed stay constant?
 
     python benchmarks/soak.py
     python benchmarks/soak.py --batches 100000
 
-One run of `fit` with all that a run usually has: a run directory, metrics every 50 steps, checkpoints, a validation
-every epoch, a scheduler, a `Loader` that shuffles. The model is as small as can be, so that whatever the machinery
-leaves behind shows. A logger takes the resident memory and the time at every twentieth of the run.
+One run of `fit` with everything that a run usually has: a run directory, metrics every 50 steps, checkpoints, a
+validation every epoch, a scheduler, a `Loader` that shuffles. The model is tiny, so that memory leaked by graphtrain is
+visible. A logger records the resident memory and the time at every twentieth of the run.
 
-The first stretch allocates what the others use, so they are compared with the second. Rates are compared in seconds of
-the processor, which what else the machine does in two minutes moves less than the time that passes; both are shown.
-Between one stretch and the next nothing differs but the machine: by how much their seconds differ there is taken for
-the noise. What stays in memory of each batch is the slope of a line through the memory of the second half.
+The first stretch allocates memory that the others reuse, so they are compared with the second. Rates are compared in
+processor time, which other load on the machine affects less than wall-clock time; both are shown. Neighbouring
+stretches do the same work, so the difference of their times is the noise. The memory that each batch leaks is the slope
+of a line through the memory of the second half.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stretches:
     """A logger that notes time and memory whenever another part of the run is done.
 
     Arguments:
-        length: steps of the optimizer in one stretch.
+        length: optimizer steps in one stretch.
     """
 
     def __init__(self, length: int) -> None:
@@ -54,7 +54,7 @@ class Stretches:
             self.marks.append(self._mark(step))
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each stretch: how fast it was, and the memory at its end."""
+        """For each stretch, its speed and the memory at its end."""
         rows = []
         for number, (former, mark) in enumerate(pairwise(self.marks), 1):
             batches = mark["step"] - former["step"]
@@ -134,7 +134,7 @@ def main() -> None:
     length = {"type": int, "default": 1_000_000, "help": "length of the run (default: 1,000,000)"}
     options = arguments(__doc__, further={"--batches": length})
     if options.batches < STRETCHES * LOG_EVERY:
-        sys.exit(f"a stretch has at least one row of metrics: --batches {STRETCHES * LOG_EVERY} or more")
+        sys.exit(f"a stretch needs at least one row of metrics: --batches {STRETCHES * LOG_EVERY} or more")
     with tempfile.TemporaryDirectory(prefix="graphtrain-") as folder:
         rows = trained(options.batches, Path(folder)).rows()
     second, last = rows[1], rows[-1]

@@ -2,13 +2,13 @@
 
     python benchmarks/startup.py --rounds 5
 
-Every case is a new process of the Python that runs this, or of the command `graphtrain` beside it. The cases take
-turns, and one round that is not counted brings their files into the cache of the system. The ratios are to processes
-too, to one that imports networkx and one that imports torch; `python -c ""` shows what every process costs.
+Every case is a new process of this Python, or of the command `graphtrain` in the same environment. The cases are
+interleaved, and one round that is not counted brings their files into the page cache. The ratios are to processes that
+import networkx and torch; `python -c ""` shows the cost of any process.
 
-The first batch is that of a script with a model of one layer and ten batches in a list: until `training_step` is called
-for the first time, and until the end of a run of one batch. By hand is the same in torch alone, which imports more of
-itself at its first backward pass and its first step.
+The first batch is measured with a model of one layer and ten batches in a list: until the first call of
+`training_step`, and until the end of a run of one batch. "By hand" is the same with torch only, which imports more of
+its modules at its first backward pass and step.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main() -> None:
             "graphtrain: to the first batch": (python, "trained.py", "first"),
             "graphtrain: a run of one batch": (python, "trained.py"),
         }
-        found = rounds({name: process(*words, folder=folder) for name, words in commands.items()}, options.rounds)
+        times = rounds({name: process(*words, folder=folder) for name, words in commands.items()}, options.rounds)
     rows = [
         {
             "case": row["case"],
@@ -99,7 +99,7 @@ def main() -> None:
             "of import networkx": row["ratio"],
             "of import torch": other["ratio"],
         }
-        for row, other in zip(comparison(found, against=NETWORKX), comparison(found, against=TORCH), strict=True)
+        for row, other in zip(comparison(times, against=NETWORKX), comparison(times, against=TORCH), strict=True)
     ]
     ratios = {row["case"]: row["of import networkx"] for row in rows}
     targets = [Target(f"{name}, over import networkx", ratios[name], 2.5) for name in (HELP, RENDER)]

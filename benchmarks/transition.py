@@ -1,23 +1,24 @@
-"""One transition between nodes without work, in graphs of 10, 100 and 1,000 nodes, by a real `Trainer.run`.
+"""A transition between nodes that do nothing, in graphs of 10, 100 and 1,000 nodes, in a real `Trainer.run`.
 
     python benchmarks/transition.py --rounds 11
 
-* A *straight ring*: every node leads to the next. One in ten also has a guarded edge, which does not hold until the run
-  is to end; that is so at every size.
+* A *straight ring*: every node leads to the next. At every size, one node in ten also has a guarded edge, whose guard
+  is false until the run ends.
 * A *guarded ring*: every node has that guarded edge, and one without a guard.
-* *10 of 1,000 nodes*: the straight ring of ten, with 990 nodes behind its guarded edge that are not reached before the
-  end.
+* *10 of 1,000 nodes*: the straight ring of ten, with 990 more nodes behind its guarded edge, which are not reached
+  before the end.
 
-A transition runs the node, counts the run, and finds the next node. It is compared with a bare loop in Python over as
-many closures that do no more than return the next position, and with a machine of the package `transitions` made of the
-same graph (`Graph.to_machine`).
+A transition runs the node, counts the run, and selects the next node. It is compared with a Python loop over as many
+closures that only return the next position, and with a machine of the package `transitions` for the same graph
+(`Graph.to_machine`).
 
-That the cost is independent of the graph's size is seen at 10 of 1,000 nodes, which is held to it. A ring of 1,000
-nodes all of which are visited costs more, for another reason: what is touched in one lap no longer fits the fastest
-cache of the processor. Bare closures pay for that too, as their rows show; a node has more to touch than a closure.
+The case "10 of 1,000 nodes" shows, and its target requires, that the cost does not depend on the size of the graph. A
+ring of 1,000 nodes that are all visited costs more for another reason: the memory of one lap does not fit into the
+fastest cache of the processor. The same holds for the closures, as their rows show; a node touches more memory than a
+closure.
 
-The start of a run is not in the figures: the first transition is made before. Its end, some tenths of a millisecond
-among 200,000 transitions, is.
+The start of a run is not included: the first transition is made before the measurement. Its end is included, some
+tenths of a millisecond in 200,000 transitions.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def ring(size: int, guarded_every: int, reached: int | None = None) -> Graph:
     """Nodes in a circle, left by a guarded edge once its node has run often enough.
 
     Arguments:
-        guarded_every: one node of so many has such an edge.
+        guarded_every: one in this many nodes has a guarded edge.
         reached: how many nodes the circle has; the others are behind the guarded edges. Default: all.
     """
     circle = size if reached is None else reached
@@ -81,7 +82,7 @@ def run(graph: Graph) -> Callable[[], float]:
 
 
 def closures(size: int) -> Callable[[], float]:
-    """A case: microseconds for one call of a closure that answers the next position."""
+    """A case: microseconds for one call of a closure that returns the next position."""
 
     def leading_to(position: int) -> Callable[[], int]:
         return lambda: position
@@ -99,7 +100,7 @@ def closures(size: int) -> Callable[[], float]:
 
 
 def machine(graph: Graph) -> Callable[[], float]:
-    """A case: microseconds for one transition of the machine that a graph means; its guards read a constant."""
+    """A case: microseconds for one transition of the machine of a graph; its guards read a constant."""
     model: Any = graph.to_machine(lambda name: 0).model
 
     def case() -> float:
@@ -122,7 +123,7 @@ def main() -> None:
     cases |= {guarded.format(size): run(ring(size, 1)) for size in SIZES}
     cases["`transitions`, straight ring, 10 nodes"] = machine(ring(10, 10))
     cases["`transitions`, guarded ring, 10 nodes"] = machine(ring(10, 1))
-    found = rounds(cases, options.rounds)
+    times = rounds(cases, options.rounds)
     rows = [
         {
             "case": row["case"],
@@ -133,15 +134,15 @@ def main() -> None:
             "of the straight ring, 10 nodes": other["ratio"],
         }
         for row, other in zip(
-            comparison(found, against="closures, 10"), comparison(found, against=straight.format(10)), strict=True
+            comparison(times, against="closures, 10"), comparison(times, against=straight.format(10)), strict=True
         )
     ]
     named = {row["case"]: row for row in rows}
     targets = [
         Target(f"{case}, us", named[case]["median us"], 0.3)
-        for case in [one.format(size) for one in (straight, guarded) for size in SIZES]
+        for case in [ring.format(size) for ring in (straight, guarded) for size in SIZES]
     ]
-    noise = spread(found, part, against=straight.format(10))
+    noise = spread(times, part, against=straight.format(10))
     targets.append(Target(f"{part}, over 10 of 10", named[part]["of the straight ring, 10 nodes"], 1.0, noise))
     show("microseconds a transition", rows, options.json, targets)
 

@@ -1,8 +1,8 @@
-"""What the loops train: models, batches prepared beforehand, and a clock inside the training step.
+"""The workloads of the loops: models, prepared batches, and a clock in the training step.
 
-Every loop is given a `Training` and trains it, with clipping by norm. The time is taken where all of them pass alike,
-at the first line of the training step, from one batch to another: whatever a loop does before its first batch and after
-its last does not count, nor do the first batches, in which memory and caches find their place.
+Every loop gets a `Training` and trains it, with clipping by norm. The time is measured between two calls of the
+training step, at its first line, which is the same code for all loops: work before the first batch and after the last
+one is not included, nor are the first batches, which warm up memory and caches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 MAX_NORM = 1.0
 PREPARED = 200  # different batches; the data is a list of them, over and over
-SPREAD = 4.0  # so that gradients are longer than MAX_NORM, and a loop that does not clip is found out by its weights
+SPREAD = 4.0  # so that gradients exceed MAX_NORM, and a loop that does not clip ends with other weights
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Workload:
     warm_up: int
 
     def data(self, device: torch.device) -> list[Batch]:
-        """All batches of one training, the same in every call."""
+        """All batches of a training run, the same in every call."""
         torch.manual_seed(1)
         prepared = [self.batch() for _ in range(PREPARED)]
         on_device = [(inputs.to(device), targets.to(device)) for inputs, targets in prepared]
@@ -133,7 +133,7 @@ def _text() -> Batch:
     return characters[:, :-1].contiguous(), characters[:, 1:].contiguous()
 
 
-# Short, since many short rounds tell more than a few long ones where something else runs now and then.
+# Short: many short rounds are more robust than a few long ones on a machine with other load.
 TINY = Workload("tiny MLP", lambda: _mlp(64, 64, 10), _sgd, lambda: _labelled(64), batches=3_000, warm_up=200)
 LARGER = (
     Workload("MLP of 1 M", lambda: _mlp(512, 768, 768, 10), _sgd, lambda: _labelled(512), batches=100, warm_up=20),

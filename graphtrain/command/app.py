@@ -213,7 +213,7 @@ def diff(
             metavar="A", help="A shipped graph, a TOML file, a run directory (its newest checkpoint) or a checkpoint."
         ),
     ],
-    after: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The graph to compare with, likewise.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."),
@@ -337,7 +337,9 @@ def replay(
     ] = None,
     debug: Annotated[
         bool,
-        typer.Option("--pdb", help="Open Python's debugger there, with trainer, model, batch, loss, gradients, ..."),
+        typer.Option(
+            "--pdb", help="Open Python's debugger at that moment, with trainer, model, batch, loss, gradients, ..."
+        ),
     ] = False,
 ) -> int:
     """Replay a past run to a moment exactly, and show its batch, loss and gradients.

@@ -1,4 +1,4 @@
-"""Bad input of every sort: exit code 2, one message that names the place and a way out, and nothing written."""
+"""Bad input of every sort: exit code 2, one message with the place and a fix, and nothing written."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_slip_in_a_graph(verb: str, slip: Slip, tiny: Path, command: Command) 
     assert files(tiny) == before
 
 
-def test_every_problem_is_said_at_once(tiny: Path, command: Command) -> None:
+def test_every_problem_is_reported_at_once(tiny: Path, command: Command) -> None:
     text = FIT.replace('use = "choice"', 'use = "chioce"').replace("{ max_norm", "{ maxnorm").replace("50 st", "50 sx")
     (tiny / "my.toml").write_text(text)
     assert_refused(command("run", "tiny.py", "--graph", "my.toml"), "has 3 problems", "chioce", "maxnorm", "sxeps")

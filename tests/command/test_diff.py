@@ -36,7 +36,7 @@ RUN = ("run", "tiny.py", "accumulate.every=2", "log.every=1 steps")
 
 @pytest.fixture
 def stopped(tiny: Path, command: Command) -> Path:
-    """A run directory ``r`` that stands before ``decide``, one step and one open window in."""
+    """A run directory ``r`` whose run is at ``decide``, after one step and in an open window."""
     (tiny / "tiny.py").write_text((tiny / "tiny.py").read_text() + NOISY)
     assert command(*RUN, "finish.after=2 epochs", "--run-dir", "r", "--until", "3 batches", "--quiet").code == 0
     return tiny
@@ -86,7 +86,9 @@ def test_graphs_that_do_not_differ(command: Command) -> None:
 
 
 @pytest.mark.parametrize(("words", "code"), [((), 0), (("--exit-code",), 1)])
-def test_the_exit_code_says_it_only_when_it_is_asked(words: tuple[str, ...], code: int, command: Command) -> None:
+def test_the_exit_code_depends_on_the_difference_only_if_asked(
+    words: tuple[str, ...], code: int, command: Command
+) -> None:
     assert command("diff", "fit", "evaluate", *words).code == code
     assert command("diff", "fit", "fit", *words).code == 0
 
@@ -117,7 +119,7 @@ def test_an_unsound_checkpoint_is_passed_over(stopped: Path, command: Command) -
     assert named.code == 1 and "is not as it was written" in named.err
 
 
-def test_a_renaming_is_guessed_in_words_and_taken_when_it_is_said(command: Command, folder: Path) -> None:
+def test_a_renaming_is_suggested_and_applied_if_given(command: Command, folder: Path) -> None:
     (folder / "my.toml").write_text(RENAMED)
     guessed = command("diff", "fit", "my.toml").out
     assert guessed.endswith("`decide` and `what_now` are alike: a renaming? --rename decide=what_now\n")

@@ -1,4 +1,4 @@
-"""A script that is the whole command, and the help that says what can be set."""
+"""A script that is the whole command, and the help on what can be set."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Com
         (["--graph", "fitt"], 2, "did you mean `fit`?"),
     ],
 )
-def test_what_is_wrong_is_answered_as_by_the_command(words: list[str], code: int, expected: str, script: Path) -> None:
+def test_errors_are_reported_as_by_the_command(words: list[str], code: int, expected: str, script: Path) -> None:
     result = python("train.py", *words, cwd=script)
     assert (result.code, expected in result.err, "Traceback" in result.err) == (code, True, False), result.err
     assert not (script / "runs").exists()
@@ -245,7 +245,7 @@ def test_a_warm_start_begins_with_weights_and_is_no_resume(weights: Path, folder
     assert cold.code == 0
     assert status_of(folder / "new")["digest"] != status_of(folder / "cold")["digest"]
     again = command(*words)
-    assert again.code == 0 and "was finished before" in again.err, "the same command goes on with the run"
+    assert again.code == 0 and "was finished before" in again.err, "the same command resumes the run"
     by_folder = command(*words[:4], f"model={weights.parent}", "--run-dir", "by_folder")
     assert by_folder.code == 0
     assert status_of(folder / "by_folder")["digest"] == status_of(folder / "new")["digest"]
@@ -261,7 +261,9 @@ def test_a_warm_start_begins_with_weights_and_is_no_resume(weights: Path, folder
         ("model=tiny.py", "cannot be read as safetensors"),
     ],
 )
-def test_a_warm_start_that_cannot_be(given: str, expected: str, weights: Path, folder: Path, command: Command) -> None:
+def test_an_impossible_warm_start_is_refused(
+    given: str, expected: str, weights: Path, folder: Path, command: Command
+) -> None:
     result = command("run", "tiny.py", "--init", given.replace("WEIGHTS", str(weights)), "--run-dir", "new")
     assert (result.code, expected in result.err, "Traceback" in result.err) == (2, True, False), result.err
     assert not (folder / "new").exists()

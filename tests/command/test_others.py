@@ -168,7 +168,7 @@ def test_nodes_lists_every_kind(command: Command) -> None:
         ("schedule", ["bypassed without", "scheduler"]),
     ],
 )
-def test_nodes_describes_one(kind: str, expected: list[str], command: Command) -> None:
+def test_nodes_describes_a_kind(kind: str, expected: list[str], command: Command) -> None:
     result = command("nodes", kind)
     assert (result.code, result.err) == (0, "")
     assert all(text in result.out for text in expected), result.out
@@ -193,7 +193,7 @@ def test_copy_keeps_every_character_and_overwrites_nothing(folder: Path, command
 
 
 def write_status(folder: Path, **changes: Any) -> None:
-    """What a run that goes on in this process leaves in `r`."""
+    """The files in `r` of a run that is still running in this process."""
     snapshot = Snapshot(
         "running", "fit", "train_batch", step=40, epoch=2.5, end=("10 epochs",), done=0.25, batch=5, epoch_batches=10,
         metrics={"loss": 0.25, "val/loss": math.nan}, rates={"batches": 812.0}, elapsed_seconds=41.0,
@@ -263,7 +263,7 @@ def test_a_process_on_another_host_is_not_asked(folder: Path, command: Command) 
     assert json.loads(command("status", "r", "--json").out) == status_file(folder)
 
 
-def test_status_without_a_snapshot_says_what_there_is(folder: Path, command: Command) -> None:
+def test_status_without_a_snapshot_shows_the_rest(folder: Path, command: Command) -> None:
     write_status(folder, snapshot=None, state="stopped", step=40, epoch=2.5, metrics={"loss": 0.25}, digest=None)
     lines = command("status", "r").out.splitlines()
     assert lines[0] == "r: stopped, graph fit, next node train_batch"

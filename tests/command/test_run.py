@@ -1,4 +1,4 @@
-"""`graphtrain run`, stopped and gone on with, and `graphtrain status` from outside."""
+"""`graphtrain run`, stopped and resumed, and `graphtrain status` from outside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows_of(run_dir: Path) -> list[dict[str, float]]:
 
 
 def printed_command(err: str) -> list[str]:
-    """The words after the last "go on with:"."""
+    """The words after the last "resume with:"."""
     words = shlex.split(err.rpartition("resume with: ")[2].splitlines()[0])
     assert words[:2] == ["graphtrain", "run"]
     return words[1:]
@@ -110,7 +110,7 @@ def test_a_script_by_a_link_and_from_elsewhere(tiny: Path, command: Command) -> 
     assert (tiny / "runs" / "linked-001").is_dir()
 
 
-def test_a_finished_run_says_so(tiny: Path, command: Command) -> None:
+def test_a_finished_run_is_reported(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r"]
     assert command(*words).code == 0
     before = status_of(tiny / "r")
@@ -128,7 +128,7 @@ def test_quiet_prints_errors_only(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "lr=fast", "--quiet").err.startswith("error: ")
 
 
-# --- Until, and the command that goes on -----------------------------------------------------------------------------
+# --- Until, and the command that resumes -----------------------------------------------------------------------------
 
 
 def test_until_and_the_printed_command(tiny: Path, command: Command) -> None:

@@ -59,7 +59,7 @@ after = "step"
 
 
 def marks(result: Result) -> dict[str, str]:
-    """Node -> what its row says last, of the outermost graph."""
+    """Node -> the last cell of its row, for the outermost graph."""
     table = result.out.partition("\nguards")[0].splitlines()
     column = table[1].index("save point before it")
     return {
@@ -91,7 +91,7 @@ def test_a_transient_slot(kinds: Path, command: Command) -> None:
     assert "save point" not in command("show", "my.toml").out
 
 
-def test_it_is_what_a_run_says(kinds: Path, command: Command) -> None:
+def test_it_agrees_with_a_run(kinds: Path, command: Command) -> None:
     """The same analysis on stand-ins as on the resources of a run."""
     assert command("show", "my.toml", "--save-points", "--script", "mine.py").code == 0
     graph = Graph.load("my.toml").set("clip", max_norm=1.0)

@@ -16,7 +16,7 @@ class Block:
     Attributes:
         language: the first word after the fence: ``"python"``, ``"toml"``, ``"console"``, ``"text"``; empty for none.
         words: the words after it, such as the name of a file.
-        text: what stands between the fences.
+        text: the text between the fences.
         line: the line of the page on which the text begins.
     """
 
@@ -28,7 +28,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a console block, and what the block shows below it; None where it shows nothing."""
+    """One command of a console block, and its output in the block; None if the block shows none."""
 
     words: str
     shown: str | None
@@ -41,11 +41,11 @@ def blocks_of(page: str) -> list[Block]:
     >>> blocks_of("See:\\n\\n```python train.py\\nx = 1\\n```\\n")
     [Block(language='python', words=('train.py',), text='x = 1\\n', line=4)]
     """
-    found = []
+    blocks = []
     for match in _FENCE.finditer(page):
         language, *words = match["words"].split() or [""]
-        found.append(Block(language, tuple(words), match["text"], page.count("\n", 0, match.start("text")) + 1))
-    return found
+        blocks.append(Block(language, tuple(words), match["text"], page.count("\n", 0, match.start("text")) + 1))
+    return blocks
 
 
 def read_blocks(path: Path) -> list[Block]:
@@ -56,19 +56,19 @@ def read_blocks(path: Path) -> list[Block]:
 def commands_of(block: Block) -> list[Command]:
     """The commands of a console block: the lines that begin with ``$``, each with the lines below it.
 
-    >>> [(one.words, one.shown) for one in commands_of(Block("console", (), "$ ls\\n$ pwd\\n/tmp\\n", 1))]
+    >>> [(command.words, command.shown) for command in commands_of(Block("console", (), "$ ls\\n$ pwd\\n/tmp\\n", 1))]
     [('ls', None), ('pwd', '/tmp\\n')]
     """
-    found: list[Command] = []
+    commands: list[Command] = []
     for number, row in enumerate(block.text.splitlines(keepends=True), start=block.line):
         if row.startswith("$ "):
-            found.append(Command(row[2:].rstrip("\n"), None, number))
-        elif not found:
+            commands.append(Command(row[2:].rstrip("\n"), None, number))
+        elif not commands:
             raise ValueError(f"line {number}: a console block begins with a command, `$ ...`; got {row!r}")
         else:
-            last = found.pop()
-            found.append(Command(last.words, (last.shown or "") + row, last.line))
-    return found
+            last = commands.pop()
+            commands.append(Command(last.words, (last.shown or "") + row, last.line))
+    return commands
 
 
 def without_fences(page: str) -> str:

@@ -1,4 +1,4 @@
-"""A page executed as its reader would: its files written, its code run, its commands typed, what it shows compared.
+"""Execution of a page as a reader would do it: files are written, code and commands run, and outputs compared.
 
     ```python              run, in one namespace for the whole page
     ```python train.py     written to that file
@@ -7,12 +7,12 @@
     ```text                what the block before it printed (standard output), or the error it raised, or why its graph
                            is refused
     ```console             its `graphtrain` commands are parsed
-    ```console run         its commands are run, in order; what is shown below one is what it prints
+    ```console run         its commands are run, in order, and the text below each is compared with its output
     ```console run roughly the same, but a number may be another number, and a bar longer or shorter
     ```bash                its `graphtrain` commands are parsed
     ```                    to be read only
 
-Everything happens in one folder, with one process for what needs no other.
+Everything runs in one folder, and in this process where possible.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TIMEOUT_SECONDS = 300
 
 
 class PageError(AssertionError):
-    """Something a page says is not so."""
+    """A page is wrong."""
 
 
 class Page:
@@ -64,10 +64,10 @@ class Page:
         self._bin = folder / ".bin"
 
     def execute(self) -> int:
-        """Execute every block; how many there were.
+        """Execute every block; returns the number of blocks.
 
         Raises:
-            PageError: something that the page shows is not what happens.
+            PageError: an output differs from the page.
         """
         blocks = read_blocks(self._path)
         following: list[Block | None] = [*blocks[1:], None]
@@ -96,7 +96,7 @@ class Page:
                 for number, line in enumerate(block.text.splitlines(), start=block.line):
                     self._parse(line, number)
             case (("text" | ""), ()):
-                pass  # what the block before it did, or to be read only
+                pass  # the output of the block before it, or not executed
             case _:
                 raise PageError(f"{self._at(block.line)}: no such block: {block.language} {' '.join(block.words)}")
 
@@ -104,8 +104,8 @@ class Page:
 
     def _python(self, block: Block, shown: str | None) -> None:
         code = compile("\n" * (block.line - 1) + block.text, str(self._path), "exec", dont_inherit=True)
-        printed, said = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        printed, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
             try:
                 exec(code, self._namespace)  # noqa: S102 - our own text
             except Exception as error:
@@ -155,7 +155,7 @@ class Page:
             raise PageError(f"{self._at(line)}: {words}: {error}") from None
 
     def _type(self, words: str) -> str:
-        """What a command prints, both streams together as on a terminal."""
+        """The output of a command, both streams together as on a terminal."""
         if words == "echo $?":
             code, self._code = self._code, 0
             return f"{code}\n"
@@ -177,7 +177,7 @@ class Page:
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
-        """Where `graphtrain` and `python` are those of this process."""
+        """An environment in which `graphtrain` and `python` are those of this process."""
         if not self._bin.exists():
             self._bin.mkdir()
             for name, rest in (("python", ""), ("graphtrain", " -m graphtrain")):
@@ -195,7 +195,7 @@ class Page:
 
     def _compare(self, shown: str, printed: str, line: int) -> None:
         if not matches(shown, printed):
-            raise PageError(f"{self._at(line)}: the page shows\n{shown}\nbut what comes is\n{printed}")
+            raise PageError(f"{self._at(line)}: the page shows\n{shown}\nbut the output is\n{printed}")
 
     def _at(self, line: int) -> str:
         return f"{self._path.name}:{line}"
@@ -213,7 +213,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """True if what a page shows is what was printed.
+    """True if the output matches the page.
 
     ``...`` stands for anything within a line, a line of nothing else for any number of lines.
 
@@ -230,7 +230,7 @@ def matches(shown: str, printed: str) -> bool:
 
 
 def roughly(text: str) -> str:
-    """A text in which all numbers are one, and all bars.
+    """The text with all numbers replaced by `#`, and all bars by `|`.
 
     >>> roughly("epoch 4/9 ━━━━━╸   41 %  812 batches/s")
     'epoch #/# | # %  # batches/s'
@@ -260,7 +260,7 @@ def parse_command(line: str) -> None:
 
 @contextlib.contextmanager
 def _printed() -> Iterator[io.StringIO]:
-    """What is printed in the block, on either stream."""
+    """Capture both streams of the block."""
     both = io.StringIO()
     with contextlib.redirect_stdout(both), contextlib.redirect_stderr(both):
         yield both
@@ -268,7 +268,7 @@ def _printed() -> Iterator[io.StringIO]:
 
 @contextlib.contextmanager
 def _as_found(folder: Path) -> Iterator[None]:
-    """The modules and the path of this process are afterwards as they were: every command is a new process."""
+    """Restore the modules and the path of this process afterwards, as if every command were a new process."""
     modules, path = dict(sys.modules), list(sys.path)
     try:
         yield
@@ -280,10 +280,10 @@ def _as_found(folder: Path) -> Iterator[None]:
 
 
 def _command_here(words: list[str], *, keep_kinds: bool) -> int:
-    """Call the command as its entry point does, or a script as Python does, in this process; its exit code.
+    """Run the command as its entry point does, or a script as Python does, in this process; returns the exit code.
 
     Arguments:
-        keep_kinds: False hides the kinds that the page has declared, as a new process would.
+        keep_kinds: False hides the kinds that the page has declared, as in a new process.
     """
     before, kinds = sys.argv, dict(DECLARED)
     sys.argv = words if words[0] == "graphtrain" else words[1:]

@@ -1,4 +1,4 @@
-"""The tests of pages can fail: a page that says what is not so is found out."""
+"""The tests of pages can fail: a wrong page is detected."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ mine.toml:3 nodes.mine: warning G118: not checked: no kind `mine` is known here,
 
 def test_words_and_lines_of_blocks() -> None:
     blocks = blocks_of("a\n```toml my.toml\nx = 1\n```\n`b`\n```\nplain\n```\n")
-    assert [(one.language, one.words, one.text, one.line) for one in blocks] == [
+    assert [(block.language, block.words, block.text, block.line) for block in blocks] == [
         ("toml", ("my.toml",), "x = 1\n", 3),
         ("", (), "plain\n", 7),
     ]
     (block,) = blocks_of("```console\n$ one\n$ two # said\nsays\nmore\n```\n")
-    assert [(one.words, one.shown, one.line) for one in commands_of(block)] == [
+    assert [(command.words, command.shown, command.line) for command in commands_of(block)] == [
         ("one", None, 2),
         ("two # said", "says\nmore\n", 3),
     ]

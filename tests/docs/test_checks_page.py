@@ -1,4 +1,4 @@
-"""`checks.md` has every code that can be raised, once, and no other; its blocks are executed by `test_pages`."""
+"""`checks.md` has exactly the codes that can be raised; its blocks are executed by `test_pages`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
 SOURCES = Path(graphtrain.__file__).parent
 SECTIONS = {
-    found[1]: text
+    heading[1]: text
     for text in re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]
-    if (found := re.match(r"(G\d\d\d): (.+)\n", text))
+    if (heading := re.match(r"(G\d\d\d): (.+)\n", text))
 }
 
 
 def raised() -> set[str]:
-    """Every code, G1xx to G6xx, that stands in the sources as one to be raised."""
-    found: set[str] = set()
+    """Every code, G1xx to G6xx, that the sources raise."""
+    codes: set[str] = set()
     for path in SOURCES.rglob("*.py"):
         if path.name != "codes.py":
-            found |= set(re.findall(r'"(G[1-6]\d\d)"', path.read_text(encoding="utf-8")))
-    return found
+            codes |= set(re.findall(r'"(G[1-6]\d\d)"', path.read_text(encoding="utf-8")))
+    return codes
 
 
 def test_the_codes_are_those_that_are_raised() -> None:
@@ -40,9 +40,9 @@ def test_every_code_has_its_section_in_order() -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_section_shows_a_graph_with_that_code_alone_and_the_mend(code: str) -> None:
+def test_a_section_shows_a_graph_with_that_code_alone_and_the_fix(code: str) -> None:
     section = SECTIONS[code]
     example, shown = blocks_of(section)
     assert example.language in ("toml", "python") and shown.language == "text"
     assert set(re.findall(r"\b(G\d\d\d): ", shown.text)) == {code}
-    assert "*Without the check:* " in section and "*The mend:* " in section
+    assert "*Without the check:* " in section and "*The fix:* " in section

@@ -1,4 +1,4 @@
-"""What the prose of the pages names exists: options, parameters, fields, verbs, links."""
+"""The names in the prose of the pages exist: options, parameters, fields, verbs, links."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spans(path: Path) -> list[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """What the headings of a page are linked by."""
+    """The anchors of the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", without_fences(path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -47,17 +47,17 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
         if re.match(r"\w+:", target):
             continue
         file, _, anchor = target.partition("#")
-        found = path.parent / file if file else path
-        assert found.exists(), f"{path.name}: {target}"
+        file_path = path.parent / file if file else path
+        assert file_path.exists(), f"{path.name}: {target}"
         if anchor:
-            assert anchor in anchors(found), f"{path.name}: {target}"
+            assert anchor in anchors(file_path), f"{path.name}: {target}"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=by_name)
 def test_every_option_named_exists(path: Path) -> None:
     group: Any = typer.main.get_command(app)
-    known = {option for command in group.commands.values() for one in command.params for option in one.opts}
-    known |= {option for one in group.params for option in one.opts} | {"--help"}
+    known = {option for command in group.commands.values() for parameter in command.params for option in parameter.opts}
+    known |= {option for parameter in group.params for option in parameter.opts} | {"--help"}
     named = {option for span in spans(path) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
     assert named <= known, f"{path.name}: {sorted(named - known)}"
 
@@ -68,7 +68,7 @@ def test_every_parameter_and_field_named_exists(path: Path) -> None:
     nodes = dict(fit.nodes)
     inner = nodes["validate"].body
     assert inner is not None
-    nodes |= {f"validate/{name}": one for name, one in inner.nodes.items()}
+    nodes |= {f"validate/{name}": inner_node for name, inner_node in inner.nodes.items()}
     for span in spans(path):
         for owner, field in re.findall(r"(?<![\w./])((?:validate/)?[a-z_]+)\.([a-z_]+)\b(?!\()", span):
             if owner not in nodes:
@@ -103,4 +103,4 @@ def test_every_argument_of_the_mark_is_described() -> None:
 
 
 def test_every_outcome_is_named() -> None:
-    assert {one.name for one in Outcome} <= set(spans(DOCS / "resuming.md"))
+    assert {outcome.name for outcome in Outcome} <= set(spans(DOCS / "resuming.md"))

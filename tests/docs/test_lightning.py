@@ -1,4 +1,4 @@
-"""Every name of Lightning is answered on its page, and the page and the error messages say the same."""
+"""Every name of Lightning is on its page, and the page agrees with the error messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CODE = re.compile(r"`([^`]+)`")
 
 def sections_of(text: str, mark: str) -> dict[str, list[str]]:
     """The lines under each heading."""
-    found: dict[str, list[str]] = {}
+    sections: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith(f"{mark} "):
-            found[line.removeprefix(f"{mark} ")] = []
-        elif found and line:
-            found[list(found)[-1]].append(line)
-    return found
+            sections[line.removeprefix(f"{mark} ")] = []
+        elif sections and line:
+            sections[list(sections)[-1]].append(line)
+    return sections
 
 
 KNOWN = sections_of(NAMES, "#")
@@ -39,7 +39,7 @@ ANSWERS: dict[str, dict[str, str]] = {
 }
 
 
-def test_the_list_says_its_version() -> None:
+def test_the_list_has_its_version() -> None:
     version = re.search(r"Lightning (\d+\.\d+\.\d+)", NAMES.splitlines()[0])
     assert version is not None
     assert f"`lightning.pytorch` {version[1]}" in " ".join(PAGE.read_text(encoding="utf-8").split())
@@ -62,6 +62,6 @@ def test_no_name_is_answered_twice_in_a_section() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(FOREIGN) & {name for names in KNOWN.values() for name in names}))
 def test_an_error_message_gives_the_answer_of_the_page(name: str) -> None:
-    said = set(_CODE.findall(FOREIGN[name]))
-    assert said
-    assert any(said <= set(_CODE.findall(answers.get(name, ""))) for answers in ANSWERS.values())
+    answer = set(_CODE.findall(FOREIGN[name]))
+    assert answer
+    assert any(answer <= set(_CODE.findall(answers.get(name, ""))) for answers in ANSWERS.values())

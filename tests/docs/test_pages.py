@@ -1,4 +1,4 @@
-"""The pages under docs: everything on them is executed, and what they show is what comes."""
+"""The pages under docs: everything on them is executed, and the output compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder, the current one; what a page changes in this process is afterwards as it was."""
+    """An empty folder, the current one; changes of the page to this process are undone afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")

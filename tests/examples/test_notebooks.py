@@ -1,7 +1,7 @@
-"""The notebooks, executed as they are; and what else a person does in one.
+"""The notebooks, executed as they are; and other things that users do in a notebook.
 
-They are stored with their outputs, for those who only look at them. `python -m tests.examples.test_notebooks` executes
-them and stores them anew, without what no two runs have in common: speeds, addresses, paths.
+They are stored with their outputs, for readers who do not run them. `python -m tests.examples.test_notebooks` executes
+them and stores them again, without anything that differs between runs: speeds, addresses, paths.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _storable(output: Output) -> Output:
 
 
 def _joined(outputs: list[Output]) -> list[Output]:
-    """Lines that were written one after another as one output; how many arrive together is chance."""
+    """Consecutive lines joined into one output; how many arrive together is random."""
     joined: list[Output] = []
     for output in outputs:
         if joined and output["output_type"] == "stream" and joined[-1].get("name") == output["name"]:
@@ -126,16 +126,16 @@ def _plain(text: str) -> str:
 
 
 def words(notebook: Any) -> list[list[str]]:
-    """For each cell the words of its outputs: no coordinates, no digits, which another machine may round."""
-    found = []
+    """The words of the outputs of every cell, without coordinates and digits, which other machines may round."""
+    words = []
     for cell in cells_of_code(storable(notebook)):
         texts = []
         for output in cell.outputs:
             texts += [output["output_type"], *(output.get(key, "") for key in ("text", "ename", "evalue"))]
             texts += [text for mime in sorted(output.get("data", {})) for text in (mime, output["data"][mime])]
         plain = re.sub(r"<style.*?</style>|<[^>]*>", " ", _plain(" ".join(texts)), flags=re.DOTALL)
-        found.append(re.sub(r"[-+]?\b\d[\d.,]*(e[-+]?\d+)?", "#", plain).split())
-    return found
+        words.append(re.sub(r"[-+]?\b\d[\d.,]*(e[-+]?\d+)?", "#", plain).split())
+    return words
 
 
 # ---- the notebooks
@@ -208,7 +208,7 @@ def test_the_later_end_is_reached(rewire: Any) -> None:
     assert "Outcome.FINISHED" in shown(cell_with(rewire, 'after="6 epochs"'))["text/plain"]
 
 
-def test_a_refusal_says_everything(rewire: Any) -> None:
+def test_a_refusal_lists_all_problems(rewire: Any) -> None:
     (error,) = outputs(cell_with(rewire, "evry"), "error")
     assert error["ename"] == "GraphError"
     assert "2 problems" in error["evalue"]
@@ -266,7 +266,7 @@ trainer.run(until="4 steps")
 trainer.resources["seen"]
 """,
     "declared a third time": DECLARED.format(3),
-    "inserted anew": """
+    "inserted again": """
 trainer.rewire(Graph.load("fit").insert("note", note, after="step"))
 trainer.run(until="5 steps")
 trainer.resources["seen"]
@@ -295,7 +295,7 @@ trainer
     "graph, layout works": "render.draw = draw\ntrainer.graph",
     "no such module": "import sys\nsys.modules[render.__name__] = None\ntrainer",
     "graph, no such module": "trainer.graph",
-    "the run goes on": 'trainer.run(until="2 epochs")',
+    "the run continues": 'trainer.run(until="2 epochs")',
 }
 RAISING = ("inserted twice",)
 
@@ -313,7 +313,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> None:
     assert shown(cells["inserted by name"])["text/plain"] == "[1, 1]"
     assert shown(cells["the same graph"])["text/plain"] == "[1, 1, 2, 2]"  # used by its name: the latest
-    assert shown(cells["inserted anew"])["text/plain"] == "[1, 1, 2, 2, 3]"
+    assert shown(cells["inserted again"])["text/plain"] == "[1, 1, 2, 2, 3]"
     (error,) = outputs(cells["inserted twice"], "error")
     assert error["ename"] == "EditError" and "there is a node `note` already" in error["evalue"]
     assert shown(cells["after the refusal"])["text/plain"] == "([1, 1, 2, 2, 3, 3], 6)"
@@ -326,7 +326,7 @@ def test_a_notebook_without_pictures(cells: dict[str, Any]) -> None:
     for name in ("graph, layout fails", "graph, no such module"):
         assert set(shown(cells[name])) == {"text/plain"}
     assert set(shown(cells["graph, layout works"])) == {"text/plain", "image/svg+xml"}
-    assert "Outcome.REACHED" in shown(cells["the run goes on"])["text/plain"]
+    assert "Outcome.REACHED" in shown(cells["the run continues"])["text/plain"]
 
 
 def test_a_cell_that_raises_untagged_is_noticed(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_cell_that_raises_untagged_is_noticed(tmp_path: Path) -> None:
 
 
 def store() -> None:
-    """Execute every notebook and store it with what it shows."""
+    """Execute every notebook and store it with its outputs."""
     import tempfile
 
     for path in NOTEBOOKS:

@@ -1,4 +1,4 @@
-"""The verbs: what each changes, what it leaves alone, and what it refuses."""
+"""The verbs: what they change, what they leave unchanged, and what they refuse."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_an_edit_error_is_a_value_error() -> None:
     assert issubclass(EditError, ValueError)
 
 
-def test_every_verb_leaves_the_original_alone() -> None:
+def test_no_verb_changes_the_original() -> None:
     before = FIT.to_json()
     graph = FIT.insert("x", "choice", after="step").remove("clip").rename("log", "write").guard("a", "log.due")
     graph = graph.set("validate/next_batch", limit=3).clock("x", "step.steps").redirect("step", "x", "decide")
@@ -335,7 +335,7 @@ def test_a_graph_does_not_follow_the_values_it_was_made_from() -> None:
     assert graph.nodes["log"].parameters == {"every": ["1 epochs"], "table": {"a": [1]}}
 
 
-def test_values_made_in_python_become_what_the_text_says() -> None:
+def test_values_given_in_python_equal_those_of_the_text() -> None:
     graph = FIT.set("log", every=Trigger("1/2 epochs")).set("checkpoint", every=Trigger(["1 epochs", "2 hours"]))
     graph = graph.set("finish", after=Trigger("never")).set("validate", every=("1 epochs", "10 steps"))
     assert graph.nodes["log"].parameters["every"] == "0.5 epochs"

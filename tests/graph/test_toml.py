@@ -34,7 +34,7 @@ b = ["end"]
 
 
 def problems_of(text: str) -> list[Problem]:
-    """What reading and checking find together, as `graphtrain check` says it."""
+    """The problems of reading and checking together, as `graphtrain check` reports them."""
     try:
         return Graph.loads(text, name="my.toml").check()
     except GraphError as error:
@@ -412,7 +412,7 @@ def test_sections_are_tables(key: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["nodes", "edges"])
-def test_a_missing_section_is_said_once(missing: str) -> None:
+def test_a_missing_section_is_reported_once(missing: str) -> None:
     texts = {"nodes": '[nodes]\na = { use = "choice" }', "edges": '[edges]\na = ["end"]'}
     text = 'format = 1\nstart = "a"\n' + "\n".join(text for name, text in texts.items() if name != missing)
     (problem,) = problems_of(text)

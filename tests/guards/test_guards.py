@@ -255,7 +255,7 @@ def outcome(call: Callable[[], Any]) -> tuple[type, Any]:
 @example(parse("(slot or b.n) == True"), {"slot": 2, "b.n": 3, "a.i": 0, "a.f": 0, "b.flag": True})
 @example(parse("a.i / a.f > 1 and slot"), {"slot": 2, "b.n": 3, "a.i": 0, "a.f": 0, "b.flag": True})
 @example(parse("3 > a.i >= b.n > 1"), {"slot": 2, "b.n": 2, "a.i": 2, "a.f": 0, "b.flag": True})
-def test_the_compiled_guard_means_what_the_reference_says(expression: Expression, values: dict[str, Any]) -> None:
+def test_the_compiled_guard_equals_the_reference(expression: Expression, values: dict[str, Any]) -> None:
     compiled = compile_guard(expression, Held(values))
     expected = outcome(lambda: evaluate(expression, values.__getitem__))
     assert outcome(compiled) == expected
