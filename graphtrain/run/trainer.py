@@ -161,9 +161,14 @@ class Trainer:
         self._notify_of_graph()
 
     def _compile(
-        self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], **former: Any
+        self,
+        graph: Graph,
+        resources: Mapping[str, Any],
+        prepared: Mapping[str, Any],
+        former: CompiledGraph | None = None,
+        renaming: Renaming | None = None,
     ) -> CompiledGraph:
-        return CompiledGraph(graph, resources, prepared, self._requests, self._recorder, self._watch, **former)
+        return CompiledGraph(graph, resources, prepared, self._requests, self._recorder, self._watch, former, renaming)
 
     def _notify_of_graph(self) -> None:
         program = self._compiled.program
@@ -347,7 +352,7 @@ class Trainer:
         limit = until_trigger(until, self.graph) if until is not None else Trigger("never")
         visits = gated_visits(self._compiled, limit, self._requests, self._visits(trace))
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
-        with StopSignals(self._request_stop), self._running(options, limit):
+        with StopSignals(lambda signal: self._requests.stop()), self._running(options, limit):
             if not self._loop.ended:
                 return self._drive(visits, is_traced=trace is not None)
             if self._end_is_saved:
@@ -433,12 +438,8 @@ class Trainer:
             # Before the data is opened: to look at it may draw from its generator.
             environment = self._environment_with(all_resources)
             renaming = Renaming(rename or {}, former.graph, graph)
-            if self._begun:
-                compiled = self._compile(graph, all_resources, prepared, former=former, renaming=renaming)
-                position = self._move(state, renaming, compiled)
-            else:
-                compiled = self._compile(graph, all_resources, prepared)
-                position = compiled.start
+            compiled = self._compile(graph, all_resources, prepared, former if self._begun else None, renaming)
+            position = self._move(state, renaming, compiled) if self._begun else compiled.start
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
@@ -603,10 +604,6 @@ class Trainer:
         self._requests.take("stop")  # a signal that came while it was about to stop asks for what is done already
         if was_running and self._begun:
             self._write_status()
-
-    def _request_stop(self, signal_name: str) -> None:
-        # Called from a signal handler: nothing but the flag. The transition under way ends first.
-        self._requests.stop()
 
     # ---- beginning and resuming
 
