@@ -307,9 +307,10 @@ class StatefulObjects:
             if handler.essential is not None
         }
 
-    def digest(self, alive: set[int]) -> str:
+    def digest(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> str:
         """SHA-256 (hexadecimal) of all that the continuation depends on."""
-        return state_digest(self.essential(self.capture(alive)).sections())
+        essential = self.essential(self.capture(alive, sections)).sections()
+        return state_digest({name: essential[name] for name in sections})
 
     def restore(
         self, state: RunState, exempt: Exemptions = _NOTHING, sections: Collection[str] = tuple(SECTIONS)

@@ -36,7 +36,7 @@ class CheckpointWriter:
         notify: receives a line about a save that failed where the run continues nevertheless.
 
     Attributes:
-        refusal: why the last position was no save point.
+        refusal: why the position tried last was no save point.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class CheckpointWriter:
 
     def _refuse(self, run: Resumable, reason: str) -> bool:
         alive = ", ".join(sorted(run.compiled.alive_names(run.loop.position, run.loop.ended)))
-        self.refusal = f"{reason}; alive: {alive}"
+        self.refusal = f"alive: {alive}; {reason}"
         self._attempts += 1
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)

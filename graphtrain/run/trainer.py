@@ -690,8 +690,9 @@ class Trainer:
         if not self._writer.save(self._resumable, policy):
             if self._loop.ended:
                 raise SaveFailedError(
-                    f"the end of the run cannot be saved: {self._writer.refusal}",
-                    "let every path to the end pass a node that writes it again, or do not read it after the end",
+                    f"the end of the run is no save point ({self._writer.refusal})",
+                    "the run is trained to its end but not saved; let what cannot be saved be written again before it "
+                    "is read, so that it is not alive there",
                 )
             return False
         self._report_written()
