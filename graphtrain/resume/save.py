@@ -65,7 +65,7 @@ class CheckpointWriter:
                 Layout.of(tensors)
 
     def save(self, run: Resumable, policy: SavePolicy) -> bool:
-        """Save at this position; False where it is no save point. The checkpoint exists once `settle` is True.
+        """Save at this position; False where it is no save point. It is on disk once `take_written` is True.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
@@ -94,14 +94,17 @@ class CheckpointWriter:
         """True while a checkpoint is being written."""
         return self._writing is not None and not self._writing.is_over
 
-    def settle(self) -> bool:
-        """True if a checkpoint was written since this was last called.
+    def settle(self) -> None:
+        """Note that the checkpoint under way is written, if it is.
 
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
         if self._writing is not None and self._writing.is_over:
             self._wait()
+
+    def take_written(self) -> bool:
+        """True if a checkpoint was written since this was last called."""
         was_written, self._was_written = self._was_written, False
         return was_written
 

@@ -522,6 +522,7 @@ class Trainer:
         """Do what was requested during the last transition, where this position allows it."""
         requests = self._requests
         if requests.take("written"):
+            self._writer.settle()
             self._report_written()
         if "ended" in requests:
             self._loop.ended, self._end_is_saved = True, False
@@ -707,7 +708,7 @@ class Trainer:
 
     def _report_written(self) -> None:
         """Show a checkpoint in the status, if one was written."""
-        if self._writer.settle():
+        if self._writer.take_written():
             self._write_status()
 
     def _write_status(self, state: str | None = None) -> None:
