@@ -33,8 +33,6 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
         status = read_status(run_dir)
         if status.get("state") in _ACTIVE and _alive(status) is False:
             status["state"] = "interrupted"
-            if isinstance(status.get("snapshot"), dict):
-                status["snapshot"]["state"] = "interrupted"
         text = json.dumps(status, indent=2) if as_json else "\n".join(_lines(run_dir, status))
     except RecursionError:
         raise UsageError(f"the status of `{run_dir}` cannot be read: it is nested too deep") from None
@@ -43,10 +41,7 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
 
 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
-    inner = status.get("snapshot")
-    # The state in the snapshot may be older than that of the status around it.
-    newest = {**status, **(inner if isinstance(inner, dict) else {}), "state": status.get("state")}
-    snapshot = Snapshot.from_plain(newest)
+    snapshot = Snapshot.from_plain(status)
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{_place(snapshot)}")
     yield from (f"  {line}" for line in _panel(snapshot))
     yield f"  newest checkpoint {_text(status.get('checkpoint') or 'none yet')}"

@@ -46,6 +46,22 @@ class Exemptions:
 
 _NOTHING = Exemptions()
 
+
+@dataclass(frozen=True)
+class Handler:
+    """How a section is captured and restored.
+
+    Attributes:
+        essential: answers what of it the continuation depends on: the part that the digest covers. Default: all.
+        after_setup: True if it is restored once nodes are set up. Default: before that.
+    """
+
+    capture: Callable[[StatefulObjects, set[int]], Section]
+    restore: Callable[[StatefulObjects, Section, Exemptions], Iterator[str] | None]
+    essential: Callable[[StatefulObjects, Section], Section] | None = None
+    after_setup: bool = False
+
+
 # ---- one pair for each section: captured, sharing tensors with the run, and restored into the same objects
 
 
@@ -75,24 +91,20 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
 
 
-def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: capture_module(module) for name, module in run.modules.items()}
+def _of_modules(
+    capture: Callable[[torch.nn.Module], Section], restore: Callable[[torch.nn.Module, Section], None]
+) -> Handler:
+    """A section with an entry for each module."""
 
+    def capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
+        return {name: capture(module) for name, module in run.modules.items()}
 
-def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name, module in run.modules.items():
-        if name not in exempt.fresh:
-            restore_module(module, saved[name])
+    def restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+        for name, module in run.modules.items():
+            if name not in exempt.fresh:
+                restore(module, saved[name])
 
-
-def _capture_gradients(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: capture_gradients(module) for name, module in run.modules.items()}
-
-
-def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name, module in run.modules.items():
-        if name not in exempt.fresh:
-            restore_gradients(module, saved[name])
+    return Handler(capture_modules, restore_modules)
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
@@ -192,21 +204,6 @@ def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions
 
 
 @dataclass(frozen=True)
-class Handler:
-    """How a section is captured and restored.
-
-    Attributes:
-        essential: answers what of it the continuation depends on: the part that the digest covers. Default: all.
-        after_setup: True if it is restored once nodes are set up. Default: before that.
-    """
-
-    capture: Callable[[StatefulObjects, set[int]], Section]
-    restore: Callable[[StatefulObjects, Section, Exemptions], Iterator[str] | None]
-    essential: Callable[[StatefulObjects, Section], Section] | None = None
-    after_setup: bool = False
-
-
-@dataclass(frozen=True)
 class RunState:
     """The state of a run at one position.
 
@@ -226,8 +223,8 @@ class RunState:
     """
 
     resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
-    modules: Annotated[Section, Handler(_capture_modules, _restore_modules)]
-    gradients: Annotated[Section, Handler(_capture_gradients, _restore_gradients)]
+    modules: Annotated[Section, _of_modules(capture_module, restore_module)]
+    gradients: Annotated[Section, _of_modules(capture_gradients, restore_gradients)]
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress, essential=_essential_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
@@ -310,9 +307,10 @@ class StatefulObjects:
             if handler.essential is not None
         }
 
-    def digest(self, alive: set[int]) -> str:
+    def digest(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> str:
         """SHA-256 (hexadecimal) of all that the continuation depends on."""
-        return state_digest(self.essential(self.capture(alive)).sections())
+        essential = self.essential(self.capture(alive, sections)).sections()
+        return state_digest({name: essential[name] for name in sections})
 
     def restore(
         self, state: RunState, exempt: Exemptions = _NOTHING, sections: Collection[str] = tuple(SECTIONS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph.renaming import lost_position_hint
-from graphtrain.program.run_state import Exemptions, RunState
+from graphtrain.program.run_state import SECTIONS, Exemptions, RunState
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
@@ -102,15 +102,17 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
         name = lost[0].resource if lost[0].field == "class" else lost[0].name
         raise UsageError(f"the saved state of `{name}` cannot be used: {lost[0]}", f"--from-setup {name}")
 
+    # A checkpoint of an earlier version may lack a section: that stays as it is, and the digest does not cover it.
+    sections = [name for name in SECTIONS if name in checkpoint.sections]
     # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
     # they are, so the generators come after them.
     fresh = hyper_parameters.reinitialised(chosen)
-    not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced))
+    not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
     compiled.resume_at(position)
     compiled.state.restore_after_setup(state)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     if not fresh and not not_restored and not change.renaming.names and not change.difference.matters:
-        _expect_digest(checkpoint, compiled.state.digest(compiled.alive(position, ended)))
+        _expect_digest(checkpoint, compiled.state.digest(compiled.alive(position, ended), sections))
     notes = hyper_parameters.apply(chosen, in_force)
     loop.position, loop.ended = position, ended
 

@@ -36,7 +36,7 @@ class CheckpointWriter:
         notify: receives a line about a save that failed where the run continues nevertheless.
 
     Attributes:
-        refusal: why the last position was no save point.
+        refusal: why the position tried last was no save point.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CheckpointWriter:
                 Layout.of(tensors)
 
     def save(self, run: Resumable, policy: SavePolicy) -> bool:
-        """Save at this position; False where it is no save point. The checkpoint exists once `settle` is True.
+        """Save at this position; False where it is no save point. It is on disk once `take_written` is True.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
@@ -94,14 +94,17 @@ class CheckpointWriter:
         """True while a checkpoint is being written."""
         return self._writing is not None and not self._writing.is_over
 
-    def settle(self) -> bool:
-        """True if a checkpoint was written since this was last called.
+    def settle(self) -> None:
+        """Note that the checkpoint under way is written, if it is.
 
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
         if self._writing is not None and self._writing.is_over:
             self._wait()
+
+    def take_written(self) -> bool:
+        """True if a checkpoint was written since this was last called."""
         was_written, self._was_written = self._was_written, False
         return was_written
 
@@ -182,7 +185,7 @@ class CheckpointWriter:
 
     def _refuse(self, run: Resumable, reason: str) -> bool:
         alive = ", ".join(sorted(run.compiled.alive_names(run.loop.position, run.loop.ended)))
-        self.refusal = f"{reason}; alive: {alive}"
+        self.refusal = f"alive: {alive}; {reason}"
         self._attempts += 1
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)

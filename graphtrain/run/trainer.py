@@ -161,9 +161,14 @@ class Trainer:
         self._notify_of_graph()
 
     def _compile(
-        self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], **former: Any
+        self,
+        graph: Graph,
+        resources: Mapping[str, Any],
+        prepared: Mapping[str, Any],
+        former: CompiledGraph | None = None,
+        renaming: Renaming | None = None,
     ) -> CompiledGraph:
-        return CompiledGraph(graph, resources, prepared, self._requests, self._recorder, self._watch, **former)
+        return CompiledGraph(graph, resources, prepared, self._requests, self._recorder, self._watch, former, renaming)
 
     def _notify_of_graph(self) -> None:
         program = self._compiled.program
@@ -347,7 +352,7 @@ class Trainer:
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         transitions = with_breakpoints(self._transitions(trace), at_limit(self._compiled, limit), self._requests)
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
-        with StopSignals(self._request_stop), self._running(options, limit):
+        with StopSignals(lambda signal: self._requests.stop()), self._running(options, limit):
             if not self._loop.ended:
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
@@ -434,12 +439,8 @@ class Trainer:
             # Before the data is opened: to look at it may draw from its generator.
             environment = self._environment_with(all_resources)
             renaming = Renaming(rename or {}, former.graph, graph)
-            if self._begun:
-                compiled = self._compile(graph, all_resources, prepared, former=former, renaming=renaming)
-                position = self._move(state, renaming, compiled)
-            else:
-                compiled = self._compile(graph, all_resources, prepared)
-                position = compiled.start
+            compiled = self._compile(graph, all_resources, prepared, former if self._begun else None, renaming)
+            position = self._move(state, renaming, compiled) if self._begun else compiled.start
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
@@ -522,6 +523,7 @@ class Trainer:
         """Do what was requested during the last transition, where this position allows it."""
         requests = self._requests
         if requests.take("written"):
+            self._writer.settle()
             self._report_written()
         if "ended" in requests:
             self._loop.ended, self._end_is_saved = True, False
@@ -604,10 +606,6 @@ class Trainer:
         self._requests.take("stop")  # a signal that came while it was about to stop asks for what is done already
         if was_running and self._begun:
             self._write_status()
-
-    def _request_stop(self, signal_name: str) -> None:
-        # Called from a signal handler: nothing but the flag. The transition under way ends first.
-        self._requests.stop()
 
     # ---- beginning and resuming
 
@@ -694,8 +692,9 @@ class Trainer:
         if not self._writer.save(self._resumable, policy):
             if self._loop.ended:
                 raise SaveFailedError(
-                    f"the end of the run cannot be saved: {self._writer.refusal}",
-                    "let every path to the end pass a node that writes it again, or do not read it after the end",
+                    f"the end of the run is no save point ({self._writer.refusal})",
+                    "the run is trained to its end but not saved; let what cannot be saved be written again before it "
+                    "is read, so that it is not alive there",
                 )
             return False
         self._report_written()
@@ -710,7 +709,7 @@ class Trainer:
 
     def _report_written(self) -> None:
         """Show a checkpoint in the status, if one was written."""
-        if self._writer.settle():
+        if self._writer.take_written():
             self._write_status()
 
     def _write_status(self, state: str | None = None) -> None:

@@ -122,7 +122,9 @@ def read_status(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"the status of `{path}` cannot be read: it is nested too deep") from None
     if not isinstance(status, dict):
         raise UsageError(f"the status of `{path}` cannot be read: it is no table")
-    return status
+    # Earlier versions held the fields of the snapshot in a table of their own, and some of them twice.
+    inner = status.pop("snapshot", None)
+    return {**status, **inner, "state": status.get("state")} if isinstance(inner, dict) else status
 
 
 class MetricsFile:

@@ -17,7 +17,7 @@ from graphtrain.storage.lock import RunLock
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import METRICS_FILE, MetricsFile, RunDirectory, read_status
 from graphtrain.storage.staged_state import StagedState
-from graphtrain.storage.store import FolderStore, Store
+from graphtrain.storage.store import FolderStore
 
 
 class Written(NamedTuple):
@@ -42,8 +42,7 @@ class RunFiles:
 
     def __init__(self, run_dir: str | Path, notify: Callable[[str], None]) -> None:
         self._directory = RunDirectory(run_dir)
-        self._folder = FolderStore(self._directory.checkpoints, notify)
-        self._store: Store = self._folder
+        self._store = FolderStore(self._directory.checkpoints, notify)
         self._metrics = MetricsFile(self._directory.path / METRICS_FILE)
         self._lock = RunLock(self._directory.path, notify)
         self.path = Path(run_dir)
@@ -82,7 +81,7 @@ class RunFiles:
             UsageError: "never", and the directory holds a run.
             CheckpointError: the checkpoint that was named is not sound.
         """
-        self._folder.remove_leftovers()
+        self._store.remove_leftovers()
         self._directory.remove_leftovers()
         if resume == "never":
             if self._directory.holds_a_run():
@@ -92,7 +91,7 @@ class RunFiles:
             return None
         if resume == "auto":
             newest = self._store.newest(self._why_incompatible())
-            if newest is None and (count := len(self._folder.paths())):
+            if newest is None and (count := len(self._store.paths())):
                 checkpoints = f"{count} checkpoints, none of which can" if count > 1 else "a checkpoint that cannot"
                 raise UsageError(
                     f"`{self.path}` holds {checkpoints} be resumed",
@@ -127,7 +126,7 @@ class RunFiles:
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if a resume would choose this one by itself."""
-        paths = self._folder.paths()
+        paths = self._store.paths()
         return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
 
     def cut_back_to(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import final
@@ -22,35 +21,8 @@ def _compatible(manifest: Manifest) -> str:
     return ""
 
 
-class Store(ABC):
-    """Where checkpoints go."""
-
-    @abstractmethod
-    def save(self, state: StagedState, facts: Manifest, retention: Retention) -> tuple[Path, Manifest]:
-        """Write a checkpoint, then remove those that need not be kept; its path and its manifest.
-
-        Arguments:
-            facts: what the manifest holds beside digest and checksums.
-
-        Raises:
-            CheckpointError: it cannot be written, or was given up.
-        """
-
-    @abstractmethod
-    def best(self, retention: Retention) -> tuple[Path, float] | None:
-        """The best checkpoint, and its value of the metric; None if no checkpoint has one."""
-
-    @abstractmethod
-    def newest(self, why_incompatible: WhyIncompatible = _compatible) -> Checkpoint | None:
-        """The newest sound checkpoint that is compatible; others are reported and skipped.
-
-        Arguments:
-            why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
-        """
-
-
 @final
-class FolderStore(Store):
+class FolderStore:
     """Checkpoints as folders ``000003-step-120`` under one folder; the first number counts saves.
 
     Arguments:
@@ -65,6 +37,14 @@ class FolderStore(Store):
         self._metrics: dict[Path, Mapping[str, float]] = {}
 
     def save(self, state: StagedState, facts: Manifest, retention: Retention) -> tuple[Path, Manifest]:
+        """Write a checkpoint, then remove those that need not be kept; its path and its manifest.
+
+        Arguments:
+            facts: what the manifest holds beside digest and checksums.
+
+        Raises:
+            CheckpointError: it cannot be written, or was given up.
+        """
         existing = self.paths()
         number = checkpoint_number(existing[-1]) + 1 if existing else 1
         path = self.folder / f"{number:06d}-step-{facts['step']}"
@@ -77,6 +57,7 @@ class FolderStore(Store):
         return path, manifest
 
     def best(self, retention: Retention) -> tuple[Path, float] | None:
+        """The best checkpoint, and its value of the metric; None if no checkpoint has one."""
         values = self._values(self.paths(), retention.best)
         ranked = retention.ranked(values)
         return (ranked[0], values[ranked[0]]) if ranked else None
@@ -93,6 +74,11 @@ class FolderStore(Store):
         return {path: self._metrics[path][metric] for path in paths if metric in self._metrics[path]}
 
     def newest(self, why_incompatible: WhyIncompatible = _compatible) -> Checkpoint | None:
+        """The newest sound checkpoint that is compatible; others are reported and skipped.
+
+        Arguments:
+            why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
+        """
         for path in reversed(self.paths()):
             try:
                 checkpoint = read_checkpoint(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -131,10 +131,3 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor's values, in order."""
     host = tensor.detach().cpu().contiguous().reshape(-1)
     return host.view(torch.uint8).numpy().data
-
-
-def pieces(data: memoryview | bytes, size: int) -> Iterator[memoryview]:
-    """Some bytes, at most `size` of them at a time."""
-    view = memoryview(data)
-    for start in range(0, len(view), size):
-        yield view[start : start + size]

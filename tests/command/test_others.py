@@ -200,17 +200,18 @@ def write_status(folder: Path, **changes: Any) -> None:
         seconds_left=133.0, seconds={"data": 1.0, "train": 3.0},
     )  # fmt: skip
     status = {
-        "state": "running",
-        "graph": "fit",
-        "position": "train_batch",
+        **snapshot.as_plain(),
         "checkpoint": "000007-step-40",
         "digest": "d1935",
         "process": os.getpid(),
         "host": socket.gethostname(),
         "written_at_unix_seconds": time.time() - 61,
-        "snapshot": snapshot.as_plain(),
         **changes,
     }
+    leave_status(folder, status)
+
+
+def leave_status(folder: Path, status: dict[str, Any]) -> None:
     (folder / "r").mkdir(exist_ok=True)
     (folder / "r" / "status.json").write_text(json.dumps(status))
 
@@ -222,8 +223,14 @@ def gone() -> int:
     return process.pid
 
 
-def test_status_of_a_run_that_goes_on(folder: Path, command: Command) -> None:
+@pytest.mark.parametrize("nested", [False, True], ids=["", "as earlier versions left it"])
+def test_status_of_a_run_that_goes_on(nested: bool, folder: Path, command: Command) -> None:
     write_status(folder)
+    if nested:
+        status = status_file(folder)
+        ours = ("checkpoint", "digest", "process", "host", "written_at_unix_seconds", "state", "graph", "position")
+        snapshot = {name: value for name, value in status.items() if name not in ours[:5]}
+        leave_status(folder, {**{name: status[name] for name in ours}, "snapshot": snapshot})
     result = command("status", "r")
     assert (result.code, result.err) == (0, "")
     first, *panel, checkpoint, digest, written = result.out.splitlines()
@@ -245,8 +252,8 @@ def test_status_of_a_process_that_is_gone(folder: Path, command: Command) -> Non
     assert out.startswith("r: interrupted, graph fit, next node train_batch\n")
     assert f"by process {process}, which is gone" in out and " left" not in out
     plain = json.loads(command("status", "r", "--json").out)
-    assert plain["state"] == plain["snapshot"]["state"] == "interrupted"
-    assert {**plain, "state": "", "snapshot": {}} == {**status_file(folder), "state": "", "snapshot": {}}
+    assert plain["state"] == "interrupted"
+    assert {**plain, "state": ""} == {**status_file(folder), "state": ""}
     write_status(folder, process=process, state="finished")
     assert command("status", "r").out.startswith("r: finished, graph fit\n"), "as it said itself"
 
@@ -263,8 +270,9 @@ def test_a_process_on_another_host_is_not_asked(folder: Path, command: Command) 
     assert json.loads(command("status", "r", "--json").out) == status_file(folder)
 
 
-def test_status_without_a_snapshot_shows_the_rest(folder: Path, command: Command) -> None:
-    write_status(folder, snapshot=None, state="stopped", step=40, epoch=2.5, metrics={"loss": 0.25}, digest=None)
+def test_status_with_few_fields_shows_what_there_is(folder: Path, command: Command) -> None:
+    status = {"graph": "fit", "position": "train_batch", "step": 40, "epoch": 2.5, "metrics": {"loss": 0.25}}
+    leave_status(folder, {"state": "stopped", **status, "snapshot": None, "digest": None})
     lines = command("status", "r").out.splitlines()
     assert lines[0] == "r: stopped, graph fit, next node train_batch"
     assert lines[1:3] == ["  epoch 3  step 40 · stopped", "  loss 0.25"]
@@ -273,7 +281,7 @@ def test_status_without_a_snapshot_shows_the_rest(folder: Path, command: Command
 
 def test_status_of_a_stranger_is_bounded(folder: Path, command: Command) -> None:
     many = {f"m{number}/\x1b[2J": 1.0 for number in range(8000)}
-    write_status(folder, snapshot={"metrics": many, "rates": many, "seconds": many, "graph": "g\x07" * 9999})
+    write_status(folder, metrics=many, rates=many, seconds=many, graph="g\x07" * 9999)
     begun = time.process_time()
     result = command("status", "r")
     assert time.process_time() - begun < 5

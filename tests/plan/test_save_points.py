@@ -12,6 +12,7 @@ import torch
 
 from graphtrain import CheckpointError, Graph, Node, Outcome, Trainer
 from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.run_directory import read_status
 from tests.checks.corpus import EVALUATE, FIT, SAVING, Broken, tiny, undeclared, use
 from tests.checks.sound_graphs import SOUND, Sound
 
@@ -205,3 +206,14 @@ def test_a_run_that_is_finished_is_not_resumed_from_an_earlier_checkpoint(tmp_pa
     except CheckpointError:
         return  # it does not say that it is finished
     assert trainer_of(graph, tmp_path).run() is Outcome.ALREADY_FINISHED
+
+
+def test_an_end_that_is_no_save_point_is_reported_every_time_and_is_not_called_finished(tmp_path: Path) -> None:
+    graph = FIT.set("finish", after="2 epochs").insert("read_here", read_if_there, before="next_batch")
+    trainer = trainer_of(use(graph, "open_here", "holds_open", after="train_batch"), tmp_path)
+    for call in (trainer.run, trainer.run, trainer.save):
+        with pytest.raises(CheckpointError, match=r"the end of the run is no save point \(alive: .*stream"):
+            call()
+        assert (trainer.state, trainer.position) == ("stopped", "end")
+        assert read_status(tmp_path)["state"] == "stopped"
+    assert trainer.progress["next_batch"]["batches"] == 10, "nothing is trained again"

@@ -362,7 +362,7 @@ def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path)
     again = small_trainer(tmp_path)
     again._notify = said.append
     assert again._run_files is not None
-    again._run_files._folder._notify = said.append
+    again._run_files._store._notify = said.append
     again.run()
     assert any("the run was resumed from an earlier checkpoint" in line for line in said)
     assert (tmp_path / "metrics.jsonl").read_bytes() == expected
