@@ -548,7 +548,7 @@ def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, comm
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 1
     assert {row[-1] for row in rows(result)[:2]} == {"cannot be replayed"} and rows(result)[2][-1] == "equal"
-    assert result.out.count("the run stands before the node `gone`, which this graph does not have") == 2
+    assert result.out.count("the run is at the node `gone`, which this graph does not have") == 2
 
 
 def test_checkpoints_by_the_clock_are_met_again(folder: Path, command: Command) -> None:
