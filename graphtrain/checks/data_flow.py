@@ -129,7 +129,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
     sometimes_written = (
         f"{reads} {shown}, which {written} not written on every path that leads there, only by {writing}"
     )
-    hint = f"lead the path through {writing} first"
+    hint = f"route the path through {writing} first"
     if reading.verb == "reads":
         hint += ", or give the read a default (`= None`) where it may be absent"
     elif reading.verb == "guard":
@@ -216,9 +216,9 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
                 "G305",
                 point.node.place,
                 f"nodes.{point.node.name}",
-                f"`{point.path}` writes {_listed(names)}, and nobody reads {it} before the next write or the end: "
+                f"`{point.path}` writes {_listed(names)}, and nothing reads {it} before the next write or the end: "
                 f"{shown}",
-                f"lead a path from `{point.path}` to a reader, or take the node out",
+                f"route a path from `{point.path}` to a reader, or remove the node",
                 severity="warning",
             )
 

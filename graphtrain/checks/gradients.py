@@ -38,7 +38,7 @@ def _nothing_to(verb: str) -> Fault:
     return Fault(
         "G411",
         f"`{{node}}` {verb} gradients of {{optimizer}} where there are none",
-        "lead every path to it through a backward pass, or guard it by a count of backward passes",
+        "route every path to it through a backward pass, or guard it by a count of backward passes",
     )
 
 
@@ -53,7 +53,7 @@ def _too_late_to(verb: str) -> Fault:
 _UNUSED = Fault(
     "G404",
     "`{node}` clears gradients of {optimizer} that no step has used",
-    "clear them after the step; where they are meant to be thrown away, use the kind `discard`, or one with "
+    "clear them after the step; where they are meant to be discarded, use the kind `discard`, or one with "
     'effects=("use", "zero_grad")',
 )
 _NEVER_CLEARED = Fault(
@@ -79,7 +79,7 @@ _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
         Fault(
             "G405",
             "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
-            "lead every path from the step to here through a node that clears them, such as `zero_grad`",
+            "route every path from the step to here through a node that clears them, such as `zero_grad`",
         ),
     ),
     ("unscale", "clean"): ("clean", _nothing_to("unscales")),
@@ -106,7 +106,7 @@ _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
         Fault(
             "G401",
             "`{node}` steps {optimizer}, which has no gradients since they were cleared",
-            "lead every path to it through a backward pass, or guard it by a count of backward passes, as "
+            "route every path to it through a backward pass, or guard it by a count of backward passes, as "
             "`accumulation_reached` does",
         ),
     ),
@@ -117,7 +117,7 @@ _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
         Fault(
             "G403",
             "`{node}` steps {optimizer} a second time with the same gradients",
-            "put a backward pass between the two steps, or take one of them out",
+            "put a backward pass between the two steps, or remove one of them",
         ),
     ),
     ("zero_grad", "clean"): ("clean", None),
@@ -130,7 +130,7 @@ _OPEN = Fault(
     "G407",
     "the run can end after `{node}` with gradients of {optimizer} that no step has used",
     'let the edge to the end ask that the window is closed, as in `finished = "finish.due and accumulate.count == 0"`, '
-    "or lead it through a step or a `discard`",
+    "or route it through a step or a `discard`",
 )
 
 
@@ -225,7 +225,7 @@ class _Automaton:
             for point, names in gradients.targets.items()
             for counter in _sure_counters(point, names, optimizer, gradients)
         }
-        # Bodies that are entered while there are gradients: counting begins anew in there, so their 0 says nothing.
+        # Bodies that are entered while there are gradients: counting starts again in there, so their 0 says nothing.
         self._entered_late: set[str] = set()
         self.came_from: dict[tuple[FlowPoint, State], tuple[FlowPoint, State] | None] = {}
         while not self._explore():
@@ -263,7 +263,7 @@ class _Automaton:
                 faults.append(_OPEN)
             for fault in faults:
                 faults_at.setdefault((fault.code, point.path), (fault, point, state))
-        # Gradients that are never cleared are met again by everything that comes: that is said once.
+        # Gradients that are never cleared are met again by everything that comes: reported once.
         kept = {self._after_step(point, state) for fault, point, state in faults_at.values() if fault.code == "G405"}
         for fault, point, state in faults_at.values():
             if fault.code not in ("G403", "G406") or self._after_step(point, state) not in kept:
@@ -433,9 +433,9 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         yield _problem(
             point,
             "G409",
-            f"`{point.path}` divides the loss by `{window}`, and on the way to `{path[-1].path}` nobody asks whether "
+            f"`{point.path}` divides the loss by `{window}`, and on the way to `{path[-1].path}` nothing asks whether "
             "so many gradients are there",
-            f"lead the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
+            f"route the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
             f"take `window` out of the reads of `{point.path}`",
             path=names_on(path),
             severity="warning" if value == 1 else "error",

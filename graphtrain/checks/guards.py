@@ -116,7 +116,7 @@ def _name(scope: Scope, guard: str, part: Expression, guards: dict[str, Expressi
         yield _problem(scope, "G203", guard, f"`{part.node}` has no field `{part.field}`", hint)
     elif value_type in ("trigger", "other"):
         hint = f"read `{part.node}.due`" if value_type == "trigger" else suggestion("", scope.fields(part.node))
-        yield _problem(scope, "G204", guard, f"`{part.node}.{part.field}` is no number, text or truth value", hint)
+        yield _problem(scope, "G204", guard, f"`{part.node}.{part.field}` is not a number, text or truth value", hint)
 
 
 def _may_be_a_slot(scope: Scope) -> bool:

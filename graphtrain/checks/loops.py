@@ -1,4 +1,4 @@
-"""G5xx: a run cannot go round for ever without anything changing that decides where it goes.
+"""G5xx: a run cannot go round forever without anything changing that decides where it goes.
 
 In each strongly connected part of a graph, the points are deleted whose visits change what a guard of that part reads;
 a circle that remains is an error. A node that may be skipped changes something only where it is not; a trigger that
@@ -87,8 +87,8 @@ class _Loops:
             "G501",
             node.place,
             f"nodes.{node.name}",
-            f"the run can {around} for ever: no guard there reads anything that changes on the way",
-            "lead the way round through a node whose progress a guard on it reads, such as `next_batch`, or guard an "
+            f"the run can {around} forever: no guard there reads anything that changes on the way",
+            "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
             "edge that leads back by something that changes",
             path=names if len(names) > 1 else names * 2,
         )

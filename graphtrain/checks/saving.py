@@ -54,9 +54,9 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
                 "G601",
                 point.node.place,
                 f"nodes.{point.node.name}",
-                f"the run can train round and round without a moment at which it can be saved: {quoted(names)} cannot "
+                f"the run can keep training without ever reaching a save point: {quoted(names)} cannot "
                 "be saved and is always still needed",
-                "let it be read before the way round ends, or save it as progress of its node",
+                "read it before the loop closes, or keep it as progress of its node",
                 path=names_on(circle),
             )
 

@@ -41,10 +41,12 @@ def _allowed(scope: Scope) -> Iterator[Problem]:
     for code in scope.graph.allow:
         if code not in CODES:
             hint = suggestion(code, CODES) or "codes are three digits after a G, as in G403"
-            yield scope.problem("G117", place, "allow", f"`{code}` is no code of a check", hint, severity="warning")
+            yield scope.problem(
+                "G117", place, "allow", f"`{code}` is not the code of a check", hint, severity="warning"
+            )
         elif not can_be_allowed(code):
             message = f"`{code}` cannot be allowed: {CODES[code]}"
-            hint = "mend the graph; warnings can be allowed, and errors from G3 on"
+            hint = "fix the graph; warnings can be allowed, and errors from G3 on"
             yield scope.problem("G117", place, "allow", message, hint, severity="warning")
 
 
@@ -57,12 +59,14 @@ def _names(scope: Scope) -> Iterator[Problem]:
             )
             yield scope.problem("G114", node.place, f"nodes.{name}", message, hint)
         elif not _is_name(name):
-            yield scope.problem("G114", node.place, f"nodes.{name}", f"`{name}` is no name for a node", _NAME)
+            yield scope.problem("G114", node.place, f"nodes.{name}", f"`{name}` is not a valid name for a node", _NAME)
     for section, thing, names in (("guards", "guard", scope.graph.guards), ("clock", "unit", scope.graph.units)):
         for name in names:
             if not _is_name(name):
                 place = scope.graph.places.get(f"{section}.{name}")
-                yield scope.problem("G114", place, f"{section}.{name}", f"`{name}` is no name for a {thing}", _NAME)
+                yield scope.problem(
+                    "G114", place, f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME
+                )
 
 
 _NAME = "letters, digits and underscores, not starting with a digit, and no word of Python's"
@@ -169,7 +173,7 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
                 yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
     for slot, written in node.writes.items():
         if not written.isidentifier():
-            message = f"`{written}` is no name for a slot"
+            message = f"`{written}` is not a valid name for a slot"
             yield scope.problem("G115", node.place, f"nodes.{node.name}.writes.{slot}", message)
     for slot, target in node.reads.items():
         if target == ():
@@ -181,7 +185,7 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
             owner, dot, field = name.partition(".")
             if not dot:
                 if not name.isidentifier():
-                    message = f"`{name}` is no name for a slot"
+                    message = f"`{name}` is not a valid name for a slot"
                     yield scope.problem("G115", node.place, f"nodes.{node.name}.reads.{slot}", message)
             else:
                 yield from _field(scope, node, f"nodes.{node.name}.reads.{slot}", owner, field)
@@ -224,7 +228,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
                 hint = "an edge names its guard; define the expression as a guard"
             yield scope.problem("G105", where, thing, f"unknown guard `{edge.when}`", hint)
         if (edge.target, edge.when) in seen:
-            yield scope.problem("G111", where, thing, f'the edge "{edge}" stands twice')
+            yield scope.problem("G111", where, thing, f'the edge "{edge}" is listed twice')
         elif edge.when is None and any(later != edge for later in leaving[number + 1 :]):
             after = ", ".join(f'"{later}"' for later in leaving[number + 1 :])
             message = f'"{edge}" has no guard, so what follows it is never taken: {after}'
@@ -249,7 +253,7 @@ def _clock(scope: Scope) -> Iterator[Problem]:
         yield from problems
         if not problems and not scope.counts(owner, field):
             place = scope.graph.places.get(thing)
-            yield scope.problem("G116", place, thing, f"`{text}` is no number, so no unit can count it")
+            yield scope.problem("G116", place, thing, f"`{text}` is not a number, so no unit can count it")
 
 
 def _outputs(scope: Scope) -> Iterator[Problem]:
@@ -281,7 +285,7 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
             continue
         if name not in reached:
             message = f"no path leads from the start, `{graph.start}`, to `{name}`"
-            hint = f'connect it, or take it out with remove = "{name}"'
+            hint = f'connect it, or remove it with remove = "{name}"'
             yield scope.problem("G107", node.place, f"nodes.{name}", message, hint)
         elif name not in ending:
             path = tuple(networkx.shortest_path(network, graph.start, name))

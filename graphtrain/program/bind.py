@@ -371,9 +371,9 @@ class Program:
         return lines
 
     def outdated_kinds(self) -> list[str]:
-        """What to say of kinds that were declared anew since the graph took them, as in a cell that is run again."""
+        """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
         return [
-            f"`{bound.path}` is of the kind `{bound.node.use}` as it was before it was declared anew; "
+            f"`{bound.path}` is of the kind `{bound.node.use}` as it was before it was declared again; "
             f'to take the new one: graph.replace("{bound.node.name}", {bound.node.use})'
             for bound in self.nodes
             if bound.node.kind is not None and DECLARED.get(bound.node.use, bound.node.kind) is not bound.node.kind

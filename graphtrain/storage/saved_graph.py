@@ -34,7 +34,7 @@ def saved_graph(path: str | Path, notify: Callable[[str], None] = lambda line: N
         try:
             return _sound_graph(checkpoint)
         except CheckpointError as error:
-            notify(f"passed over an unsound checkpoint: {error.message}")
+            notify(f"skipped a damaged checkpoint: {error.message}")
     raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")
 
 

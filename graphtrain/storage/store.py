@@ -84,13 +84,13 @@ class FolderStore:
                 checkpoint = read_checkpoint(path)
                 if not (reason := why_incompatible(checkpoint.manifest)):
                     return checkpoint
-                self._notify(f"passed over {path}: {reason}")
+                self._notify(f"skipped {path}: {reason}")
             except LaterFormatError:
                 raise
             except CheckpointError as error:
                 if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
                     self._unsound.add(path)
-                self._notify(f"passed over an unsound checkpoint: {error.message}")
+                self._notify(f"skipped a damaged checkpoint: {error.message}")
         return None
 
     def paths(self) -> list[Path]:

@@ -57,7 +57,7 @@ class Layout:
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         if not is_file_name(tensors.file + TENSOR_SUFFIX):
-            raise UnsaveableError(tensors.file, "that is no name for a file", "give the resource another name")
+            raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
         if len(text) > _MOST_BYTES_OF_A_HEADER:
             raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
         header = struct.pack("<Q", len(text)) + text

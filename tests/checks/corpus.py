@@ -440,7 +440,7 @@ LOOPS = [
         {"next_batch": "next_batch", "score": "score", "wait": "tick"},
         {"next_batch": ["score"], "score": ["wait"], "wait": ["end if good", "wait"]}, {"good": "score > 1"}),
            "G501 nodes.wait"),
-    edited("skipped for ever", lambda g: tiny(
+    edited("skipped forever", lambda g: tiny(
         {"a": "tick_at_times", "b": "choice"}, {"a": ["b"], "b": ["end if far", "a"]}, {"far": "a.ticks > 3"},
         units={"steps": "a.ticks"}), "G501 nodes.a"),
     edited("a trigger that only fires once", lambda g: tiny(
@@ -478,11 +478,11 @@ LOOPS = [
 ]  # fmt: skip
 
 SAVING = [
-    edited("a stream that training in a nested graph reads for ever",
+    edited("a stream that training in a nested graph reads forever",
            lambda g: tiny({"fold": use(use(g, "holds_open", before="next_batch"), "read_stream", after="zero_grad")
                            .redirect("read_stream", "holds_open", "next_batch")}, {"fold": ["end"]}),
            "G601 fold/nodes.train_batch", of=plain()),
-    edited("a stream opened once and read for ever",
+    edited("a stream opened once and read forever",
            lambda g: use(use(g, "holds_open", before="next_batch"), "read_stream", after="zero_grad").redirect(
                "read_stream", "holds_open", "next_batch"), "G601 nodes.train_batch", of=plain()),
     edited("a stream opened once an epoch",

@@ -287,7 +287,7 @@ def watched(graph: Graph) -> Run:
         position = trainer.position
         here = (position, *(repr(trainer.read(one)) for one in asked))
         if here in seen:
-            faults.add("goes round for ever")
+            faults.add("goes round forever")
             break
         seen.add(here)
         runs = trainer.read(f"{position}.runs")
@@ -408,7 +408,7 @@ def test_a_graph_that_checks_clean_does_no_harm(examples: list[tuple[Graph, Run]
     assert seen["clean"] > 0.2 * len(examples) > 40, seen
     assert min(seen[word] for word in ("clean and ended", "clean and long", "clean with a body")) > 15, seen
     assert seen["clean and training"] > 40, seen
-    faults = ("unwritten", "goes round for ever", "added to used", "added to clipped", "clipped after the step",
+    faults = ("unwritten", "goes round forever", "added to used", "added to clipped", "clipped after the step",
               "stepped twice", "stepped without", "cleared unused", "ended with unused")  # fmt: skip
     assert all(seen[fault] for fault in faults), seen
 
@@ -452,11 +452,11 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
     "no data flow": (_attribute(graphtrain.checks.data_flow, "_unwritten", _never), "unwritten"),
     "guards read no slots": (
         _attribute(graphtrain.plan.slots.Slots, "_guards", lambda *_: 0), "unwritten"),
-    "no loops": (_attribute(graphtrain.checks, "check_loops", _never), "goes round for ever"),
+    "no loops": (_attribute(graphtrain.checks, "check_loops", _never), "goes round forever"),
     "counting is progress": (
-        _attribute(graphtrain.checks.loops._Loops, "_without_counting", _never), "goes round for ever"),
+        _attribute(graphtrain.checks.loops._Loops, "_without_counting", _never), "goes round forever"),
     "no node is skipped": (
-        _attribute(graphtrain.plan.plan.PlanNode, "can_be_skipped", False), "goes round for ever"),
+        _attribute(graphtrain.plan.plan.PlanNode, "can_be_skipped", False), "goes round forever"),
     "nothing is forgotten": (_attribute(graphtrain.plan.facts, "changers", lambda *_: set()), "unwritten"),
 }  # fmt: skip
 

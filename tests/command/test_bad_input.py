@@ -81,8 +81,8 @@ SLIPS = {
     "guard with an unknown name": _guard("finsih.due", "finsih", "did you mean `finish`?"),
     "guard that is not an expression": _guard("next_batch.last or", "window_cut"),
     "guard that is constant": _guard("1 < 2", "window_cut"),
-    "edge that stands twice": Slip(
-        'step        = ["zero_grad"]', 'step = ["zero_grad", "zero_grad"]', ('the edge "zero_grad" stands twice',)
+    "edge that is listed twice": Slip(
+        'step        = ["zero_grad"]', 'step = ["zero_grad", "zero_grad"]', ('the edge "zero_grad" is listed twice',)
     ),
     "edges that are missing": Slip(
         'step        = ["zero_grad"]', "", ("`step` has no edge", 'add step = ["..."] to [edges]'), "step        = {}"
@@ -102,7 +102,7 @@ SLIPS = {
     "another format": Slip("format = 1", "format = 2", ("`format = 1` is expected", "got 2")),
     "edges inside [nodes] too": Slip("[nodes] ", "[nodes]\nedges = {} #", ("`edges`", "[edges]"), "edges = {}"),
     "TOML syntax": Slip("clip        = {", "clip        = [", ("TOML",), "clip "),
-    "a key that stands twice": Slip("step        = {}", "step = {}\nstep = {}", ("TOML",)),
+    "a key that is listed twice": Slip("step        = {}", "step = {}\nstep = {}", ("TOML",)),
     "Python's true": Slip("{ max_norm = inf }", "{ max_norm = True }", ("TOML", "true and false are lower case")),
     "YAML": Slip("step        = {}", "step: {}", ("TOML, not YAML",)),
     "unknown nested graph": Slip('graph = "evaluate"', 'graph = "evalute"', ("evalute", "did you mean `evaluate`?")),

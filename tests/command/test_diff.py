@@ -114,7 +114,7 @@ def test_an_unsound_checkpoint_is_passed_over(stopped: Path, command: Command) -
         data[-1] ^= 1
         (later / "model.safetensors").write_bytes(data)
     result = command("diff", "fit", "r")
-    assert "2 epochs" in result.out and "passed over an unsound checkpoint" in result.err
+    assert "2 epochs" in result.out and "skipped a damaged checkpoint" in result.err
     named = command("diff", "fit", str(checkpoints[-1]))
     assert named.code == 1 and "is not as it was written" in named.err
 

@@ -31,7 +31,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 
 from graphtrain import Graph
@@ -160,7 +159,7 @@ class Page:
             code, self._code = self._code, 0
             return f"{code}\n"
         if not _SHELL.search(words) and (arguments := shlex.split(words, comments=True))[0] in ("graphtrain", "python"):
-            with _printed() as printed, _as_found(self._folder), _one_thread():
+            with _printed() as printed, _as_found(self._folder):
                 self._code = _command_here(arguments, keep_kinds=False)
             return printed.getvalue()
         done = subprocess.run(
@@ -199,17 +198,6 @@ class Page:
 
     def _at(self, line: int) -> str:
         return f"{self._path.name}:{line}"
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """As many threads in this process as `_environment` gives to others: a resume reports another number."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def matches(shown: str, printed: str) -> bool:

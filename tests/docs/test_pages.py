@@ -29,6 +29,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         torch.get_num_threads(),
         (random.getstate(), numpy.random.get_state(), torch.get_rng_state()),
     )
+    # One thread here and in the processes that a page starts: a resume reports another number.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
     yield tmp_path
     torch.set_num_threads(threads)
     random.setstate(random_state[0])

@@ -313,8 +313,8 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
     ('["end"]', '["", "end"]', 11, "G003", 'got ""', ""),
     ('["end"]', '["end if raedy", "end"]', 11, "G105", "unknown guard `raedy`", "did you mean `ready`?"),
     ('["end"]', '[\n "a if ready",\n "endd",\n]', 13, "G101", "unknown node `endd`", "did you mean `end`?"),
-    ('["end"]', '["a if ready", "a if ready", "end"]', 11, "G111", 'the edge "a if ready" stands twice', ""),
-    ('["end"]', '["end", "end"]', 11, "G111", 'the edge "end" stands twice', ""),
+    ('["end"]', '["a if ready", "a if ready", "end"]', 11, "G111", 'the edge "a if ready" is listed twice', ""),
+    ('["end"]', '["end", "end"]', 11, "G111", 'the edge "end" is listed twice', ""),
     ('b = ["end"]', 'b = ["end"]\nc = ["end"]', 12, "G101", "unknown node `c`", "known: a, b"),
 ]  # fmt: skip
 

@@ -186,7 +186,7 @@ def graphs(draw: st.DrawFn, path: tuple[str, ...] = ()) -> Graph:
         leaving[:-1] = draw(st.permutations(leaving[:-1]))
         edges[name] = tuple(leaving)
     units = {"ticks": "n0.count", "visits": "n0.runs"}
-    # Some go round for ever where a trigger is not due any more; they are compared as far as they are followed.
+    # Some go round forever where a trigger is not due any more; they are compared as far as they are followed.
     return Graph("random", "n0", nodes, edges, guards, units, allow=("G501", "G502"))
 
 

@@ -70,7 +70,7 @@ def test_a_counter(several: list[Fraction], moments: list[tuple[int, int, bool]]
             assert defined.due(clocks())
             trigger.fire()
             defined.fire(clocks())
-            assert not trigger.due()  # else the node would run for ever
+            assert not trigger.due()  # else the node would run forever
 
 
 @given(amounts, st.lists(st.one_of(st.integers(0, 40), st.floats(0, 3)), max_size=40))

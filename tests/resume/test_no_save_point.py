@@ -1,4 +1,4 @@
-"""A checkpoint that can never be made is an error after a while, not a wish that is carried along for ever."""
+"""A checkpoint that can never be made is an error after a while, not a wish that is carried along forever."""
 
 from __future__ import annotations
 

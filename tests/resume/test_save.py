@@ -415,5 +415,5 @@ def test_the_best_is_known_after_a_resume(tmp_path: Path) -> None:
 
 def test_a_resource_whose_name_no_file_can_have_is_refused_at_once(tmp_path: Path) -> None:
     resources = dict(small_trainer().resources)
-    with pytest.raises(UnsaveableError, match="that is no name for a file"):
+    with pytest.raises(UnsaveableError, match="that is not a valid name for a file"):
         Trainer(small_graph(), tmp_path, notify=lambda line: None, **{"..": torch.nn.Linear(1, 1)}, **resources).run()

@@ -416,10 +416,10 @@ def test_a_kind_declared_anew_is_said_where_the_graph_has_the_former_one() -> No
 
     said: list[str] = []
     trainer = tiny(Graph.load("fit").insert("tally", declare(), after="step"), notify=said.append)
-    assert not [line for line in said if "anew" in line]
+    assert not [line for line in said if "declared again" in line]
     newer = declare()
     trainer.rewire(trainer.graph)
     assert [line for line in said if 'to take the new one: graph.replace("tally", tally)' in line]
     said.clear()
     trainer.rewire(trainer.graph.replace("tally", newer))
-    assert not [line for line in said if "anew" in line]
+    assert not [line for line in said if "declared again" in line]

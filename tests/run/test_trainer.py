@@ -684,7 +684,7 @@ def test_a_clock_may_be_of_any_type_of_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["while it runs", "when it is loaded"])
 def test_a_kind_that_replaces_its_dictionary_is_refused(when: str, tmp_path: Path) -> None:
-    """The engine reads fields there, and would read old ones for ever."""
+    """The engine reads fields there, and would read old ones forever."""
 
     @node
     class Replacing:

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there, passed over when unsound, let go when old."""
+"""Checkpoints on disk: whole or not there, skipped when damaged, deleted when old."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_field_of_another_type_is_named_and_passed_over(field: str, store: Fol
         forge(forged, **{field: wrong})
         newest = store.newest()
         assert newest is not None and newest.path == sound, wrong
-        assert said.pop() == f"passed over an unsound checkpoint: {forged}: the manifest is torn or foreign ({field})"
+        assert said.pop() == f"skipped a damaged checkpoint: {forged}: the manifest is torn or foreign ({field})"
 
 
 @pytest.mark.parametrize(
