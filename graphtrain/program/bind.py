@@ -14,57 +14,16 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import Expression, FieldOf, Name
+from graphtrain.guards.syntax import Expression
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import FOREIGN, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import (
-    FieldTarget,
-    ListTarget,
-    ResourceTarget,
-    Scope,
-    SlotTarget,
-    Target,
-    leaves,
-    reads_of,
-)
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, leaves, reads_of
 from graphtrain.program.resources import PROVIDED
 
 # What people supply to every graph, whether it is read or not.
 USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "val_data")
-
-
-@dataclass(frozen=True)
-class SlotPlace:
-    """A slot: its place in the table of values."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class FieldPlace:
-    """A field of a bound node: the object and the attribute."""
-
-    bound: BoundNode
-    field: str
-
-
-@dataclass(frozen=True)
-class ConstantPlace:
-    """A value that does not change while the graph runs."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class TuplePlace:
-    """Several slots read as one."""
-
-    places: tuple[Place, ...]
-
-
-Place = SlotPlace | FieldPlace | ConstantPlace | TuplePlace
 
 
 @dataclass(eq=False)
@@ -84,9 +43,6 @@ class BoundNode:
     instance: Any
     bypassed: bool = False
     body: BoundGraph | None = None
-    reads: list[Place] = field(default_factory=list)
-    setup_reads: list[Place] = field(default_factory=list)
-    writes: list[int] = field(default_factory=list)
     trigger: Any = None
     fields: dict[str, Any] = field(init=False)
 
@@ -215,9 +171,6 @@ class Program:
         self.plan = plan
         self.graph = plan.graph
         self.resources = dict(resources)
-        self.slots: list[Any] = []
-        self.slot_names: list[str] = []
-        self._slot_index: dict[str, int] = {}
         self.nodes: list[BoundNode] = []
         self.by_path: dict[str, BoundNode] = {}
         self.missing: list[Missing] = []
@@ -225,12 +178,9 @@ class Program:
         self._read_resources: set[str] = set()
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
         self.main = self._bind_graph(plan.main, None)
-        for bound in self.nodes:
-            for path in bound.planned.writes:
-                self._slot(path)
-        for bound in self.nodes:
-            if not bound.bypassed:
-                self._bind_names(bound)
+        self.slot_names = list(dict.fromkeys(path for bound in self.nodes for path in bound.planned.writes))
+        self.slots: list[Any] = [None] * len(self.slot_names)
+        self._slot_index = {path: index for index, path in enumerate(self.slot_names)}
 
     # ---- nodes
 
@@ -262,33 +212,17 @@ class Program:
 
     # ---- names
 
-    def _bind_names(self, bound: BoundNode) -> None:
-        planned = bound.planned
-        bound.reads = [self._place(target, read, planned.path) for read, target in planned.reads]
-        bound.setup_reads = [self._place(target, read, planned.path) for read, target in planned.setup_reads]
-        bound.writes = [self._slot_index[path] for path in planned.writes]
-
-    def _place(self, target: Target, read: Read, reader: str) -> Place:
-        match target:
-            case SlotTarget(path):
-                return SlotPlace(self._slot_index[path])
-            case FieldTarget(path, field_name):
-                return self.field_place(self.by_path[path], field_name)
-            case ListTarget(targets):
-                return TuplePlace(tuple(self._place(inner, read, reader) for inner in targets))
-            case ResourceTarget(name):
-                return self._resource(name, read, reader)
-
-    def _resource(self, name: str, read: Read, reader: str) -> ConstantPlace:
+    def resource(self, name: str, read: Read, reader: str) -> Any:
+        """The value of a resource, or the default with which a node reads it; where there is neither, it is missing."""
         self._read_resources.add(name)
         if name in self.resources and (self.resources[name] is not None or name in PROVIDED):
-            return ConstantPlace(self.resources[name])
+            return self.resources[name]
         if not read.required:
-            return ConstantPlace(read.default)
+            return read.default
         self.missing.append(Missing(name, reader))
-        return ConstantPlace(None)
+        return None
 
-    def place_asked_for(self, bound: BoundNode, read: Read) -> Place:
+    def step_input(self, bound: BoundNode, read: Read) -> Target:
         """What a further parameter of a user's step function means, seen from the node that calls it."""
         name = read.name
         scope: BoundGraph | None = bound.scope if name not in self.resources else None
@@ -298,32 +232,11 @@ class Program:
                 owner, _, counted = scope.graph.units[unit].partition(".")
                 field_name = counted if name == "step" else scope.nodes[owner].kind.step_inputs.get(name)
                 if field_name is not None:
-                    return self.field_place(scope.nodes[owner], field_name)
+                    return FieldTarget(scope.nodes[owner].path, field_name)
                 self._batch_counters[name] = scope.nodes[owner]
                 break
             scope = scope.outer.scope if scope.outer is not None else None
-        return self._place(bound.scope.names.resolve(name), read, bound.path)
-
-    def field_place(self, bound: BoundNode, field_name: str) -> Place:
-        """What ``node.field`` means: a parameter is constant, progress is read when it is needed."""
-        if field_name in bound.kind.parameters:
-            return ConstantPlace(bound.parameters[field_name])
-        return FieldPlace(bound, field_name)
-
-    def guard_place(self, scope: BoundGraph, expression: Name | FieldOf) -> Place:
-        """What a name in a guard means."""
-        if isinstance(expression, FieldOf):
-            return self.field_place(scope.nodes[expression.node], expression.field)
-        reader = next(iter(scope.nodes.values())).path
-        return self._place(scope.names.resolve(expression.name), Read(expression.name), reader)
-
-    # ---- slots
-
-    def _slot(self, path: str) -> None:
-        if path not in self._slot_index:
-            self._slot_index[path] = len(self.slots)
-            self.slots.append(None)
-            self.slot_names.append(path)
+        return bound.scope.names.resolve(name)
 
     def slot_index(self, path: str) -> int:
         """The place of a slot that some node writes, by path (``"validate/batch"``); KeyError if there is none."""

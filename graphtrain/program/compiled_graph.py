@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 from graphtrain.errors import GraphError, UsageError
@@ -13,9 +13,9 @@ from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
-from graphtrain.plan.scope import SlotTarget, Target
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
 from graphtrain.plan.slots import Slots
-from graphtrain.program.bind import BoundNode, ConstantPlace, FieldPlace, Place, Program, SlotPlace, TuplePlace
+from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.clock import RunClock
 from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
@@ -49,8 +49,6 @@ class CompiledGraph:
     ) -> None:
         self.graph = graph
         self.program = Program(Plan(graph), prepared)
-        if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
-            raise GraphError(problems, f"graph `{graph.name}`")
         # Nodes that are as they were keep their object: an iterator that it holds is continued, nothing is fetched
         # again. They get it before anything is compiled, for what is compiled refers to it.
         self._kept: set[BoundNode] = set()
@@ -58,28 +56,15 @@ class CompiledGraph:
             assert renaming is not None, "they come together"
             self._kept = _keep_instances(self.program, former.program, renaming)
         self.compiler = Compiler(self.program, requests.ended, watch)
-        if problems := self.program.missing_problems(resources):  # what a user's step function asks for is known now
+        # Everything that is read, by users' step functions too, is known now.
+        if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
             raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder)
-        self._save_points = SavePoints(self._slots())
-
-    def _slots(self) -> Slots:
-        """What the nodes that are bound here read and write, the inputs of user functions included."""
-        program = self.program
-        bypassed = {bound.path for bound in program.nodes if bound.bypassed}
-        extra_reads = {path: self._slot_targets(places) for path, places in self.table.extra_inputs.items()}
-        return Slots(Flow(program.plan, bypassed), extra_reads)
-
-    def _slot_targets(self, places: Iterable[Place]) -> list[Target]:
-        targets: list[Target] = []
-        for place in places:
-            if isinstance(place, SlotPlace):
-                targets.append(SlotTarget(self.program.slot_names[place.index]))
-            elif isinstance(place, TuplePlace):
-                targets += self._slot_targets(place.places)
-        return targets
+        bypassed = {bound.path for bound in self.program.nodes if bound.bypassed}
+        slots = Slots(Flow(self.program.plan, bypassed), self.table.extra_inputs)
+        self._save_points = SavePoints(slots)
 
     @property
     def start(self) -> int:
@@ -161,35 +146,30 @@ class CompiledGraph:
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:
     """Give the nodes that are just as they were in another program the object that they had there."""
     kept = set()
-    former_slots = [renaming.slot(name) for name in former.slot_names]
     for bound in program.nodes:
         old = former.by_path.get(renaming.former(bound.path) or "")
         if old is None or old.bypassed or bound.bypassed:
             continue
-        if _same(bound, old, program.slot_names, former_slots):
+        is_same = bound.kind is old.kind and bound.parameters == old.parameters
+        if is_same and _supplies(program, bound) == _supplies(former, old, renaming):
             bound.hold(old.instance)
             kept.add(bound)
     return kept
 
 
-def _same(bound: BoundNode, old: BoundNode, slots: list[str], old_slots: list[str]) -> bool:
-    """True if a node would be set up as it was."""
-    if bound.kind is not old.kind or bound.parameters != old.parameters:
-        return False
-    return _supplies(bound.setup_reads, slots) == _supplies(old.setup_reads, old_slots)
-
-
-def _supplies(places: Iterable[Place], slots: list[str]) -> list[object]:
+def _supplies(program: Program, bound: BoundNode, renaming: Renaming | None = None) -> list[object]:
     """What can be compared of what a node is set up with: a resource may refuse to be compared as a value."""
-    found: list[object] = []
-    for place in places:
-        match place:
-            case SlotPlace(index):
-                found.append(slots[index])
-            case FieldPlace(bound, name):
-                found.append((bound.path, name))
-            case TuplePlace(parts):
-                found += _supplies(parts, slots)
-            case ConstantPlace(value):
-                found.append(value if isinstance(value, int | float | str) else id(value))
-    return found
+    supplies: list[object] = []
+    for read, target in bound.planned.setup_reads:
+        for leaf in leaves(target):
+            match leaf:
+                case SlotTarget(path):
+                    supplies.append(path if renaming is None else renaming.slot(path))
+                    continue
+                case FieldTarget(path, name):
+                    owner = program.by_path[path]
+                    value = owner.parameters.get(name, (path, name))
+                case ResourceTarget(name):
+                    value = program.resource(name, read, bound.path)
+            supplies.append(value if isinstance(value, int | float | str | tuple) else id(value))
+    return supplies

@@ -14,18 +14,10 @@ from typing import Any
 from graphtrain.errors import GuardError
 from graphtrain.guards.closures import compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
-from graphtrain.kind import FunctionRecord
+from graphtrain.kind import FunctionRecord, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.program.bind import (
-    BoundGraph,
-    BoundNode,
-    ConstantPlace,
-    FieldPlace,
-    Place,
-    Program,
-    SlotPlace,
-    TuplePlace,
-)
+from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.loop import Transition
 from graphtrain.program.resources import StepCall, StepInputs
 from graphtrain.program.stopwatch import Stopwatch
@@ -48,7 +40,7 @@ class TransitionTable:
     transitions: list[Transition] = field(default_factory=list)
     exits: list[Transition] = field(default_factory=list)
     setups: list[Act] = field(default_factory=list)
-    extra_inputs: dict[str, list[Place]] = field(default_factory=dict)
+    extra_inputs: dict[str, list[Target]] = field(default_factory=dict)
 
 
 class Compiler:
@@ -98,7 +90,7 @@ class Compiler:
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
             return _nothing
-        getters = [self._getter(place) for place in bound.setup_reads]
+        getters = [self._getter(bound, read, target) for read, target in bound.planned.setup_reads]
         setup = bound.instance.setup
         return lambda: setup(*(get() for get in getters))
 
@@ -175,7 +167,7 @@ class Compiler:
         assert outer is not None
         copies = [
             (self._program.slot_index(scope.prefix + slot), target)
-            for slot, target in zip(scope.graph.outputs, outer.writes, strict=True)
+            for slot, target in zip(scope.graph.outputs, self._indices(outer), strict=True)
         ]
         slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
         ends_activity = scope.activity is not None and outer.scope.activity is None
@@ -200,26 +192,19 @@ class Compiler:
             function = functools.partial(bound.kind.implementation, **bound.parameters)
         else:
             function = bound.kind.implementation
-        call = self._call(function, self._arguments(bound))
-        return _storing(call, self._slots, bound.writes)
+        return _storing(self._call(function, bound), self._slots, self._indices(bound))
 
-    def _arguments(self, bound: BoundNode) -> list[Place]:
-        arguments = []
-        for read, place in zip(bound.kind.reads, bound.reads, strict=True):
-            if isinstance(place, ConstantPlace) and isinstance(place.value, StepCall):
-                step = place.value
-                place = ConstantPlace(self._step_inputs(bound, step) if read.is_step_function else step.function)
-            arguments.append(place)
-        return arguments
+    def _indices(self, bound: BoundNode) -> list[int]:
+        """The slots that a node writes."""
+        return [self._program.slot_index(path) for path in bound.planned.writes]
 
     def _step_inputs(self, bound: BoundNode, step: StepCall) -> Any:
         """A user's step function, called with the model and the batch; its extra inputs are looked up here."""
         if not step.extra_inputs:
             return step.call
-        places = [self._program.place_asked_for(bound, read) for read in step.extra_inputs]
-        self.table.extra_inputs.setdefault(bound.path, []).extend(places)
-        getters = [(read.name, self._getter(place)) for read, place in zip(step.extra_inputs, places, strict=True)]
-        return StepInputs(step.call, tuple(getters))
+        reads = [(read, self._program.step_input(bound, read)) for read in step.extra_inputs]
+        self.table.extra_inputs.setdefault(bound.path, []).extend(target for _, target in reads)
+        return StepInputs(step.call, tuple((read.name, self._getter(bound, read, target)) for read, target in reads))
 
     def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
@@ -233,12 +218,13 @@ class Compiler:
                     act = _clearing(act, counter.fields, name)
         return act
 
-    def _call(self, function: Callable[..., Any], places: list[Place]) -> Act:
+    def _call(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
-        if not all(isinstance(place, SlotPlace | ConstantPlace) for place in places):
-            getters = [self._getter(place) for place in places]
+        slots, reads = self._slots, bound.planned.reads
+        if any(self._varies(target) for _, target in reads):
+            getters = [self._getter(bound, read, target) for read, target in reads]
             return lambda: function(*[get() for get in getters])
-        slots, indices = self._slots, [self._slot_of(place) for place in places]
+        indices = [self._index(bound, read, target) for read, target in reads]
         match indices:
             case []:
                 return function
@@ -254,35 +240,53 @@ class Compiler:
                 return lambda: function(slots[a], slots[b], slots[c], slots[d], slots[e])
         return lambda: function(*[slots[index] for index in indices])
 
-    def _slot_of(self, place: Place) -> int:
+    def _index(self, bound: BoundNode, read: Read, target: Target) -> int:
         """The index of a slot; a constant gets a slot of its own."""
-        if isinstance(place, SlotPlace):
-            return place.index
-        assert isinstance(place, ConstantPlace)
-        self._slots.append(place.value)
+        if isinstance(target, SlotTarget):
+            return self._program.slot_index(target.path)
+        self._slots.append(self._constant(bound, read, target))
         return len(self._slots) - 1
 
-    def _getter(self, place: Place) -> Act:
-        slots = self._slots
-        match place:
-            case SlotPlace(index):
-                return lambda: slots[index]
-            case ConstantPlace(value):
-                return lambda: value
-            case FieldPlace(bound, name):
-                if name == "due":
-                    return self._due(bound)
-                fields = bound.fields
-                if name in fields:
-                    return lambda: fields[name]
-                return functools.partial(getattr, bound.instance, name)
-            case TuplePlace(places):
-                constants = tuple(part.value for part in places if isinstance(part, ConstantPlace))
-                if len(constants) == len(places):
-                    return lambda: constants
-                getters = [self._getter(part) for part in places]
-                return lambda: tuple(get() for get in getters)
-        raise AssertionError(place)
+    def _varies(self, target: Target) -> bool:
+        """True for what is neither a slot nor constant: a field, and a list."""
+        if isinstance(target, FieldTarget):
+            return target.field not in self._program.by_path[target.node].kind.parameters
+        return isinstance(target, ListTarget)
+
+    def _constant(self, bound: BoundNode, read: Read, target: Target) -> Any:
+        """The value of a parameter or of a resource."""
+        if isinstance(target, FieldTarget):
+            return self._program.by_path[target.node].parameters[target.field]
+        assert isinstance(target, ResourceTarget), target
+        value = self._program.resource(target.name, read, bound.path)
+        if isinstance(value, StepCall):
+            return self._step_inputs(bound, value) if read.is_step_function else value.function
+        return value
+
+    def _getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
+        """A call that returns what a node reads."""
+        if isinstance(target, SlotTarget):
+            slots, index = self._slots, self._program.slot_index(target.path)
+            return lambda: slots[index]
+        if isinstance(target, ListTarget):
+            if all(isinstance(part, ResourceTarget) for part in target.targets):
+                values = tuple(self._constant(bound, read, part) for part in target.targets)
+                return lambda: values
+            getters = [self._getter(bound, read, part) for part in target.targets]
+            return lambda: tuple(get() for get in getters)
+        if isinstance(target, FieldTarget) and self._varies(target):
+            return self.field_getter(self._program.by_path[target.node], target.field)
+        value = self._constant(bound, read, target)
+        return lambda: value
+
+    def field_getter(self, bound: BoundNode, name: str) -> Act:
+        """A call that returns the value of a field."""
+        if name == "due":
+            return self._due(bound)
+        fields = bound.fields
+        if name in fields:
+            return lambda: fields[name]
+        return functools.partial(getattr, bound.instance, name)
 
     # ---- edges
 
@@ -344,20 +348,19 @@ class Compiler:
 
     # ---- what names mean
 
-    def field_value(self, bound: BoundNode, name: str) -> Any:
-        """The value of a field now."""
-        return self._getter(FieldPlace(bound, name))()
-
     def guard_getter(self, scope: BoundGraph, expression: Name | FieldOf) -> Act:
         """A call that returns the value of a name in a guard. A slot must hold a Python number or text.
 
         Reading a tensor would wait for its device in every transition.
         """
-        place = self._program.guard_place(scope, expression)
-        get = self._getter(place)
-        if not isinstance(place, SlotPlace):
+        if isinstance(expression, FieldOf):
+            bound = scope.nodes[expression.node]
+            return self._getter(bound, Read(expression.field), FieldTarget(bound.path, expression.field))
+        target = scope.names.resolve(expression.name)
+        get = self._getter(next(iter(scope.nodes.values())), Read(expression.name), target)
+        if not isinstance(target, SlotTarget):
             return get
-        name = self._program.slot_names[place.index]
+        name = target.path
 
         def read() -> Any:
             value = get()

@@ -108,7 +108,8 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
         return transitions
     fetching = compiled.program.main.nodes[counter.partition(".")[0]]
     fetch, slots = transitions[fetching.index], compiled.program.slots
-    others = set(range(len(compiled.program.slot_names))) - set(fetching.writes)  # constants come after the slots
+    written = {compiled.program.slot_index(path) for path in fetching.planned.writes}
+    others = set(range(len(compiled.program.slot_names))) - written  # constants come after the slots
 
     def fetch_and_clear() -> int:
         position = fetch()

@@ -239,7 +239,7 @@ class Trainer:
         if field not in bound.kind.fields:
             known = [*bound.kind.parameters, *bound.kind.fields]
             raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
-        return self._compiled.compiler.field_value(bound, field)
+        return self._compiled.compiler.field_getter(bound, field)()
 
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: which edges were tried, and what their guards read then.
