@@ -18,6 +18,7 @@ from graphtrain.kind import StepFunction as StepFunction
 from graphtrain.kind import derived_clock as derived_clock
 from graphtrain.kind import node as node
 from graphtrain.kind import progress as progress
+from graphtrain.kind.parameter import Above as Above
 from graphtrain.kind.trigger import Trigger as Trigger
 from graphtrain.outcome import Outcome as Outcome
 from graphtrain.version import __version__ as __version__
@@ -25,11 +26,19 @@ from graphtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
+    from graphtrain.display.snapshot import Display as Display
+    from graphtrain.display.snapshot import Snapshot as Snapshot
+    from graphtrain.metrics.logger import RunLogger as RunLogger
+    from graphtrain.metrics.tensorboard import TensorBoard as TensorBoard
     from graphtrain.run.trainer import Trainer as Trainer
 
-# Imported when they are asked for: two need torch, whose import takes about a second, and one the command line.
+# Imported on first use: some need torch, whose import takes about a second, and one the command line.
 _LATE = {
+    "Display": "graphtrain.display.snapshot",
     "Loader": "graphtrain.data.loader",
+    "RunLogger": "graphtrain.metrics.logger",
+    "Snapshot": "graphtrain.display.snapshot",
+    "TensorBoard": "graphtrain.metrics.tensorboard",
     "Trainer": "graphtrain.run.trainer",
     "main": "graphtrain.command.program",
 }
