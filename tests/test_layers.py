@@ -326,3 +326,16 @@ def test_a_display_knows_snapshots_and_nothing_else() -> None:
 
 def test_the_table_of_contents_imports_the_command_late() -> None:
     assert not [name for name in reached_by_import("") if within(name, "graphtrain.command")]
+
+
+# Kinds bear the names of what they ask for.
+OF_KINDS = {"Checkpoint", "Schedule"}
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for module, tree in MODULES.items():
+        for statement in ast.walk(tree):
+            if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_"):
+                places.setdefault(statement.name, []).append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1 and name not in OF_KINDS} == {}

@@ -137,9 +137,9 @@ def program_app(
 
         Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
         """
-        from graphtrain.command.run import Program, run_program
+        from graphtrain.command.run import Script, run_program
 
-        return run_program(Program.of(setup, graph, words, script), settings or [], options)
+        return run_program(Script.of(setup, graph, words, script), settings or [], options)
 
     return program
 

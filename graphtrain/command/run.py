@@ -37,7 +37,7 @@ from graphtrain.state.random import seed_everything
 
 
 @dataclass(frozen=True)
-class Program:
+class Script:
     """The program to run.
 
     Attributes:
@@ -56,7 +56,7 @@ class Program:
     graph: Graph | str | Path = "fit"
 
     @classmethod
-    def of(cls, setup: Callable[..., Any], graph: Graph | str | Path, words: list[str], script: Path | None) -> Program:
+    def of(cls, setup: Callable[..., Any], graph: Graph | str | Path, words: list[str], script: Path | None) -> Script:
         """The program of a script that calls `graphtrain.main`."""
         name = getattr(setup, "__name__", "setup")
         stem = script.stem if script is not None and script.stem.isidentifier() else "run"
@@ -68,11 +68,11 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
     # Errors of the command line are reported before the script is imported, which may take long.
     _checked_settings(settings, options)
     path, function_name, setup = setup_function(script)
-    program = Program(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path)
+    program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path)
     return run_program(program, settings, options)
 
 
-def run_program(program: Program, settings: list[str], options: RunOptions) -> int:
+def run_program(program: Script, settings: list[str], options: RunOptions) -> int:
     """Run a setup through a graph; returns the exit code."""
     report = ignore if options.quiet else notify
     values, parameters = _checked_settings(settings, options)
@@ -153,7 +153,7 @@ def _checked_settings(settings: list[str], options: RunOptions) -> tuple[dict[st
     return arguments_and_parameters
 
 
-def _check_names(resources: dict[str, Any], program: Program) -> None:
+def _check_names(resources: dict[str, Any], program: Script) -> None:
     """Refuse a resource with the name of an argument of `Trainer`, which the command sets."""
     for name in sorted(set(inspect.signature(Trainer).parameters) & set(resources)):
         is_option = name in RunOptions.__dataclass_fields__
@@ -161,7 +161,7 @@ def _check_names(resources: dict[str, Any], program: Program) -> None:
         raise UsageError(f"{program.name} returns `{name}`, which is not a resource but a setting of the run", hint)
 
 
-def _loggers(returned: Any, options: RunOptions, program: Program) -> list[Logger]:
+def _loggers(returned: Any, options: RunOptions, program: Script) -> list[Logger]:
     loggers = list(returned) if isinstance(returned, list | tuple) else [returned]
     for logger in loggers:
         if not callable(logger):
@@ -176,7 +176,7 @@ def _loggers(returned: Any, options: RunOptions, program: Program) -> list[Logge
     return loggers
 
 
-def _command_as_typed(program: Program) -> str:
+def _command_as_typed(program: Script) -> str:
     """The command line as it was typed."""
     program_words = ["graphtrain"] if program.words[0] == "graphtrain" else program.words
     return shlex.join([*program_words, *sys.argv[1:]])

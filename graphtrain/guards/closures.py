@@ -27,7 +27,7 @@ from graphtrain.guards.syntax import (
 Read = Callable[[], Any]
 
 
-class Scope(Protocol):
+class Resolver(Protocol):
     """The values of a guard's names in one bound graph."""
 
     def constant(self, expression: Expression) -> Constant | None:
@@ -40,7 +40,7 @@ class Scope(Protocol):
         """The dictionary and the key where the value of a field is stored, or None if it is not stored in one."""
 
 
-def compile_guard(expression: Expression, scope: Scope) -> Read:
+def compile_guard(expression: Expression, scope: Resolver) -> Read:
     """A function without arguments that returns the value of the expression."""
     constant = expression if isinstance(expression, Constant) else scope.constant(expression)
     if constant is not None:
@@ -95,7 +95,7 @@ def _chain(calls: list[Read], *, stop_at: bool) -> Read:
     return chain
 
 
-def _comparison(symbol: str, left: Expression, right: Expression, scope: Scope) -> Read:
+def _comparison(symbol: str, left: Expression, right: Expression, scope: Resolver) -> Read:
     held = scope.held(left)
     if held is None:
         return _binary(symbol, compile_guard(left, scope), compile_guard(right, scope))
