@@ -17,7 +17,7 @@ from graphtrain.graph.registry import kind_of_node
 from graphtrain.guards.syntax import Expression
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.names import FOREIGN, suggestion
+from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, leaves, reads_of
 from graphtrain.program.resources import PROVIDED
@@ -145,14 +145,6 @@ def _trains(graph: Graph) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A resource that somebody reads and nobody supplies."""
-
-    name: str
-    reader: str
-
-
 @final
 class Program:
     """The whole graph, flat, over one table of slot values.
@@ -163,7 +155,7 @@ class Program:
     Attributes:
         nodes: every bound node, by position. Bypassed ones stay in the table, and do nothing; what is in their bodies
             does not.
-        missing: resources that nobody supplies, with a node that reads each.
+        missing: resources that nobody supplies, with the paths of the nodes that read each.
         absent: a line for each node that is bypassed for want of a resource.
     """
 
@@ -173,7 +165,7 @@ class Program:
         self.resources = dict(resources)
         self.nodes: list[BoundNode] = []
         self.by_path: dict[str, BoundNode] = {}
-        self.missing: list[Missing] = []
+        self.missing: dict[str, set[str]] = {}
         self.absent: list[str] = []
         self._read_resources: set[str] = set()
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
@@ -219,7 +211,7 @@ class Program:
             return self.resources[name]
         if not read.required:
             return read.default
-        self.missing.append(Missing(name, reader))
+        self.missing.setdefault(name, set()).add(reader)
         return None
 
     def step_input(self, bound: BoundNode, read: Read) -> Target:
@@ -255,23 +247,28 @@ class Program:
 
     # ---- reports
 
-    def foreign_problems(self) -> list[Problem]:
-        """A problem for every resource that nobody reads and that has the name of a setting elsewhere."""
-        unread = [
-            name
-            for name in self.resources
-            if name in FOREIGN and name not in self._read_resources | reads_of(self.graph)
-        ]
-        return [
-            Problem(
-                "G302",
-                "error",
-                self.graph.name,
-                f"nothing reads a resource `{name}`",
-                f"that is {FOREIGN[name]} here",
-            )
-            for name in unread
-        ]
+    def problems(self, supplied: Mapping[str, Any]) -> list[Problem]:
+        """A problem for each resource that nothing reads and that names a setting of another library, or is missing.
+
+        What is read is known once the graph is compiled.
+        """
+        read = self._read_resources | reads_of(self.graph)
+        problems = []
+        for name in self.resources:
+            if name in FOREIGN and name not in read:
+                message, hint = f"nothing reads a resource `{name}`", f"that is {FOREIGN[name]} here"
+                problems.append(Problem("G302", "error", self.graph.name, message, hint))
+        for name, paths in sorted(self.missing.items()):
+            hint = suggestion(name, [other for other in supplied if other not in self._read_resources])
+            if "did you mean" not in hint:
+                hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
+                if counter := self._batch_counters.get(name):
+                    hint += f"; or let `{counter.kind.name}`, which counts batches, declare it in its `step_inputs`"
+            readers = sorted(paths)
+            where = f"{self.graph.name}: nodes.{readers[0]}"
+            message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
+            problems.append(Problem("G301", "error", where, message, hint))
+        return problems
 
     def unread_resources(self) -> list[str]:
         """What to say of each resource that no node of the graph reads."""
@@ -296,8 +293,8 @@ class Program:
         """What to say of triggers that the training depends on and that count time."""
         lines = []
         for bound in self.nodes:
-            trigger = bound.parameters.get(bound.kind.trigger or "")
-            if bound.bypassed or bound.kind.observer or not isinstance(trigger, Trigger):
+            trigger = bound.planned.trigger
+            if trigger is None or bound.bypassed or bound.kind.observer:
                 continue
             if any(not owner.kind.fields[counted].in_digest for owner, counted, _ in self.terms(bound, trigger)):
                 lines.append(
@@ -305,18 +302,3 @@ class Program:
                     "so a resume is exact only between its firings"
                 )
         return lines
-
-    def missing_problems(self, supplied: Mapping[str, Any]) -> list[Problem]:
-        """A problem for every slot that is read, and neither written nor supplied."""
-        problems = []
-        for slot in sorted({missing.name for missing in self.missing}):
-            readers = sorted({missing.reader for missing in self.missing if missing.name == slot})
-            hint = suggestion(slot, [name for name in supplied if name not in self._read_resources])
-            if "did you mean" not in hint:
-                hint = f"supply it: Trainer(..., {slot}=...), or let `setup` return it"
-                counter = self._batch_counters.get(slot)
-                if counter is not None:
-                    hint += f"; or let `{counter.kind.name}`, which counts batches, declare it in its `step_inputs`"
-            message = f"`{slot}` is read by {', '.join(f'`{one}`' for one in readers)}, and nothing supplies it"
-            problems.append(Problem("G301", "error", f"{self.graph.name}: nodes.{readers[0]}", message, hint))
-        return problems

@@ -57,7 +57,7 @@ class CompiledGraph:
             self._kept = _keep_instances(self.program, former.program, renaming)
         self.compiler = Compiler(self.program, requests.ended, watch)
         # Everything that is read, by users' step functions too, is known now.
-        if problems := [*self.program.foreign_problems(), *self.program.missing_problems(resources)]:
+        if problems := self.program.problems(resources):
             raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)

@@ -105,16 +105,15 @@ class Compiler:
         return [(self.clock(owner, counted), term) for owner, counted, term in self._program.terms(bound, trigger)]
 
     def _trigger(self, bound: BoundNode) -> Every | Due | None:
-        name = bound.kind.trigger
-        trigger = bound.parameters.get(name) if name is not None else None
-        if not isinstance(trigger, Trigger) or bound.bypassed:
+        trigger = bound.planned.trigger
+        if trigger is None or bound.bypassed:
             return None
         clocks = self.clocks(bound, trigger)
-        return Every(clocks, bound.instance) if name == "every" else after(clocks)
+        return Every(clocks, bound.instance) if bound.kind.trigger == "every" else after(clocks)
 
     def _due(self, bound: BoundNode) -> Due:
-        trigger = bound.parameters.get(bound.kind.trigger or "")
-        if bound.bypassed or (isinstance(trigger, Trigger) and not trigger.terms):
+        trigger = bound.planned.trigger
+        if bound.bypassed or (trigger is not None and not trigger.terms):
             return never
         if isinstance(bound.trigger, Every):
             return bound.trigger.due
