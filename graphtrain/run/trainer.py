@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -16,15 +17,16 @@ from graphtrain.checks import checked_graph
 from graphtrain.data.fingerprint import fingerprint, is_data
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
-from graphtrain.display.summary import Summary
+from graphtrain.display.summary import Activity, ModelSummary, Summary
 from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError, UsageError
 from graphtrain.explain.explanation import Explanation
 from graphtrain.explain.tracing import Explainer
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
 from graphtrain.graph.renaming import Renaming, lost_position_hint
+from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.metrics.logger import Logger
+from graphtrain.metrics.logger import Beginning, Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
@@ -41,8 +43,7 @@ from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
-from graphtrain.run.description import beginning_of, summary_of
-from graphtrain.run.drawing import html_of
+from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
@@ -51,6 +52,9 @@ from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_files import RunFiles, named_checkpoint
+
+# Amounts of a trigger that a summary lists.
+_MOST_AMOUNTS = 3
 
 
 @final
@@ -166,7 +170,7 @@ class Trainer:
             self._watch,
             self.snapshot,
             display_for(self._notify) if display == "auto" else display,
-            self._write_status if self._run_files is not None else None,
+            self._write_status,
             loggers,
             self._notify_once,
         )
@@ -283,7 +287,17 @@ class Trainer:
 
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
-        return summary_of(self._compiled.program)
+        program = self._compiled.program
+        modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
+        activities = []
+        for bound in program.main.nodes.values():
+            verb = bound.kind.trigger
+            trigger = bound.parameters.get(verb or "")
+            if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
+                amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
+                activities.append(Activity(bound.path, verb, amount, "" if trigger.terms else "never"))
+        models = {name: ModelSummary.of(module) for name, module in modules.items()}
+        return Summary(self.graph.name, models, activities)
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._compiled.run_clock.describe()}>"
@@ -626,10 +640,16 @@ class Trainer:
                 self._save(self._sync_policy)
 
     def _announce(self) -> None:
-        given = {**self._about.get("arguments", {}), "seed": self._seed}
+        """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""
+        hyper_parameters = {**self._about.get("arguments", {}), "seed": self._seed}
+        for name, fields in self._hyper_parameters.values.items():
+            hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
+        for bound in self._compiled.program.nodes:
+            values = {name: value for name, value in bound.parameters.items() if value is not None}
+            hyper_parameters |= {f"{bound.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self._run_files.path if self._run_files is not None else None
-        program = self._compiled.program
-        self._reporter.announce(beginning_of(program, self._hyper_parameters, self._recorder.rows, given, run_dir))
+        picture = functools.partial(picture_of, self.graph)
+        self._reporter.announce(Beginning(self.graph, tuple(self._recorder.rows), hyper_parameters, run_dir, picture))
 
     # ---- saving
 
