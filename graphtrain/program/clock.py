@@ -57,21 +57,17 @@ class RunClock:
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
-        for bound, field in self._windows():
-            if count := getattr(bound.instance, field.name):
-                return count, _target(bound, field.name)
-        return None
+        return next(((passes, length) for _, _, passes, length in self._windows() if passes), None)
 
     def mixed_windows(self, former: Graph, renaming: Renaming) -> list[str]:
         """One line for every open window whose length is not that of the graph that began it."""
         lines = []
-        for bound, field in self._windows():
+        for bound, field, passes, length in self._windows():
             node = former.nodes.get(renaming.former(bound.path) or "")
             target = bound.kind.parameters.get(field.target or "")
             if node is None or target is None:
                 continue
             before = node.parameters.get(target.name, target.default)
-            passes, length = getattr(bound.instance, field.name), _target(bound, field.name)
             if passes and before != length:
                 lines.append(
                     f"a window of `{bound.path}` is open: {passes} of its backward passes were made for a window of "
@@ -87,8 +83,8 @@ class RunClock:
     def cut_window(self) -> str | None:
         """One line if the last window was stepped short, other than by the end of an epoch."""
         epochs = self.count("epochs")
-        for bound, field in self._windows():
-            size, length = getattr(bound.instance, field.last) if field.last else 0, _target(bound, field.name)
+        for bound, field, _, length in self._windows():
+            size = getattr(bound.instance, field.last) if field.last else 0
             if 0 < size < length and epochs is not None and epochs.denominator != 1:
                 return (
                     f"the former end cut a window of `{bound.path}` short ({size} of {length}): what follows is not "
@@ -96,12 +92,12 @@ class RunClock:
                 )
         return None
 
-    def _windows(self) -> Iterator[tuple[BoundNode, Field]]:
-        """The nodes that count the backward passes of a window, each with the field that does."""
+    def _windows(self) -> Iterator[tuple[BoundNode, Field, int, int]]:
+        """The nodes that count the backward passes of a window: the field that does, its value, and how many to do."""
         for bound in self._nodes.values():
             for field in bound.kind.fields.values():
                 if field.counts is not None:
-                    yield bound, field
+                    yield bound, field, getattr(bound.instance, field.name), _target(bound, field.name)
 
     def describe(self) -> str:
         """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``."""

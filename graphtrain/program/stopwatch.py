@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import final
 
 Visit = Callable[[], int]
@@ -22,6 +23,7 @@ class Stopwatch:
         clock: answers the time in seconds. Default: `time.monotonic`.
 
     Attributes:
+        now: answers the time, by the clock that everything here goes by.
         next_tick: the time of the next tick. Default: never.
         spent: seconds by activity, what is left for training aside.
 
@@ -34,51 +36,42 @@ class Stopwatch:
 
     def __init__(self, tick: Callable[[float], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tick = tick
-        self._clock = clock
+        self.now = clock
         self.next_tick = math.inf
         self.spent: dict[str, float] = {}
         self._total = 0.0
         self._since: float | None = None
         self._inside: tuple[str, float] | None = None
 
-    def now(self) -> float:
-        """The time, by the clock that everything here goes by."""
-        return self._clock()
-
-    def running(self) -> float:
-        """Seconds that it has run in all."""
-        return self._running_at(self._clock())
-
-    def _running_at(self, now: float) -> float:
-        return self._total + (now - self._since if self._since is not None else 0.0)
+    def running(self, now: float | None = None) -> float:
+        """Seconds that it has run in all, until `now`."""
+        if self._since is None:
+            return self._total
+        return self._total + ((self.now() if now is None else now) - self._since)
 
     def start(self, inside: str | None = None) -> None:
         """Run from now on; `inside` is the activity that the run stands in the middle of, if any."""
-        self._since = self._clock()
+        self._since = self.now()
         self._inside = (inside, self._since) if inside is not None else None
 
     def stop(self) -> None:
         """Stand still."""
-        if self._since is None:
-            return
-        self._total += self._clock() - self._since
+        self._total = self.running()
         self.leave()
         self._since = None
 
     def enter(self, activity: str) -> None:
         """An activity of several visits begins."""
-        self._inside = (activity, self._clock())
+        self._inside = (activity, self.now())
 
     def leave(self) -> None:
         """It ends; nothing happens if there is none."""
-        if self._inside is not None:
-            activity, since = self._inside
-            self._add(activity, self._clock() - since)
-            self._inside = None
+        self.spent.update(self._spent_until(self.now()))  # the same mapping, to which timed visits add
+        self._inside = None
 
     def timed(self, visit: Visit, activity: str) -> Visit:
         """A visit whose time is counted under an activity; 0.2 us a visit."""
-        clock, spent = self._clock, self.spent
+        clock, spent = self.now, self.spent
         spent.setdefault(activity, 0.0)
 
         def timed_visit() -> int:
@@ -94,7 +87,7 @@ class Stopwatch:
 
     def ticking(self, visit: Visit) -> Visit:
         """A visit after which a display may draw; its time belongs to what it is inside of."""
-        clock = self._clock
+        clock = self.now
 
         def ticking_visit() -> int:
             position = visit()
@@ -104,19 +97,31 @@ class Stopwatch:
 
         return ticking_visit
 
-    def measure(self, activity: str) -> _Span:
+    @contextmanager
+    def measure(self, activity: str) -> Iterator[None]:
         """A block of code whose time is counted under an activity, and under nothing else."""
-        return _Span(self, activity)
+        start = self.now()
+        try:
+            yield
+        finally:
+            if self._since is not None:
+                seconds = self.now() - start
+                self.spent[activity] = self.spent.get(activity, 0.0) + seconds
+                if self._inside is not None:
+                    around, since = self._inside
+                    self._inside = (around, since + seconds)
 
     def seconds(self) -> dict[str, float]:
         """Seconds by activity until now, training among them: every moment is counted once."""
-        now = self._clock()
-        total = self._running_at(now)
-        spent = dict(self.spent)
-        if self._inside is not None:
-            activity, since = self._inside
-            spent[activity] = spent.get(activity, 0.0) + now - since
-        return {TRAINING: max(0.0, total - sum(spent.values())), **spent}
+        now = self.now()
+        spent = self._spent_until(now)
+        return {TRAINING: max(0.0, self.running(now) - sum(spent.values())), **spent}
+
+    def _spent_until(self, now: float) -> dict[str, float]:
+        if self._inside is None:
+            return dict(self.spent)
+        activity, since = self._inside
+        return {**self.spent, activity: self.spent.get(activity, 0.0) + (now - since)}
 
     def load(self, seconds: Mapping[str, float]) -> None:
         """Go on from what was counted before an interruption."""
@@ -125,26 +130,3 @@ class Stopwatch:
         self.spent.update(dict.fromkeys(self.spent, 0.0))
         self.spent.update({name: value for name, value in known.items() if name != TRAINING})
         self._total = sum(known.values())
-
-    def _add(self, activity: str, seconds: float) -> None:
-        self.spent[activity] = self.spent.get(activity, 0.0) + seconds
-
-    def _put_off(self, seconds: float) -> None:
-        """What the present activity is not to be counted for."""
-        if self._inside is not None:
-            activity, since = self._inside
-            self._inside = (activity, since + seconds)
-
-
-class _Span:
-    def __init__(self, watch: Stopwatch, activity: str) -> None:
-        self._watch, self._activity = watch, activity
-
-    def __enter__(self) -> None:
-        self._start = self._watch._clock()
-
-    def __exit__(self, *_: object) -> None:
-        if self._watch._since is not None:
-            seconds = self._watch._clock() - self._start
-            self._watch._add(self._activity, seconds)
-            self._watch._put_off(seconds)

@@ -22,7 +22,7 @@ class Reporter:
 
     Arguments:
         snapshot: returns the run as it is now.
-        write_status: writes the status file; None if there is no run directory.
+        write_status: writes the status file, if there is a run directory.
         notify: called with a line when the display fails.
     """
 
@@ -31,7 +31,7 @@ class Reporter:
         watch: Stopwatch,
         snapshot: Callable[[], Snapshot],
         display: Display | None,
-        write_status: Callable[[], None] | None,
+        write_status: Callable[[], None],
         loggers: Iterable[Logger],
         notify: Callable[[str], None],
     ) -> None:
@@ -53,11 +53,10 @@ class Reporter:
     def begin(self, now: float, *, shown: bool) -> None:
         """The run starts or continues; `shown` on the display or not."""
         self._showing = shown and self._display is not None
+        self._next_show = now if self._showing else math.inf
         if self._showing:
             self._draw(lambda display: display.begin(self._snapshot()))
-        self._next_show = now if self._showing else math.inf
-        self._next_status = now if self._write_status is not None else math.inf
-        self._watch.next_tick = now
+        self._watch.next_tick = self._next_status = now
 
     def tick(self, now: float) -> None:
         """Show what is due; called after the transitions that are timed."""
@@ -67,7 +66,7 @@ class Reporter:
             drawn = self._watch.now()
             # A terminal over a slow connection must not take the time of training.
             self._next_show = drawn + max(interval, _LEAST_REST * (drawn - now)) if self._display else math.inf
-        if now >= self._next_status and self._write_status is not None:
+        if now >= self._next_status:
             self._write_status()
             self._next_status = now + _STATUS_SECONDS
         self._watch.next_tick = min(self._next_show, self._next_status)

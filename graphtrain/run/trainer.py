@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -16,15 +17,16 @@ from graphtrain.checks import checked_graph
 from graphtrain.data.fingerprint import fingerprint, is_data
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
-from graphtrain.display.summary import Summary
+from graphtrain.display.summary import Activity, ModelSummary, Summary
 from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError, UsageError
 from graphtrain.explain.explanation import Explanation
 from graphtrain.explain.tracing import Explainer
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
 from graphtrain.graph.renaming import Renaming, lost_position_hint
+from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.metrics.logger import Logger
+from graphtrain.metrics.logger import Beginning, Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
@@ -41,16 +43,18 @@ from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
-from graphtrain.run.description import beginning_of, summary_of
-from graphtrain.run.drawing import html_of
+from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
 from graphtrain.run.reporter import Reporter
-from graphtrain.run.signals import StopSignals
+from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_files import RunFiles, named_checkpoint
+
+# Amounts of a trigger that a summary lists.
+_MOST_AMOUNTS = 3
 
 
 @final
@@ -92,6 +96,19 @@ class Trainer:
     <Outcome.FINISHED: 'the run is finished'>
     >>> trainer.progress["step"]["steps"]
     3
+    >>> print(trainer.explain())
+    at step 3, epoch 0.60, batch 3/5:
+    `finish` was left
+      1. end if finished: taken
+           finished = True, from "(finish.due or next_batch.empty) and accumulate.count == 0"
+             finish.due = True (after 3 steps: steps 3, due at 3)
+             accumulate.count = 0
+             next_batch.empty was not asked
+      2. decide: not asked
+    the run is over
+    >>> trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
+    >>> trainer.run(), trainer.progress["step"]["steps"]
+    (<Outcome.FINISHED: 'the run is finished'>, 5)
     """
 
     def __init__(
@@ -137,7 +154,9 @@ class Trainer:
         }
         refuse_provided(resources)
         self._prepared = {**prepare(resources, self._device), **provided}
-        self._compiled = self._compile(graph, self._resources, self._prepared)
+        self._compiled = CompiledGraph(
+            graph, self._resources, self._prepared, self._requests, self._recorder, self._watch
+        )
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
@@ -151,7 +170,7 @@ class Trainer:
             self._watch,
             self.snapshot,
             display_for(self._notify) if display == "auto" else display,
-            self._write_status if self._run_files is not None else None,
+            self._write_status,
             loggers,
             self._notify_once,
         )
@@ -159,16 +178,6 @@ class Trainer:
             self._recorder.loggers.append(self._run_files.row)
         self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
         self._notify_of_graph()
-
-    def _compile(
-        self,
-        graph: Graph,
-        resources: Mapping[str, Any],
-        prepared: Mapping[str, Any],
-        former: CompiledGraph | None = None,
-        renaming: Renaming | None = None,
-    ) -> CompiledGraph:
-        return CompiledGraph(graph, resources, prepared, self._requests, self._recorder, self._watch, former, renaming)
 
     def _notify_of_graph(self) -> None:
         program = self._compiled.program
@@ -246,26 +255,6 @@ class Trainer:
 
         After `advance`, and after a `run` with `trace`, it is what was read while it happened. After any other `run`,
         which keeps no trace, it is known only where the run is over or has failed.
-
-        >>> model = torch.nn.Linear(2, 1)
-        >>> trainer = Trainer(
-        ...     Graph.load("fit").set("finish", after="3 steps"),
-        ...     model=model,
-        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        ...     train_data=[torch.ones(4, 2)] * 5,
-        ...     training_step=lambda model, batch: model(batch).square().mean(),
-        ...     display=None,
-        ... )
-        >>> _ = trainer.run(); print(trainer.explain())
-        at step 3, epoch 0.60, batch 3/5:
-        `finish` was left
-          1. end if finished: taken
-               finished = True, from "(finish.due or next_batch.empty) and accumulate.count == 0"
-                 finish.due = True (after 3 steps: steps 3, due at 3)
-                 accumulate.count = 0
-                 next_batch.empty was not asked
-          2. decide: not asked
-        the run is over
         """
         return self._explainer.explain(self._compiled, self._loop)
 
@@ -298,7 +287,17 @@ class Trainer:
 
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
-        return summary_of(self._compiled.program)
+        program = self._compiled.program
+        modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
+        activities = []
+        for bound in program.main.nodes.values():
+            verb = bound.kind.trigger
+            trigger = bound.parameters.get(verb or "")
+            if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
+                amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
+                activities.append(Activity(bound.path, verb, amount, "" if trigger.terms else "never"))
+        models = {name: ModelSummary.of(module) for name, module in modules.items()}
+        return Summary(self.graph.name, models, activities)
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._compiled.run_clock.describe()}>"
@@ -350,9 +349,12 @@ class Trainer:
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
-        transitions = with_breakpoints(self._transitions(trace), at_limit(self._compiled, limit), self._requests)
+        table = (
+            self._compiled.table.transitions if trace is None else self._explainer.transitions(self._compiled, trace)
+        )
+        transitions = with_breakpoints(table, at_limit(self._compiled, limit), self._requests)
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
-        with StopSignals(lambda signal: self._requests.stop()), self._running(options, limit):
+        with stop_signals(self._requests.stop), self._running(options, limit):
             if not self._loop.ended:
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
@@ -413,21 +415,8 @@ class Trainer:
             UsageError: the run is at a node, or needs a slot there, that the graph does not have; or `rename` names no
                 node.
             DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
-
-        >>> model = torch.nn.Linear(2, 1)
-        >>> trainer = Trainer(
-        ...     Graph.load("fit").set("finish", after="3 steps"),
-        ...     model=model,
-        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        ...     train_data=[torch.ones(4, 2)] * 5,
-        ...     training_step=lambda model, batch: model(batch).square().mean(),
-        ...     display=None,
-        ... )
-        >>> _ = trainer.run(); trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
-        >>> trainer.run(), trainer.progress["step"]["steps"]
-        (<Outcome.FINISHED: 'the run is finished'>, 5)
         """
-        self._life.refuse_change()
+        self._life.refuse("start")
         graph = checked_graph(graph)
         refuse_provided(resources)
         all_resources = {**self._resources, **resources}
@@ -439,7 +428,10 @@ class Trainer:
             # Before the data is opened: to look at it may draw from its generator.
             environment = self._environment_with(all_resources)
             renaming = Renaming(rename or {}, former.graph, graph)
-            compiled = self._compile(graph, all_resources, prepared, former if self._begun else None, renaming)
+            kept = former if self._begun else None
+            compiled = CompiledGraph(
+                graph, all_resources, prepared, self._requests, self._recorder, self._watch, kept, renaming
+            )
             position = self._move(state, renaming, compiled) if self._begun else compiled.start
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
         except BaseException:
@@ -495,7 +487,7 @@ class Trainer:
             self._requests.save()
             return None
         with self._running(ResumeOptions()):
-            while not self._save(self._policy_to_stop):
+            while not self._save(self._sync_policy):
                 self._notify(f"`{self.position}` is no save point; training on to the next one")
                 self._one_transition()
         return self._run_files.latest[0] if self._run_files.latest is not None else None
@@ -510,10 +502,6 @@ class Trainer:
             raise
         except BaseException as error:
             self._fail(error)
-
-    def _transitions(self, trace: Callable[[Explanation], Any] | None) -> list[Transition]:
-        """The transitions of a run, explained only if somebody wants to know."""
-        return self._compiled.table.transitions if trace is None else self._explainer.transitions(self._compiled, trace)
 
     def _one_transition(self) -> None:
         self._requests.pause()
@@ -537,7 +525,7 @@ class Trainer:
                 requests.take("save")
         if "stop" in requests:
             if self._life.state == "running":
-                self._life.ask_to_stop()
+                self._life.go("ask_to_stop")
             if self._save(requests.policy):
                 requests.clear()
                 return Outcome.STOPPED
@@ -556,18 +544,18 @@ class Trainer:
         Arguments:
             limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
         """
-        self._life.start()
+        self._life.go("start")
         try:
             with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
-                    with self._saves_completed():
+                    with self._writer.completed():
                         self._get_ready(options, limit)
                         yield
                 finally:
                     self._stop()
         except BaseException:
             if self._life.is_running:  # it never began
-                self._life.stop()
+                self._life.go("stop")
             raise
 
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
@@ -588,23 +576,14 @@ class Trainer:
         self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
 
-    @contextmanager
-    def _saves_completed(self) -> Iterator[None]:
-        """A span that leaves no save under way."""
-        try:
-            with self._writer.completed():
-                yield
-        finally:
-            self._report_written()
-
     def _stop(self) -> None:
         self._watch.stop()
         was_running = self._life.is_running
         if was_running:
-            (self._life.finish if self._loop.ended and self._end_is_saved else self._life.stop)()
+            self._life.go("finish" if self._loop.ended and self._end_is_saved else "stop")
         self._reporter.end()
         self._requests.take("stop")  # a signal that came while it was about to stop asks for what is done already
-        if was_running and self._begun:
+        if self._writer.take_written() or (was_running and self._begun):
             self._write_status()
 
     # ---- beginning and resuming
@@ -658,13 +637,19 @@ class Trainer:
             self._recorder.load_rows(run_files.cut_back_to(checkpoint))
             # On the disk before anything else, so that from now on a resume chooses this.
             if restored.decided or not run_files.is_newest(checkpoint):
-                self._save(replace(self._policy_to_stop, mode="sync"))
+                self._save(self._sync_policy)
 
     def _announce(self) -> None:
-        given = {**self._about.get("arguments", {}), "seed": self._seed}
+        """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""
+        hyper_parameters = {**self._about.get("arguments", {}), "seed": self._seed}
+        for name, fields in self._hyper_parameters.values.items():
+            hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
+        for bound in self._compiled.program.nodes:
+            values = {name: value for name, value in bound.parameters.items() if value is not None}
+            hyper_parameters |= {f"{bound.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self._run_files.path if self._run_files is not None else None
-        program = self._compiled.program
-        self._reporter.announce(beginning_of(program, self._hyper_parameters, self._recorder.rows, given, run_dir))
+        picture = functools.partial(picture_of, self.graph)
+        self._reporter.announce(Beginning(self.graph, tuple(self._recorder.rows), hyper_parameters, run_dir, picture))
 
     # ---- saving
 
@@ -678,8 +663,9 @@ class Trainer:
         return Resumable(self._compiled, self._loop, self._watch, self._hyper_parameters, self._environment)
 
     @property
-    def _policy_to_stop(self) -> SavePolicy:
-        return replace(self._requests.policy, if_failed="stop")
+    def _sync_policy(self) -> SavePolicy:
+        """A checkpoint that must be on the disk before anything else."""
+        return replace(self._requests.policy, mode="sync", if_failed="stop")
 
     def _save(self, policy: SavePolicy) -> bool:
         """Save at this position, if there is somewhere to save to; False where it is no save point.
@@ -702,9 +688,7 @@ class Trainer:
 
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
-        self._save(self._policy_to_stop)
-        self._writer.wait()
-        self._report_written()
+        self._save(self._sync_policy)
         self._end_is_saved = True
 
     def _report_written(self) -> None:
@@ -729,7 +713,7 @@ class Trainer:
     # ---- failing
 
     def _fail(self, error: BaseException) -> NoReturn:
-        self._life.fail()  # an interrupt too: the node is half done, so its state is no state to resume from
+        self._life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
         self._explainer.fails(error)
         error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()})")
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
