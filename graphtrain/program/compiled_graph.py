@@ -57,7 +57,7 @@ class CompiledGraph:
         if former is not None:
             assert renaming is not None, "they come together"
             self._kept = _keep_instances(self.program, former.program, renaming)
-        self.compiler = Compiler(self.program, requests.ended, watch)
+        self.compiler = Compiler(self.program, lambda: requests.post("ended"), watch)
         if problems := self.program.missing_problems(resources):  # what a user's step function asks for is known now
             raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table

@@ -199,7 +199,7 @@ class Reexecution:
             position = transition()
             alive = compiled.alive(position, "ended" in loop.requests)
             if trace.add(index, compiled.state.digest(alive), lambda: f"`{path}` ({compiled.run_clock.describe()})"):
-                loop.requests.pause()
+                loop.requests.post("pause")
             return position
 
         return run_and_hash

@@ -352,7 +352,7 @@ class Trainer:
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         transitions = with_breakpoints(self._transitions(trace), at_limit(self._compiled, limit), self._requests)
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
-        with StopSignals(lambda signal: self._requests.stop()), self._running(options, limit):
+        with StopSignals(lambda signal: self._requests.post("stop")), self._running(options, limit):
             if not self._loop.ended:
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
@@ -516,7 +516,7 @@ class Trainer:
         return self._compiled.table.transitions if trace is None else self._explainer.transitions(self._compiled, trace)
 
     def _one_transition(self) -> None:
-        self._requests.pause()
+        self._requests.post("pause")
         self._drive(self._explainer.transitions(self._compiled), is_traced=True)
 
     def _serve(self) -> Outcome | None:
