@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import final
@@ -171,9 +172,8 @@ class CheckpointWriter:
             self._fail(error)
             return
         self._staged = staged
-        self._writing = Background(
-            lambda: run_files.save(staged, facts, retention), lambda: self._requests.post("written")
-        )
+        post_written = functools.partial(self._requests.post, "written")
+        self._writing = Background(lambda: run_files.save(staged, facts, retention), post_written)
 
     def _fail(self, error: CheckpointError) -> None:
         if self._policy.if_failed == "stop":

@@ -31,7 +31,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.program.resources import prepare, prepare_further, refuse_provided, resolve_device
+from graphtrain.program.resources import prepare, prepare_further, resolve_device
 from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable
@@ -135,7 +135,6 @@ class Trainer:
             "say": self._notify_once,  # the former name of `notify`
             "seed": seed,
         }
-        refuse_provided(resources)
         self._prepared = {**prepare(resources, self._device), **provided}
         self._compiled = self._compile(graph, self._resources, self._prepared)
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
@@ -429,7 +428,6 @@ class Trainer:
         """
         self._life.refuse_change()
         graph = checked_graph(graph)
-        refuse_provided(resources)
         all_resources = {**self._resources, **resources}
         former, policy = self._compiled, self._requests.policy
         # What nodes hold moves to the other graph in memory; resources are the same objects.
