@@ -55,7 +55,7 @@ class CompiledGraph:
         if former is not None:
             assert renaming is not None, "they come together"
             self._kept = _keep_instances(self.program, former.program, renaming)
-        self.compiler = Compiler(self.program, requests.ended, watch)
+        self.compiler = Compiler(self.program, lambda: requests.post("ended"), watch)
         # Everything that is read, by users' step functions too, is known now.
         if problems := self.program.problems(resources):
             raise GraphError(problems, f"graph `{graph.name}`")

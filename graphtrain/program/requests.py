@@ -40,7 +40,7 @@ class Requests:
         policy: how the next checkpoint is saved, that of a stop included: as was asked for last.
         is_busy: answers True while a checkpoint is being written.
 
-    >>> requests = Requests(); requests.stop(); requests.stop()
+    >>> requests = Requests(); requests.post("stop"); requests.post("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
     (True, True, False)
     """
@@ -51,34 +51,14 @@ class Requests:
         self.is_busy: Callable[[], bool] = lambda: False
 
     def post(self, request: Request) -> None:
-        """Ask for something by name, as a breakpoint does."""
+        """Ask for something by name."""
         self.pending.add(request)
-
-    def stop(self) -> None:
-        """Stop at the next save point."""
-        self.pending.add("stop")
 
     def save(self, policy: SavePolicy | None = None) -> None:
         """Save a checkpoint at the next save point. Default: as the last one."""
         if policy is not None:
             self.policy = policy
         self.pending.add("save")
-
-    def written(self) -> None:
-        """The checkpoint under way was written, or failed to be."""
-        self.pending.add("written")
-
-    def reached(self) -> None:
-        """The amount to run until is reached."""
-        self.pending.add("reached")
-
-    def pause(self) -> None:
-        """Stop after this transition, without a checkpoint."""
-        self.pending.add("pause")
-
-    def ended(self) -> None:
-        """The graph has ended."""
-        self.pending.add("ended")
 
     def __contains__(self, request: Request) -> bool:
         return request in self.pending

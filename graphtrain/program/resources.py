@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,11 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     """The resources with modules on the device, and step functions (the model's own, where none is given) wrapped.
 
     Raises:
-        UsageError: a step function cannot be called with a model and a batch.
+        UsageError: a resource has a name that the engine supplies, or a step function cannot be called with a model
+            and a batch.
     """
+    if taken := sorted(set(PROVIDED) & set(resources)):
+        raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
     prepared = dict(resources)
     for value in prepared.values():
         if isinstance(value, torch.nn.Module):
@@ -64,26 +67,15 @@ def prepare_further(
 ) -> dict[str, Any]:
     """What is prepared, with further resources, or others in the place of some.
 
-    A model comes with its own step functions. What is not new stays the same object.
-
-    Arguments:
-        resources: what the user supplies, the further ones included.
-
-    Raises:
-        UsageError: a step function cannot be called with a model and a batch.
+    A model comes with its own step functions. What is not new stays the same object. `resources` is what the user
+    supplies, the further ones included; what `prepare` refuses is refused.
     """
     now = prepare(resources, device)
     renewed = set(further)
     if "model" in further:
         renewed |= {name for name in STEP_FUNCTIONS if resources.get(name) is None}
-    kept = {name: one for name, one in prepared.items() if name not in renewed}
+    kept = {name: value for name, value in prepared.items() if name not in renewed}
     return kept | {name: now[name] for name in renewed if name in now}
-
-
-def refuse_provided(resources: Collection[str]) -> None:
-    """Raise where a resource has a name that the engine supplies."""
-    if taken := sorted(set(PROVIDED) & set(resources)):
-        raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
 
 
 def resolve_device(name: str | torch.device) -> torch.device:
@@ -113,16 +105,20 @@ def _step_call(function: Any, name: str, *, takes_model: bool) -> StepCall:
     except (TypeError, ValueError):  # a function of C has no signature to go by
         return StepCall(function, function if takes_model else lambda model, batch: function(batch), ())
     leading = 2 if takes_model else 1
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < leading and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(positional) < leading and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         expected = "(model, batch)" if takes_model else "(self, batch)"
         raise UsageError(f"`{name}` must take {expected}; it takes {inspect.signature(function)}")
-    further = [
-        one
-        for one in parameters
-        if one not in positional[:leading] and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-    ]
-    extra_inputs = tuple(Read(one.name, REQUIRED if one.default is one.empty else one.default) for one in further)
+    extra_inputs = tuple(
+        Read(parameter.name, REQUIRED if parameter.default is parameter.empty else parameter.default)
+        for parameter in parameters
+        if parameter not in positional[:leading]
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    )
     if takes_model:
         return StepCall(function, function, extra_inputs)
     return StepCall(function, lambda model, batch, **rest: function(batch, **rest), extra_inputs)

@@ -7,7 +7,7 @@ below. To add a section, add such a pair and its field: checkpoint, digest, resu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, final, get_type_hints
 
 import torch
@@ -44,25 +44,15 @@ class Exemptions:
     replaced: Collection[str] = ()
 
 
-_NOTHING = Exemptions()
-
-
 @dataclass(frozen=True)
 class Handler:
-    """How a section is captured and restored.
-
-    Attributes:
-        essential: answers what of it the continuation depends on: the part that the digest covers. Default: all.
-        after_setup: True if it is restored once nodes are set up. Default: before that.
-    """
+    """How a section is captured, sharing tensors with the run, and restored into the same objects."""
 
     capture: Callable[[StatefulObjects, set[int]], Section]
     restore: Callable[[StatefulObjects, Section, Exemptions], Iterator[str] | None]
-    essential: Callable[[StatefulObjects, Section], Section] | None = None
-    after_setup: bool = False
 
 
-# ---- one pair for each section: captured, sharing tensors with the run, and restored into the same objects
+# ---- one pair for each section
 
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
@@ -180,17 +170,12 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
             run.program.slots[run.program.slot_index(name)] = value
 
 
-def _capture_metrics(run: StatefulObjects, alive: set[int]) -> Section:
-    return run.recorder.state_dict()
-
-
 def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     run.recorder.load_state_dict(saved)
 
 
 def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
-    own = {name: generator.get_state() for name, generator in run.generators.items()}
-    return {**capture_random(), "generators": own}
+    return {**capture_random(), "generators": {name: held.get_state() for name, held in run.generators.items()}}
 
 
 def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -226,10 +211,10 @@ class RunState:
     modules: Annotated[Section, _of_modules(capture_module, restore_module)]
     gradients: Annotated[Section, _of_modules(capture_gradients, restore_gradients)]
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
-    progress: Annotated[Section, Handler(_capture_progress, _restore_progress, essential=_essential_progress)]
+    progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
-    metrics: Annotated[Section, Handler(_capture_metrics, _restore_metrics)]
-    random: Annotated[Section, Handler(_capture_generators, _restore_generators, after_setup=True)]
+    metrics: Annotated[Section, Handler(lambda run, alive: run.recorder.state_dict(), _restore_metrics)]
+    random: Annotated[Section, Handler(_capture_generators, _restore_generators)]
 
     @classmethod
     def of(cls, sections: Mapping[str, Section]) -> RunState:
@@ -295,25 +280,18 @@ class StatefulObjects:
         """The state as it is, sharing its tensors with the run; `alive` are the slots that will be read."""
         return RunState.of({name: SECTIONS[name].capture(self, alive) for name in sections})
 
-    def essential(self, state: RunState) -> RunState:
-        """What of a state the continuation depends on."""
-        return replace(state, **self.essential_parts(state))
-
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """The sections of which the continuation depends on a part only: that part."""
-        return {
-            name: handler.essential(self, getattr(state, name))
-            for name, handler in SECTIONS.items()
-            if handler.essential is not None
-        }
+        return {"progress": _essential_progress(self, state.progress)}
 
     def digest(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> str:
         """SHA-256 (hexadecimal) of all that the continuation depends on."""
-        essential = self.essential(self.capture(alive, sections)).sections()
+        state = self.capture(alive, sections)
+        essential = {**state.sections(), **self.essential_parts(state)}
         return state_digest({name: essential[name] for name in sections})
 
     def restore(
-        self, state: RunState, exempt: Exemptions = _NOTHING, sections: Collection[str] = tuple(SECTIONS)
+        self, state: RunState, exempt: Exemptions = Exemptions(), sections: Collection[str] = tuple(SECTIONS)
     ) -> list[str]:
         """Put back what nodes are set up from: everything but the random generators.
 
@@ -326,15 +304,13 @@ class StatefulObjects:
         return [
             line
             for name in sections
-            if not SECTIONS[name].after_setup
+            if name != "random"
             for line in SECTIONS[name].restore(self, getattr(state, name), exempt) or ()
         ]
 
     def restore_after_setup(self, state: RunState) -> None:
         """Put the random generators back, once nodes are set up."""
-        for name, handler in SECTIONS.items():
-            if handler.after_setup:
-                handler.restore(self, getattr(state, name), _NOTHING)
+        SECTIONS["random"].restore(self, state.random, Exemptions())
 
 
 def _stored(bound: BoundNode) -> list[str]:

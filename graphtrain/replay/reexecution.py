@@ -183,7 +183,8 @@ class Reexecution:
     def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """What the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
         try:
-            return self._compiled.state.essential(RunState.of(sections)).sections()
+            state = RunState.of(sections)
+            return {**state.sections(), **self._compiled.state.essential_parts(state)}
         except KeyError as error:
             raise UsageError(
                 f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
@@ -199,7 +200,7 @@ class Reexecution:
             position = transition()
             alive = compiled.alive(position, "ended" in loop.requests)
             if trace.add(index, compiled.state.digest(alive), lambda: f"`{path}` ({compiled.run_clock.describe()})"):
-                loop.requests.pause()
+                loop.requests.post("pause")
             return position
 
         return run_and_hash

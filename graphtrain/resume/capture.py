@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from graphtrain.graph.canonical import structural_hash
@@ -29,25 +28,9 @@ class Resumable(NamedTuple):
         return self.compiled.alive(self.loop.position, self.loop.ended)
 
 
-@dataclass(frozen=True)
-class Captured:
-    """The content of a checkpoint.
-
-    Attributes:
-        state: sharing its tensors with the run.
-        essential: of the sections of which the continuation depends on a part only: that part.
-        facts: for the manifest.
-    """
-
-    state: RunState
-    essential: dict[str, Any]
-    facts: dict[str, Any]
-
-
-def capture(run: Resumable) -> Captured:
-    """The content of a checkpoint made now."""
+def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
+    """The content of a checkpoint made now: the state, sharing its tensors with the run, and facts for the manifest."""
     compiled, loop = run.compiled, run.loop
-    state = compiled.state.capture(run.alive)
     step, epoch = compiled.run_clock.step_and_epoch()
     facts = {
         **run.environment.as_plain(),
@@ -62,4 +45,4 @@ def capture(run: Resumable) -> Captured:
         "hyper_parameters": run.hyper_parameters.made,
         "hyper_parameters_in_force": run.hyper_parameters.values,
     }
-    return Captured(state, compiled.state.essential_parts(state), facts)
+    return compiled.state.capture(run.alive), facts

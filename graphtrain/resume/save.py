@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import final
@@ -16,8 +17,7 @@ from graphtrain.resume.capture import Resumable, capture
 from graphtrain.storage.background import Background
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.run_files import RunFiles, Written
-from graphtrain.storage.staged_state import StagedState
-from graphtrain.storage.state_files import split
+from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
 # A slot that cannot be saved in this many transitions never can be.
@@ -161,18 +161,19 @@ class CheckpointWriter:
         self._run_files.saved(written)
 
     def _begin(self, run: Resumable, run_files: RunFiles) -> None:
-        captured = capture(run)
-        staged = StagedState(captured.state.sections(), captured.essential, self._buffers)
+        state, facts = capture(run)
+        staged = StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers)
         retention, recorder = self._policy.retention, run.compiled.state.recorder
         if run.loop.ended and retention.best is not None and retention.best not in recorder.latest:
             self._notify(_no_best(recorder, retention.best))
         try:
-            facts = {**captured.facts, **run_files.facts()}
+            facts |= run_files.facts()
         except CheckpointError as error:
             self._fail(error)
             return
         self._staged = staged
-        self._writing = Background(lambda: run_files.save(staged, facts, retention), self._requests.written)
+        post_written = functools.partial(self._requests.post, "written")
+        self._writing = Background(lambda: run_files.save(staged, facts, retention), post_written)
 
     def _fail(self, error: CheckpointError) -> None:
         if self._policy.if_failed == "stop":

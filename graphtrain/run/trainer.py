@@ -33,7 +33,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.program.resources import prepare, prepare_further, refuse_provided, resolve_device
+from graphtrain.program.resources import prepare, prepare_further, resolve_device
 from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable
@@ -152,7 +152,6 @@ class Trainer:
             "say": self._notify_once,  # the former name of `notify`
             "seed": seed,
         }
-        refuse_provided(resources)
         self._prepared = {**prepare(resources, self._device), **provided}
         self._compiled = CompiledGraph(
             graph, self._resources, self._prepared, self._requests, self._recorder, self._watch
@@ -354,7 +353,7 @@ class Trainer:
         )
         transitions = with_breakpoints(table, at_limit(self._compiled, limit), self._requests)
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
-        with stop_signals(self._requests.stop), self._running(options, limit):
+        with stop_signals(lambda: self._requests.post("stop")), self._running(options, limit):
             if not self._loop.ended:
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
@@ -418,7 +417,6 @@ class Trainer:
         """
         self._life.refuse("start")
         graph = checked_graph(graph)
-        refuse_provided(resources)
         all_resources = {**self._resources, **resources}
         former, policy = self._compiled, self._requests.policy
         # What nodes hold moves to the other graph in memory; resources are the same objects.
@@ -504,7 +502,7 @@ class Trainer:
             self._fail(error)
 
     def _one_transition(self) -> None:
-        self._requests.pause()
+        self._requests.post("pause")
         self._drive(self._explainer.transitions(self._compiled), is_traced=True)
 
     def _serve(self) -> Outcome | None:

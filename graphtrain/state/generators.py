@@ -8,101 +8,59 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Mapping
-from typing import Any, Protocol, final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy
 import torch
 
 
-class AnyGenerator(Protocol):
-    """What the classes here have in common."""
+@dataclass(frozen=True)
+class AnyGenerator:
+    """What can be done with a generator of any type; the numbers that `draw` gives are below 2**62."""
 
-    def get_state(self) -> Any: ...
-    def set_state(self, state: Any) -> None: ...
-    def seed(self, seed: int) -> None: ...
-    def draw(self) -> int: ...
-
-
-@final
-class PythonRandom:
-    """A `random.Random`, or the module `random` for the global one."""
-
-    def __init__(self, source: Any = random) -> None:
-        self._source = source
-
-    def get_state(self) -> Any:
-        return self._source.getstate()
-
-    def set_state(self, state: Any) -> None:
-        self._source.setstate(state)
-
-    def seed(self, seed: int) -> None:
-        self._source.seed(seed)
-
-    def draw(self) -> int:
-        return int(self._source.getrandbits(62))
+    get_state: Callable[[], Any]
+    set_state: Callable[[Any], object]
+    seed: Callable[[int], object]
+    draw: Callable[[], int]
 
 
-@final
-class TorchGenerator:
-    """A `torch.Generator`, on the processor or on a device."""
-
-    def __init__(self, source: torch.Generator) -> None:
-        self._source = source
-
-    def get_state(self) -> Any:
-        return self._source.get_state()
-
-    def set_state(self, state: Any) -> None:
-        self._source.set_state(state)
-
-    def seed(self, seed: int) -> None:
-        self._source.manual_seed(seed)
-
-    def draw(self) -> int:
-        return int(torch.randint(2**62, (), generator=self._source, device=self._source.device))
+def _of_python(source: Any) -> AnyGenerator:
+    """Of a `random.Random`, or the module `random` for the global one."""
+    return AnyGenerator(source.getstate, source.setstate, source.seed, lambda: int(source.getrandbits(62)))
 
 
-@final
-class NumpyGenerator:
-    """A `numpy.random.Generator` over any bit generator."""
+def _of_torch(source: torch.Generator) -> AnyGenerator:
+    """Of a generator on the processor or on a device."""
 
-    def __init__(self, source: numpy.random.Generator) -> None:
-        self._source = source
+    def draw() -> int:
+        return int(torch.randint(2**62, (), generator=source, device=source.device))
 
-    def get_state(self) -> Any:
-        return self._source.bit_generator.state
+    return AnyGenerator(source.get_state, source.set_state, source.manual_seed, draw)
 
-    def set_state(self, state: Any) -> None:
-        self._source.bit_generator.state = state
 
-    def seed(self, seed: int) -> None:
-        bits: Any = self._source.bit_generator
+def _of_numpy(source: numpy.random.Generator) -> AnyGenerator:
+    """Of a generator over any bit generator."""
+    bits: Any = source.bit_generator
+
+    def set_state(state: Any) -> None:
+        bits.state = state
+
+    def seed(seed: int) -> None:
         bits.state = type(bits)(seed).state
 
-    def draw(self) -> int:
-        return int(self._source.integers(2**62))
+    return AnyGenerator(lambda: bits.state, set_state, seed, lambda: int(source.integers(2**62)))
 
 
-@final
-class NumpyLegacy:
-    """A `numpy.random.RandomState`. It takes a seed modulo 2**32."""
-
-    def __init__(self, source: numpy.random.RandomState) -> None:
-        self._source = source
-
-    def get_state(self) -> Any:
-        return self._source.get_state(legacy=False)
-
-    def set_state(self, state: Any) -> None:
-        self._source.set_state(state)
-
-    def seed(self, seed: int) -> None:
-        self._source.seed(seed % 2**32)
-
-    def draw(self) -> int:
-        return int(self._source.randint(2**62, dtype=numpy.int64))
+def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
+    """Of a `RandomState`, which takes a seed modulo 2**32."""
+    return AnyGenerator(
+        lambda: source.get_state(legacy=False),
+        source.set_state,
+        lambda seed: source.seed(seed % 2**32),
+        lambda: int(source.randint(2**62, dtype=numpy.int64)),
+    )
 
 
 # struct { uint32_t key[624]; int pos; }, at the address that NumPy documents for use from C.
@@ -139,12 +97,6 @@ class NumpyGlobal:
             numpy.random.seed(0)  # drops half a pair that was drawn meanwhile
             ctypes.memmove(address, self._bytes, _TWISTER_BYTES)
 
-    def seed(self, seed: int) -> None:
-        numpy.random.seed(seed % 2**32)
-
-    def draw(self) -> int:
-        return int(numpy.random.randint(2**62, dtype=numpy.int64))
-
 
 def _twister_address() -> int | None:
     """Where the numbers of the global generator are; None if somebody has put one of another type in its place."""
@@ -152,10 +104,16 @@ def _twister_address() -> int | None:
     return int(bits.ctypes.state_address) if type(bits) is numpy.random.MT19937 else None
 
 
+_numpy_global = NumpyGlobal()
 HOST: Mapping[str, AnyGenerator] = {
-    "python": PythonRandom(),
-    "numpy": NumpyGlobal(),
-    "torch": TorchGenerator(torch.default_generator),
+    "python": _of_python(random),
+    "numpy": AnyGenerator(
+        _numpy_global.get_state,
+        _numpy_global.set_state,
+        lambda seed: numpy.random.seed(seed % 2**32),
+        lambda: int(numpy.random.randint(2**62, dtype=numpy.int64)),
+    ),
+    "torch": _of_torch(torch.default_generator),
 }
 """The global generators of the processor."""
 
@@ -169,13 +127,13 @@ def generator_of(value: Any) -> AnyGenerator | None:
     """
     match value:
         case torch.Generator():
-            return TorchGenerator(value)
+            return _of_torch(value)
         case numpy.random.Generator():
-            return NumpyGenerator(value)
+            return _of_numpy(value)
         case numpy.random.RandomState():
-            return NumpyLegacy(value)
+            return _of_numpy_legacy(value)
         case random.Random() if not isinstance(value, random.SystemRandom):
-            return PythonRandom(value)
+            return _of_python(value)
     return None
 
 

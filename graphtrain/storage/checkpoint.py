@@ -17,11 +17,9 @@ import safetensors.torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
-from graphtrain.storage.digest import checksum
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, sound_files
 from graphtrain.storage.manifest import read_manifest as read_manifest
-from graphtrain.storage.staged_state import Bytes, StagedState
-from graphtrain.storage.state_files import PROGRESS_FILE, Sections, join
+from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Sections, StagedState, join
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
@@ -63,7 +61,7 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest) -> Manifes
     try:
         temporary.mkdir(parents=True)
         # Beside the writing: one after the other took 1.7 times as long, for 500 MB.
-        sums = Background(lambda: {name: checksum(data) for name, data in state.files.items()})
+        sums = Background(lambda: {name: hashlib.sha256(data).hexdigest() for name, data in state.files.items()})
         for name, data in state.files.items():
             _write(temporary / name, data)
         checksums = sums.result()

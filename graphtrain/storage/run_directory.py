@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.plain import json_value
 from graphtrain.storage.regular import NotAsAgreedError, read_regular
 
 METRICS_FILE = "metrics.jsonl"
@@ -52,7 +52,7 @@ class RunDirectory:
         target = self.path / STATUS_FILE
         temporary = target.with_suffix(f".{os.getpid()}.tmp")
         with _readable_failure(target):
-            temporary.write_text(json.dumps(_finite(status), indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(json_value(status), indent=2) + "\n", encoding="utf-8")
             temporary.replace(target)
 
     def add_start(self, start: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class RunDirectory:
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":  # a line that a kill has cut
                     file.write(b"\n")
-            file.write(json.dumps(_finite(start), default=str).encode() + b"\n")
+            file.write(json.dumps(json_value(start), default=str).encode() + b"\n")
 
     def identities(self) -> set[str]:
         """The identities of the runs that were begun here, as far as the list of starts can be read."""
@@ -144,7 +144,7 @@ class MetricsFile:
 
     def append(self, row: Mapping[str, float]) -> None:
         """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
-        self._waiting += (json.dumps(_finite(row), separators=(", ", ": ")) + "\n").encode()
+        self._waiting += (json.dumps(json_value(row), separators=(", ", ": ")) + "\n").encode()
         with suppress(OSError):  # reported by `length`, where something depends on it
             self._write()
 
@@ -223,19 +223,6 @@ def _readable_failure(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _finite(value: Any) -> Any:
-    """A value as JSON has it: without NaN and infinities, and with numbers of Python for those of other libraries."""
-    if isinstance(value, Mapping):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if not isinstance(value, int | float) and hasattr(value, "item"):
-        value = value.item()  # of NumPy, or a tensor of one value
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(float(value))
-    return value
 
 
 def _number(value: Any) -> float:

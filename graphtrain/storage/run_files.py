@@ -16,7 +16,7 @@ from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import METRICS_FILE, MetricsFile, RunDirectory, read_status
-from graphtrain.storage.staged_state import StagedState
+from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore
 
 

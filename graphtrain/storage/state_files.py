@@ -1,22 +1,27 @@
-"""The state in a checkpoint, split over its files: one safetensors file per resource, one msgpack file for the rest."""
+"""The state in a checkpoint, split over its files: one safetensors file per resource, one msgpack file for the rest.
+
+Equal digests mean bitwise equal states.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from threading import Event
+from typing import Any, final
 
 import msgpack
 import torch
 
-from graphtrain.storage.digest import combined
 from graphtrain.storage.encoding import Tensors, pack, unpack
-from graphtrain.storage.tensor_files import checksums
+from graphtrain.storage.tensor_files import StagingBuffers, checksums, stage
 
 PROGRESS_FILE = "progress.msgpack"
 
 # Section -> name -> state.
 Sections = Mapping[str, Mapping[str, Any]]
+Bytes = bytes | memoryview
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,8 @@ class StateFiles:
         return [tensors for tensors in self.tensors.values() if tensors.named]
 
     def digest(self) -> str:
-        """A hash of everything in it (SHA-256, hexadecimal)."""
-        return combined(self.packed, checksums(self.files))
+        """SHA-256 (hexadecimal) of everything in it."""
+        return _combined(self.packed, checksums(self.files))
 
     def with_section(self, name: str, parts: Mapping[str, Any]) -> StateFiles:
         """The same with another section in the place of one, which is not `resources`."""
@@ -99,5 +104,49 @@ def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[s
 
 
 def state_digest(sections: Sections) -> str:
-    """SHA-256 (hexadecimal) of everything in a state: equal digests mean bitwise equal state."""
+    """SHA-256 (hexadecimal) of everything in a state."""
     return split(sections).digest()
+
+
+def _combined(packed: bytes, sums: Mapping[str, str]) -> str:
+    """One digest of what is packed and of the checksums of the files of tensors."""
+    digest = hashlib.sha256(packed)
+    for name in sorted(sums):
+        digest.update(f"{name}:{sums[name]}\n".encode())
+    return digest.hexdigest()
+
+
+@final
+class StagedState:
+    """The bytes of every file but the manifest; what the run does from now on is not in them.
+
+    Arguments:
+        sections: the state.
+        essential: of the sections that the digest does not cover as they are: what it covers.
+        buffers: the memory that the tensors are copied to; nothing else may be staged in it before this is written.
+
+    Raises:
+        UnsaveableError: something cannot be encoded; its path is named.
+
+    Attributes:
+        files: name -> bytes.
+        given_up: once it is set, this does not become a checkpoint.
+    """
+
+    def __init__(self, sections: Sections, essential: Mapping[str, Mapping[str, Any]], buffers: StagingBuffers) -> None:
+        saved = covered = split(sections)
+        for name, part in essential.items():
+            covered = covered.with_section(name, part)
+        self.files: Mapping[str, Bytes] = {PROGRESS_FILE: saved.packed, **stage(saved.files, buffers)}
+        self.given_up = Event()
+        # The bytes of most files are read once, for checksum and digest alike. The rest is small, and the run will
+        # change it, so it is read now.
+        only_covered = [tensors for name, tensors in covered.tensors.items() if tensors is not saved.tensors.get(name)]
+        self._packed = covered.packed
+        self._sums = checksums([tensors for tensors in only_covered if tensors.named])
+        self._shared = {tensors.file for tensors in covered.files} - {tensors.file for tensors in only_covered}
+
+    def digest(self, sums: Mapping[str, str]) -> str:
+        """SHA-256 (hexadecimal) of what is essential, given the checksum of every file."""
+        shared = {name: checksum for name, checksum in sums.items() if name.rpartition(".")[0] in self._shared}
+        return _combined(self._packed, {**shared, **self._sums})

@@ -12,7 +12,7 @@ from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, read_manifest, write_checkpoint
 from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
 from graphtrain.storage.retention import Retention
-from graphtrain.storage.staged_state import StagedState
+from graphtrain.storage.state_files import StagedState
 
 WhyIncompatible = Callable[[Manifest], str]
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
+from collections.abc import Callable
+from typing import get_args
 
 import pytest
 
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Loop
-from graphtrain.program.requests import Requests, SavePolicy
+from graphtrain.program.requests import Request, Requests, SavePolicy
 
 
 def test_each_is_asked_for_once_however_often_it_is_posted() -> None:
     requests = Requests()
-    posts = {
-        "stop": requests.stop, "save": requests.save, "written": requests.written, "reached": requests.reached,
-        "pause": requests.pause, "ended": requests.ended,
-    }  # fmt: skip
+    posts: dict[Request, Callable[[], None]] = {
+        name: functools.partial(requests.post, name) for name in get_args(Request)
+    }
+    posts["save"] = requests.save
     assert not requests.pending
     for name, post in posts.items():
         post(), post()
         assert requests.pending == {name}
-        assert requests.take(name) and not requests.take(name) and not requests.pending  # type: ignore[arg-type]  # a name
+        assert requests.take(name) and not requests.take(name) and not requests.pending
 
 
 def test_a_save_without_a_policy_keeps_the_last_one() -> None:
@@ -43,7 +46,7 @@ def test_what_comes_from_outside_is_served_after_the_transition(sender: str) -> 
         if loop.position == 3 and sender == "handler":
             os.kill(os.getpid(), signal.SIGUSR1)
         elif loop.position == 3:
-            thread = threading.Thread(target=requests.stop)
+            thread = threading.Thread(target=requests.post, args=("stop",))
             thread.start()
             thread.join()
         return loop.position + 1
@@ -53,7 +56,7 @@ def test_what_comes_from_outside_is_served_after_the_transition(sender: str) -> 
         return Outcome.STOPPED if requests.take("stop") else None
 
     loop = Loop(0, requests)
-    former = signal.signal(signal.SIGUSR1, lambda number, frame: requests.stop())
+    former = signal.signal(signal.SIGUSR1, lambda number, frame: requests.post("stop"))
     try:
         assert loop.drive([visit] * 10, serve) is Outcome.STOPPED
     finally:

@@ -11,7 +11,7 @@ from graphtrain import Graph, Outcome
 from graphtrain.program.run_state import RunState
 from graphtrain.storage.checkpoint import read_checkpoint, write_checkpoint
 from graphtrain.storage.run_directory import METRICS_FILE, read_status
-from graphtrain.storage.staged_state import StagedState
+from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.program.small_run import small_graph, small_trainer
 

@@ -17,7 +17,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
 from graphtrain.storage.retention import Retention
-from graphtrain.storage.staged_state import StagedState
+from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.program.small_run import small_trainer
