@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Literal, final
 
-from graphtrain.errors import UsageError
+from graphtrain.errors import CheckpointError, DataError, UsageError
 from graphtrain.kind.trigger import Trigger
 from graphtrain.plain import is_scalar
 from graphtrain.program.bind import BoundNode, Program
@@ -20,75 +20,100 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.run_state import RunState
 from graphtrain.replay.comparison import StateComparison, StateDifference, compare, is_same
+from graphtrain.replay.history import Segment
 from graphtrain.run.breakpoints import Breakpoint, with_breakpoints
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.run.trainer import Trainer
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 
 _SPARE_RUNS = 100
 
 
 @dataclass(frozen=True)
-class ReplayResult:
-    """What one replay of a span gave.
+class Verdict:
+    """What is known of a span, from one replay or several.
 
     Attributes:
-        comparison: with the checkpoint, at the pass nearest to it.
+        comparison: of the first replay with the checkpoint, at the pass nearest to it; empty if it failed.
         batches: batches trained.
         notes: what to know of the comparison, one sentence each.
+        cause: why it differs: `lost` state, or `unrepeatable`; empty if nothing differs, or if it failed.
+        divergence: the first node after which two replays disagree, and when; empty where none is known.
+        failure: why the span could not be replayed; empty if it could.
     """
 
-    comparison: StateComparison
-    batches: int
-    seconds: float
+    segment: Segment
+    comparison: StateComparison = field(default_factory=StateComparison)
+    batches: int = 0
+    seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    cause: Literal["", "lost", "unrepeatable"] = ""
+    divergence: str = ""
+    failure: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """True if nothing differs."""
+        return not self.failure and not self.comparison.differences
 
 
 @dataclass
 class Trace:
-    """The digest of the state after every transition of one replay, and where a second replay diverges from it.
+    """The digest of the state after every transition of one replay.
 
     Attributes:
-        divergence: the node after which they diverge, and when; empty if they do not.
+        expected: the digests of an earlier replay, to compare with. Default: nothing is compared.
+        divergence: the node after which the two diverge, and when; empty if they do not.
     """
 
+    expected: list[tuple[int, str]] | None = None
+    digests: list[tuple[int, str]] = field(default_factory=list)
     divergence: str = ""
-    _digests: list[tuple[int, str]] = field(default_factory=list)
-    _next: int | None = None
-
-    def rewound(self) -> Trace:
-        """This trace at its beginning: from now on transitions are compared with it."""
-        self._next = 0
-        return self
 
     def add(self, index: int, digest: str, where: Callable[[], str]) -> bool:
-        """Record a transition, or compare it; True once the replays have diverged."""
-        if self._next is None:
-            self._digests.append((index, digest))
-            return False
-        if not self.divergence and (self._next >= len(self._digests) or self._digests[self._next] != (index, digest)):
+        """Record a transition; True once the replays have diverged."""
+        number = len(self.digests)
+        self.digests.append((index, digest))
+        if (
+            self.expected is not None
+            and not self.divergence
+            and self.expected[number : number + 1] != [(index, digest)]
+        ):
             self.divergence = where()
-        self._next += 1
         return bool(self.divergence)
 
 
-@final
-class Reexecution:
-    """A replay towards a checkpoint.
+def reexecute(segment: Segment, trainer: Trainer, trace: Trace | None = None) -> Verdict:
+    """Replay a span once, and compare.
 
     Arguments:
-        compiled: what runs.
-        loop: once it is where the span begins.
-        goal: the checkpoint.
         trace: takes a digest after every transition, which is slow. Default: none is made.
     """
+    try:
+        reexecution = _Reexecution(read_checkpoint(segment.goal.path), trace)
+        trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path)
+        return reexecution.result(segment)
+    except (CheckpointError, DataError, UsageError) as error:
+        return Verdict(segment, failure=str(error))
 
-    def __init__(self, compiled: CompiledGraph, loop: Loop, goal: Checkpoint, trace: Trace | None = None) -> None:
-        self._compiled, self._loop, self._trace = compiled, loop, trace
-        self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
+
+@final
+class _Reexecution:
+    """A replay towards a checkpoint."""
+
+    def __init__(self, goal: Checkpoint, trace: Trace | None) -> None:
+        self._goal, self._trace = goal, trace
         self._goal_path = goal.manifest["position"]
         self._goal_ended = bool(goal.manifest["ended"])
-        self._goal_index = compiled.locate(self._goal_path, goal.sections["slots"], self._goal_ended)
-        self._expected = self._essential(goal.sections)
+        self._nearest: StateComparison | None = None
+        self._nearest_misses = 0
+
+    def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
+        """The transitions, with breakpoints where the replay stops; the loop is where the span begins."""
+        self._compiled, self._loop = compiled, loop
+        self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
+        self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._has_timed_rows = _has_timed_rows(compiled.program)
+        self._expected = self._essential(self._goal.sections)
         # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
         self._counters = [
             (bound.instance, name, value)
@@ -96,27 +121,19 @@ class Reexecution:
             for name, value in self._expected["progress"].get(bound.path, {}).items()
             if is_scalar(value)
         ]
-        counter, spare = self._counting_node(goal)
-        self._counter, self._counter_record = counter, counter.instance
-        self._goal_runs = goal.sections["progress"][counter.path]["runs"]
-        self._most_runs = self._goal_runs + spare
-        self._nearest: StateComparison | None = None
-        self._nearest_misses = 0
-
-    def transitions(self) -> list[Transition]:
-        """The transitions, with breakpoints where the replay stops."""
-        record, most = self._counter_record, self._most_runs
-        breakpoints = [Breakpoint(self._counter.index, lambda: record.runs >= most)]
+        counter, spare = self._counting_node()
+        record = self._counter_record = counter.instance
+        self._goal_runs = self._goal.sections["progress"][counter.path]["runs"]
+        most_runs = self._goal_runs + spare
+        breakpoints = [Breakpoint(counter.index, lambda: record.runs >= most_runs)]
         if not self._goal_ended:  # the end stops a run by itself
             breakpoints.append(Breakpoint(self._goal_index, self._is_there))
-        transitions = with_breakpoints(self._compiled.table.transitions, breakpoints, self._loop.requests)
-        return (
-            transitions
-            if self._trace is None
-            else [self._traced(index, transition) for index, transition in enumerate(transitions)]
-        )
+        transitions = with_breakpoints(compiled.table.transitions, breakpoints, loop.requests)
+        if self._trace is None:
+            return transitions
+        return [self._traced(self._trace, index, transition) for index, transition in enumerate(transitions)]
 
-    def result(self) -> ReplayResult:
+    def result(self, segment: Segment) -> Verdict:
         """The comparison, once the run has stopped."""
         seconds = time.monotonic() - self._start_time
         program = self._compiled.program
@@ -138,7 +155,7 @@ class Reexecution:
         if comparison.differences:
             notes += program.timed()
         batches = self._compiled.run_clock.trained()[0] - self._start_batches
-        return ReplayResult(comparison, batches, seconds, tuple(notes))
+        return Verdict(segment, comparison, batches, seconds, tuple(notes))
 
     # ---- the place
 
@@ -156,7 +173,7 @@ class Reexecution:
             self._nearest, self._nearest_misses = comparison, misses
         return not comparison.differences
 
-    def _counting_node(self, goal: Checkpoint) -> tuple[BoundNode, int]:
+    def _counting_node(self) -> tuple[BoundNode, int]:
         """The node whose runs tell how far the replay is, and how many more of them it may take than the run.
 
         It is the one that counts batches, so that a replay never trains on more than the run did. A graph whose clock
@@ -169,30 +186,29 @@ class Reexecution:
             if not bound.bypassed and not bound.kind.observer:
                 return bound, 0
         bound = nodes[self._goal_path.partition("/")[0]]
-        return bound, goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
+        return bound, self._goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
 
     # ---- the state
 
     def _compare(self) -> StateComparison:
         alive = self._compiled.alive(self._goal_index, self._goal_ended)
-        comparison = compare(self._expected, self._essential(self._compiled.state.capture(alive).sections()))
-        if self._has_timed_rows:
-            comparison.drop_section("metrics")
-        return comparison
+        return compare(self._expected, self._essential(self._compiled.state.capture(alive).sections()))
 
     def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """What the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
         try:
-            return self._compiled.state.essential(RunState.of(sections)).sections()
+            essential = self._compiled.state.essential(RunState.of(sections)).sections()
         except KeyError as error:
             raise UsageError(
                 f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
             ) from None
+        if self._has_timed_rows:
+            del essential["metrics"]
+        return essential
 
-    def _traced(self, index: int, transition: Transition) -> Transition:
+    def _traced(self, trace: Trace, index: int, transition: Transition) -> Transition:
         """The transition with a digest after it. No breakpoint, since it needs the position that follows."""
-        compiled, loop, trace = self._compiled, self._loop, self._trace
-        assert trace is not None
+        compiled, loop = self._compiled, self._loop
         path = compiled.path(index)
 
         def run_and_hash() -> int:
