@@ -77,7 +77,7 @@ def _table(verdicts: list[Verdict]) -> Table:
         if not verdict.failure:
             comparison, time = verdict.comparison, duration(verdict.seconds)
             counts = [str(verdict.batches), time, str(comparison.tensors), size(comparison.size)]
-        table.add_row(verdict.segment.start_name, verdict.segment.goal.name, *counts, _result(verdict))
+        table.add_row(*verdict.segment.names, *counts, _result(verdict))
     return table
 
 

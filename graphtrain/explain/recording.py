@@ -27,8 +27,8 @@ from graphtrain.program.bind import BoundGraph, BoundNode
 from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Clock
 
-# By the prefix of a body and a name in its guards: what the name read before the body ended.
-Outside = Mapping[tuple[str, str], Read]
+# By the prefix of a body and a name in its guards: what the name read before the body ended, be it an error.
+Outside = Mapping[tuple[str, str], Any]
 
 
 def choice_at(
@@ -93,15 +93,19 @@ class RecordingScope:
         name = _text(expression)
         if name in self._scope.graph.guards:
             return lambda: self._evaluate(name)
-        read = self._outside.get((self._scope.prefix, name)) or self._compiler.guard_getter(self._scope, expression)
+        key = self._scope.prefix, name
+        read = self._compiler.guard_getter(self._scope, expression)
 
         def recorded() -> Any:
-            reading = Reading(name, read())
+            value = self._outside[key] if key in self._outside else read()
+            if isinstance(value, Exception):
+                raise value
+            reading = Reading(name, value)
             if isinstance(expression, FieldOf) and expression.field == "due":
                 bound = self._scope.nodes[expression.node]
-                reading = Reading(name, reading.value, trigger_reading(self._compiler, bound), bound.bypassed)
+                reading = Reading(name, value, trigger_reading(self._compiler, bound), bound.bypassed)
             self._reads.append(reading)
-            return reading.value
+            return value
 
         return recorded
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from graphtrain.errors import GuardError
 from graphtrain.explain.explanation import Choice, Event, Explanation
@@ -142,7 +141,7 @@ class _Observation:
         self._is_due = not is_triggered or bound.trigger.due()
         self._runs = [node.instance.runs for node in self._nodes]
         # The end of a body changes what its guards read of the graph around it: `runs`, `due` and what it writes there.
-        self._outside: Outside = {key: _as_of_now(read) for key, read in self._outside_reads.items()}
+        self._outside: Outside = {key: _value_or_error(read) for key, read in self._outside_reads.items()}
 
     def explain(self, position: int, error: BaseException | None = None) -> Explanation:
         """The transition that led to a position, or raised."""
@@ -211,14 +210,8 @@ def _names_of_outside(bound: BoundNode) -> set[str]:
     return names - scope.names.written if scope.outer is not None else set()
 
 
-def _as_of_now(read: Read) -> Read:
-    """A call that answers later what another one answers now, be it an error."""
+def _value_or_error(read: Read) -> Any:
     try:
-        value = read()
+        return read()
     except Exception as error:
-        return partial(_raise, error)
-    return lambda: value
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
+        return error

@@ -73,11 +73,7 @@ class Trace:
         """Record a transition; True once the replays have diverged."""
         number = len(self.digests)
         self.digests.append((index, digest))
-        if (
-            self.expected is not None
-            and not self.divergence
-            and self.expected[number : number + 1] != [(index, digest)]
-        ):
+        if self.expected is not None and self.expected[number : number + 1] != [(index, digest)]:
             self.divergence = where()
         return bool(self.divergence)
 
