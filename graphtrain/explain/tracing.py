@@ -83,7 +83,7 @@ class Explainer:
         if isinstance(self._error, GuardError) and self._error.node in compiled.program.by_path:
             return _asked_again(compiled, compiled.program.by_path[self._error.node])
         if self._error is not None:
-            choice = choice_at(compiled.compiler, bound, "failed", None, {})
+            choice = choice_at(compiled.compiler, bound, "failed")
             return _explanation(compiled, [choice], bound.index, error=error_text(self._error))
         if loop.ended and not self._is_rewired:
             return _asked_again(compiled, bound)
@@ -145,41 +145,33 @@ class _Observation:
 
     def explain(self, position: int, error: BaseException | None = None) -> Explanation:
         """The transition that led to a position, or raised."""
-        compiler = self._compiled.compiler
-        bound = self._nodes[0]
-        choices = [choice_at(compiler, bound, self._event(error), self._trigger, self._outside)]
+        compiled, compiler, bound = self._compiled, self._compiled.compiler, self._nodes[0]
+        event: Event = "entered" if error is None else "failed"
+        if bound.bypassed:
+            event = "bypassed"
+        elif bound.instance.runs > self._runs[0]:
+            event = "ran"
+        elif not self._is_due:
+            event = "not due"
+        choices = [choice_at(compiler, bound, event, self._outside, self._trigger)]
+        node, taken = bound, choices[0].taken
         for outer, runs in zip(self._nodes[1:], self._runs[1:], strict=True):
-            taken = choices[-1].taken
             if taken is None or taken.target != END or outer.instance.runs == runs:
                 break
-            choices.append(choice_at(compiler, outer, "body ended", None, self._outside))
-        if error is None:
-            return _explanation(self._compiled, choices, position, note=self._note(choices, position))
-        is_told = any(edge.answer == "raised" for choice in choices for edge in choice.edges)
-        return _explanation(self._compiled, choices, position, error="" if is_told else error_text(error))
-
-    def _event(self, error: BaseException | None) -> Event:
-        bound = self._nodes[0]
-        if bound.bypassed:
-            return "bypassed"
-        if bound.instance.runs > self._runs[0]:
-            return "ran"
-        if not self._is_due:
-            return "not due"
-        return "entered" if error is None else "failed"
-
-    def _note(self, choices: list[Choice], position: int) -> str:
-        """What to say where the guards do not lead to the position that the transition did."""
-        node, taken = self._nodes[len(choices) - 1], choices[-1].taken
-        if taken is None:
-            return "" if choices[-1].event == "entered" else _IMPURE
-        target = node.scope.nodes.get(taken.target)
-        return "" if position == (self._compiled.compiler.position(target) if target else node.index) else _IMPURE
+            choices.append(choice_at(compiler, outer, "body ended", self._outside))
+            node, taken = outer, choices[-1].taken
+        if error is not None:
+            is_told = any(edge.answer == "raised" for choice in choices for edge in choice.edges)
+            return _explanation(compiled, choices, position, error="" if is_told else error_text(error))
+        target = node.scope.nodes.get(taken.target) if taken is not None else None
+        expected = compiler.position(target) if target is not None else node.index
+        is_pure = position == expected if taken is not None else choices[-1].event == "entered"
+        return _explanation(compiled, choices, position, note="" if is_pure else _IMPURE)
 
 
 def _asked_again(compiled: CompiledGraph, bound: BoundNode) -> Explanation:
     """The edges of a node that was left a moment ago: nothing has changed since, so they answer as they did."""
-    return _explanation(compiled, [choice_at(compiled.compiler, bound, "asked again", None, {})], bound.index)
+    return _explanation(compiled, [choice_at(compiled.compiler, bound, "asked again")], bound.index)
 
 
 def _explanation(

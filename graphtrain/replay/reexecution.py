@@ -108,7 +108,12 @@ class _Reexecution:
         self._compiled, self._loop = compiled, loop
         self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
-        self._has_timed_rows = _has_timed_rows(compiled.program)
+        self._timed = _timed_nodes(compiled.program)
+        self._has_timed_rows = any(  # an observer takes means of metrics by wall-clock time
+            bound.kind.observer and read.name == "recorder"
+            for bound in self._timed
+            for read in (*bound.kind.reads, *(bound.kind.setup_reads or ()))
+        )
         self._expected = self._essential(self._goal.sections)
         # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
         self._counters = [
@@ -132,14 +137,13 @@ class _Reexecution:
     def result(self, segment: Segment) -> Verdict:
         """The comparison, once the run has stopped."""
         seconds = time.monotonic() - self._start_time
-        program = self._compiled.program
         notes: list[str] = []
         comparison = self._nearest
         if comparison is None:  # the node was never passed, or the run was at its end
             comparison = self._compare()
             path = self._compiled.path(self._loop.position)
             if (path, self._loop.ended) != (self._goal_path, self._goal_ended):
-                if any(_is_timed(bound, program) for bound in program.nodes):
+                if self._timed:
                     notes.append(
                         f"`{self._goal_path}` was not reached, for wall-clock time decides when; compared at `{path}`"
                     )
@@ -149,7 +153,7 @@ class _Reexecution:
         if self._has_timed_rows:
             notes.append("means of metrics are not compared, for wall-clock time decides when a row is logged")
         if comparison.differences:
-            notes += program.timed()
+            notes += self._compiled.program.timed()
         batches = self._compiled.run_clock.trained()[0] - self._start_batches
         return Verdict(segment, comparison, batches, seconds, tuple(notes))
 
@@ -217,19 +221,13 @@ class _Reexecution:
         return run_and_hash
 
 
-def _is_timed(bound: BoundNode, program: Program) -> bool:
-    """True if a node fires by wall-clock time, and so at other moments in every replay."""
-    trigger = bound.parameters.get(bound.kind.trigger or "")
-    if bound.bypassed or not isinstance(trigger, Trigger):
-        return False
-    return any(not owner.kind.fields[counted].in_digest for owner, counted, _ in program.terms(bound, trigger))
-
-
-def _has_timed_rows(program: Program) -> bool:
-    """True if an observer takes means of metrics by wall-clock time."""
-    return any(
-        bound.kind.observer
-        and any(read.name == "recorder" for read in (*bound.kind.reads, *(bound.kind.setup_reads or ())))
-        and _is_timed(bound, program)
-        for bound in program.nodes
-    )
+def _timed_nodes(program: Program) -> list[BoundNode]:
+    """The nodes that fire by wall-clock time, and so at other moments in every replay."""
+    timed = []
+    for bound in program.nodes:
+        trigger = bound.parameters.get(bound.kind.trigger or "")
+        if not bound.bypassed and isinstance(trigger, Trigger):
+            terms = program.terms(bound, trigger)
+            if not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
+                timed.append(bound)
+    return timed
