@@ -16,8 +16,7 @@ from graphtrain.display.numbers import duration, size
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
 from graphtrain.replay.history import RunHistory, Segment
-from graphtrain.replay.reexecution import Verdict
-from graphtrain.replay.verify import verify
+from graphtrain.replay.verify import Verdict, verify
 from graphtrain.run.trainer import Trainer
 
 _MOST_DIFFERENCES = 8

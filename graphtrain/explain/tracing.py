@@ -79,14 +79,16 @@ class Explainer:
         """
         if self._last is not None:
             return self._last
-        bound = compiled.program.nodes[loop.position]
+        bound, error = compiled.program.nodes[loop.position], ""
+        event: Event | None = None
         if isinstance(self._error, GuardError) and self._error.node in compiled.program.by_path:
-            return _asked_again(compiled, compiled.program.by_path[self._error.node])
-        if self._error is not None:
-            choice = choice_at(compiled.compiler, bound, "failed")
-            return _explanation(compiled, [choice], bound.index, error=error_text(self._error))
-        if loop.ended and not self._is_rewired:
-            return _asked_again(compiled, bound)
+            bound, event = compiled.program.by_path[self._error.node], "asked again"
+        elif self._error is not None:
+            event, error = "failed", error_text(self._error)
+        elif loop.ended and not self._is_rewired:
+            event = "asked again"
+        if event is not None:
+            return _explanation(compiled, [choice_at(compiled.compiler, bound, event)], bound.index, error=error)
         position = "the run is over" if loop.ended else f"`{bound.path}` is next"
         return _explanation(compiled, [], bound.index, note=f"{self._note}; {position}")
 
@@ -167,11 +169,6 @@ class _Observation:
         expected = compiler.position(target) if target is not None else node.index
         is_pure = position == expected if taken is not None else choices[-1].event == "entered"
         return _explanation(compiled, choices, position, note="" if is_pure else _IMPURE)
-
-
-def _asked_again(compiled: CompiledGraph, bound: BoundNode) -> Explanation:
-    """The edges of a node that was left a moment ago: nothing has changed since, so they answer as they did."""
-    return _explanation(compiled, [choice_at(compiled.compiler, bound, "asked again")], bound.index)
 
 
 def _explanation(

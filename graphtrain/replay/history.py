@@ -102,6 +102,8 @@ class RunHistory:
         self._folder = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify)
         if not (run_dir / STATUS_FILE).exists() and not self._folder.paths():
             raise UsageError(f"there is no run in `{run_dir}`", f"a run directory holds a file {STATUS_FILE}")
+        # The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known.
+        self._starts = [start["checkpoint"] for start in read_starts(run_dir) if "checkpoint" in start]
 
     def lineage(self, spans: int | None = None) -> list[SavedCheckpoint]:
         """The newest checkpoint and those that led to it, the oldest first.
@@ -155,21 +157,16 @@ class RunHistory:
             return "hyper-parameters were changed in between"
         # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
         # later, at a node that no checkpoint tells, is not.
-        if start.manifest["graph_hash"] != goal.manifest["graph_hash"] and start.path.name not in self._starts():
+        if start.manifest["graph_hash"] != goal.manifest["graph_hash"] and start.path.name not in self._starts:
             return "the graph was rewired in between"
         return ""
 
-    def _starts(self) -> list[Any]:
-        """The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known."""
-        return [start["checkpoint"] for start in read_starts(self.path) if "checkpoint" in start]
-
     def why_not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
         """Why the run cannot be replayed from its beginning; empty if it can."""
-        starts = self._starts()
-        if not starts:
+        if not self._starts:
             return f"how the run started is not known, for its {STARTS_FILE} cannot be read"
-        if starts[0] is not None:
-            return f"the run started from {starts[0]} of another run"
+        if self._starts[0] is not None:
+            return f"the run started from {self._starts[0]} of another run"
         if not oldest.manifest["about"].get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
         return ""
