@@ -29,6 +29,9 @@ from graphtrain.run.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.run.trainer import Trainer
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 
+# A node and the digest of the state after it, for every transition of a replay.
+_Digests = list[tuple[int, str]]
+
 _MUCH_MEMORY = 64 << 20
 _SPARE_RUNS = 100
 
@@ -68,8 +71,8 @@ def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
         make: returns a new trainer, set up as the run was in that span. What it raises is wrong with every span.
     """
 
-    def replay(trace: _Trace | None = None) -> Verdict:
-        verdict = _reexecute(segment, make(segment), trace)
+    def replay(digests: _Digests | None = None, expected: _Digests | None = None) -> Verdict:
+        verdict = _reexecute(segment, make(segment), digests, expected)
         if verdict.comparison.size > _MUCH_MEMORY:
             # A trainer is part of a cycle of references, and there may be no memory for it and the next (takes 0.1 s).
             gc.collect()
@@ -79,48 +82,26 @@ def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
     if first.failure or first.is_equal:
         return first
     # Hashing the state after every node is slow, so the first replay, which is mostly equal, goes without.
-    traced = _Trace()
-    compared = _Trace(expected=traced.digests)
-    verdicts = [first, replay(traced), replay(compared)]
+    digests: _Digests = []
+    verdicts = [first, replay(digests), replay([], digests)]
     for verdict in verdicts:
         if verdict.failure:
             return verdict
-    if compared.divergence:
-        return replace(first, cause="unrepeatable", divergence=compared.divergence)
+        if verdict.divergence:
+            return replace(first, cause="unrepeatable", divergence=verdict.divergence)
     outcomes = {tuple(map(str, verdict.comparison.differences)) for verdict in verdicts}
     return replace(first, cause="lost" if len(outcomes) == 1 else "unrepeatable")
 
 
-@dataclass
-class _Trace:
-    """The digest of the state after every transition of one replay.
-
-    Attributes:
-        expected: the digests of an earlier replay, to compare with. Default: nothing is compared.
-        divergence: the node after which the two diverge, and when; empty if they do not.
-    """
-
-    expected: list[tuple[int, str]] | None = None
-    digests: list[tuple[int, str]] = field(default_factory=list)
-    divergence: str = ""
-
-    def add(self, index: int, digest: str, where: Callable[[], str]) -> bool:
-        """Record a transition; True once the replays have diverged."""
-        number = len(self.digests)
-        self.digests.append((index, digest))
-        if self.expected is not None and self.expected[number : number + 1] != [(index, digest)]:
-            self.divergence = where()
-        return bool(self.divergence)
-
-
-def _reexecute(segment: Segment, trainer: Trainer, trace: _Trace | None = None) -> Verdict:
+def _reexecute(segment: Segment, trainer: Trainer, digests: _Digests | None, expected: _Digests | None) -> Verdict:
     """Replay a span once, and compare.
 
     Arguments:
-        trace: takes a digest after every transition, which is slow. Default: none is made.
+        digests: takes a digest after every transition, which is slow. Default: none is made.
+        expected: the digests of an earlier replay; the replay stops where they diverge.
     """
     try:
-        reexecution = _Reexecution(read_checkpoint(segment.goal.path), trace)
+        reexecution = _Reexecution(read_checkpoint(segment.goal.path), digests, expected)
         trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path)
         return reexecution.result(segment)
     except (CheckpointError, DataError, UsageError) as error:
@@ -131,8 +112,10 @@ def _reexecute(segment: Segment, trainer: Trainer, trace: _Trace | None = None) 
 class _Reexecution:
     """A replay towards a checkpoint."""
 
-    def __init__(self, goal: Checkpoint, trace: _Trace | None) -> None:
-        self._goal, self._trace = goal, trace
+    def __init__(self, goal: Checkpoint, digests: _Digests | None, expected: _Digests | None) -> None:
+        self._goal, self._digests = goal, digests
+        self._expected_digests = iter(expected) if expected is not None else None
+        self._divergence = ""
         self._goal_path = goal.manifest["position"]
         self._goal_ended = bool(goal.manifest["ended"])
         self._nearest: StateComparison | None = None
@@ -165,9 +148,9 @@ class _Reexecution:
         if not self._goal_ended:  # the end stops a run by itself
             breakpoints.append(Breakpoint(self._goal_index, self._is_there))
         transitions = with_breakpoints(compiled.table.transitions, breakpoints, loop.requests)
-        if self._trace is None:
+        if self._digests is None:
             return transitions
-        return [self._traced(self._trace, index, transition) for index, transition in enumerate(transitions)]
+        return [self._traced(self._digests, index, transition) for index, transition in enumerate(transitions)]
 
     def result(self, segment: Segment) -> Verdict:
         """The comparison, once the run has stopped."""
@@ -190,7 +173,7 @@ class _Reexecution:
         if comparison.differences:
             notes += self._compiled.program.timed()
         batches = self._compiled.run_clock.trained()[0] - self._start_batches
-        return Verdict(segment, comparison, batches, seconds, tuple(notes))
+        return Verdict(segment, comparison, batches, seconds, tuple(notes), divergence=self._divergence)
 
     # ---- the place
 
@@ -241,16 +224,17 @@ class _Reexecution:
             del essential["metrics"]
         return essential
 
-    def _traced(self, trace: _Trace, index: int, transition: Transition) -> Transition:
+    def _traced(self, digests: _Digests, index: int, transition: Transition) -> Transition:
         """The transition with a digest after it. No breakpoint, since it needs the position that follows."""
-        compiled, loop = self._compiled, self._loop
-        path = compiled.path(index)
+        compiled, requests, expected = self._compiled, self._loop.requests, self._expected_digests
 
         def run_and_hash() -> int:
             position = transition()
-            alive = compiled.alive(position, "ended" in loop.requests)
-            if trace.add(index, compiled.state.digest(alive), lambda: f"`{path}` ({compiled.run_clock.describe()})"):
-                loop.requests.pause()
+            digest = index, compiled.state.digest(compiled.alive(position, "ended" in requests))
+            digests.append(digest)
+            if expected is not None and next(expected, None) != digest:
+                self._divergence = f"`{compiled.path(index)}` ({compiled.run_clock.describe()})"
+                requests.pause()
             return position
 
         return run_and_hash
