@@ -11,6 +11,7 @@ nearest to the checkpoint is the one that is reported.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -119,7 +120,7 @@ class _Reexecution:
         self._goal_path = goal.manifest["position"]
         self._goal_ended = bool(goal.manifest["ended"])
         self._nearest: StateComparison | None = None
-        self._nearest_misses = 0
+        self._nearness: tuple[float, float] = math.inf, math.inf  # its counters that differ, and all its differences
 
     def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
         """The transitions, with breakpoints where the replay stops; the loop is where the span begins."""
@@ -180,15 +181,13 @@ class _Reexecution:
     def _is_there(self) -> bool:
         """True where the state equals the checkpoint; otherwise the comparison is kept if no other is nearer."""
         misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
-        if misses:
-            # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
-            is_late = self._counter_record.runs == self._goal_runs
-            if not is_late or (self._nearest is not None and misses >= self._nearest_misses):
-                return False
+        # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
+        if misses and (self._counter_record.runs != self._goal_runs or misses >= self._nearness[0]):
+            return False
         comparison = self._compare()
         nearness = misses, len(comparison.differences)
-        if self._nearest is None or nearness < (self._nearest_misses, len(self._nearest.differences)):
-            self._nearest, self._nearest_misses = comparison, misses
+        if nearness < self._nearness:
+            self._nearest, self._nearness = comparison, nearness
         return not comparison.differences
 
     def _counting_node(self) -> tuple[BoundNode, int]:
