@@ -46,7 +46,7 @@ def replay_command(script: str, run_dir: Path, settings: list[str], to: str, nod
     if node is not None and not replay.to_node(node):
         raise UsageError(f"the node `{node}` does not run again after {term}: the run ends at {replay.moment}")
     console = Console(highlight=False)
-    origin = start.name if start is not None else "the beginning"
+    origin = start.path.name if start is not None else "the beginning"
     console.print(
         f"[bold]{escaped(replay.moment)}[/bold], next node {escaped(trainer.position)} (replayed from {origin})"
     )
@@ -90,7 +90,7 @@ def _span_around(
     oldest = lineage[0]
     if reason := history.why_not_from_the_beginning(oldest):
         raise UsageError(
-            f"{term} is before the oldest checkpoint, {oldest.name}, and {reason}",
+            f"{term} is before the oldest checkpoint, {oldest.path.name}, and {reason}",
             f"name a later moment: the oldest checkpoint is at {_count(oldest, term):g} {term.base.unit}",
         )
     return None, oldest
@@ -101,7 +101,7 @@ def _count(checkpoint: SavedCheckpoint, term: Term) -> float:
     unit = term.base.unit
     owner, _, field = graph_of(checkpoint.path, checkpoint.manifest).units.get(unit, f"{unit}.").partition(".")
     counts = checkpoint.counts.get(owner, {})
-    return counts.get(field, checkpoint.epoch if unit == "epochs" else math.inf)
+    return counts.get(field, checkpoint.trained[1] if unit == "epochs" else math.inf)
 
 
 # ---- the tables

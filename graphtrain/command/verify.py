@@ -73,11 +73,10 @@ def _table(verdicts: list[Verdict]) -> Table:
     table.add_column("result", overflow="fold")
     for verdict in verdicts:
         counts = ["", "", "", ""]
-        if verdict.replayed is not None:
-            comparison = verdict.replayed.comparison
-            time = duration(verdict.replayed.seconds)
-            counts = [str(verdict.replayed.batches), time, str(comparison.tensors), size(comparison.size)]
-        table.add_row(verdict.segment.start_name, verdict.segment.goal.name, *counts, _result(verdict))
+        if not verdict.failure:
+            comparison, time = verdict.comparison, duration(verdict.seconds)
+            counts = [str(verdict.batches), time, str(comparison.tensors), size(comparison.size)]
+        table.add_row(*verdict.segment.names, *counts, _result(verdict))
     return table
 
 
@@ -86,22 +85,21 @@ def _result(verdict: Verdict) -> str:
         return "cannot be replayed"
     if verdict.is_equal:
         return "equal"
-    number = len(verdict.differences)
+    number = len(verdict.comparison.differences)
     cause = "lost state" if verdict.cause == "lost" else "not repeatable"
     return f"{cause} ({number} field{'' if number == 1 else 's'})"
 
 
 def _details(verdict: Verdict, changes: str) -> Iterator[str]:
     """The lines beneath the table about a span; `changes` are those since the run."""
-    notes = verdict.replayed.notes if verdict.replayed is not None else ()
-    if verdict.is_equal and not notes:
+    if verdict.is_equal and not verdict.notes:
         return
     yield ""
     if verdict.failure:
         yield f"{verdict.segment}: {verdict.failure}"
         return
     if verdict.is_equal:
-        yield f"{verdict.segment}: equal; {'; '.join(notes)}"
+        yield f"{verdict.segment}: equal; {'; '.join(verdict.notes)}"
         return
     cause = (
         "state was lost or changed between saving and resuming"
@@ -109,11 +107,12 @@ def _details(verdict: Verdict, changes: str) -> Iterator[str]:
         else "the computation is not repeatable"
     )
     yield f"{verdict.segment}: {cause}"
-    for difference in verdict.differences[:_MOST_DIFFERENCES]:
+    differences = verdict.comparison.differences
+    for difference in differences[:_MOST_DIFFERENCES]:
         yield f"  {one_line(str(difference))}"
-    if (more := len(verdict.differences) - _MOST_DIFFERENCES) > 0:
+    if (more := len(differences) - _MOST_DIFFERENCES) > 0:
         yield f"  ... and {more} more"
-    yield from (f"  {note}" for note in notes)
+    yield from (f"  {note}" for note in verdict.notes)
     if changes:
         yield f"  This changed since the run, and may be the reason: {changes.removeprefix('changed: ')}."
     yield f"  {_explanation(verdict)}"
@@ -121,7 +120,7 @@ def _details(verdict: Verdict, changes: str) -> Iterator[str]:
 
 def _explanation(verdict: Verdict) -> str:
     if verdict.cause == "lost":
-        field = one_line(verdict.differences[0].path)
+        field = one_line(verdict.comparison.differences[0].path)
         return (
             f"Two more replays agree with this one and not with the run: what {field} depends on was not saved, or not "
             "restored. Give the object that holds it a state_dict and a load_state_dict, or make it progress of a node."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, final
@@ -33,12 +33,6 @@ class ClockReading:
     last: Fraction | None
     due_at: Fraction
 
-    def __str__(self) -> str:
-        words = [f"{self.unit} {shown(self.now)}", f"due at {shown(self.due_at)}"]
-        if self.last is not None:
-            words.append(f"last {shown(self.last)}")
-        return ", ".join(words)
-
 
 @dataclass(frozen=True)
 class TriggerReading:
@@ -55,8 +49,12 @@ class TriggerReading:
     clocks: tuple[ClockReading, ...]
 
     def __str__(self) -> str:
-        clocks = "; ".join(map(str, self.clocks))
-        return f"{self.verb} {self.amount}" + (f": {clocks}" if clocks else "")
+        clocks = [
+            f"{clock.unit} {shown(clock.now)}, due at {shown(clock.due_at)}"
+            + (f", last {shown(clock.last)}" if clock.last is not None else "")
+            for clock in self.clocks
+        ]
+        return f"{self.verb} {self.amount}" + (f": {'; '.join(clocks)}" if clocks else "")
 
 
 @dataclass(frozen=True)
@@ -105,24 +103,6 @@ class GuardReading:
             else:
                 yield from reading.readings()
 
-    def lines(self) -> list[str]:
-        """The expression, and under it what was read."""
-        lines = [f'{self.name} = {self._answer()}, from "{_on_one_line(self.expression)}"']
-        for reading in dict.fromkeys(self.reads):  # a chained comparison reads its middle twice
-            lines += _indented(reading.lines() if isinstance(reading, GuardReading) else [str(reading)])
-        return lines + _indented([f"{name} was not asked" for name in self.not_read])
-
-    def short(self) -> str:
-        """On a part of a line: ``reached=False(accumulate.count=1 accumulate.every=4)``."""
-        answer = f"{self.name}={self._answer()}"
-        if self.expression.strip() in [reading.name for reading in self.reads] and not self.error:
-            return answer  # another name of what it reads
-        values = dict.fromkeys(f"{reading.name}={shown(reading.value)}" for reading in self.readings())
-        return f"{answer}({' '.join(values)})" if values else answer
-
-    def _answer(self) -> str:
-        return f"raised {_on_one_line(self.error)}" if self.error else shown(self.value)
-
 
 @dataclass(frozen=True)
 class EdgeReading:
@@ -165,50 +145,6 @@ class Choice:
         """The edge that was taken, if one was."""
         return next((edge for edge in self.edges if edge.answer == "taken"), None)
 
-    def headline(self, body_start: str = "") -> str:
-        """What happened to the node, in a few words."""
-        node = f"`{self.node}`"
-        trigger = f" ({self.trigger})" if self.trigger is not None else ""
-        headlines: dict[Event, str] = {
-            "ran": f"{node} ran{trigger}",
-            "not due": f"{node} did nothing, it was not due{trigger}",
-            "bypassed": f"{node} did nothing, it is bypassed",
-            "entered": f"{node} began its own graph at `{body_start}`{trigger}; its edges are asked when that ends",
-            "body ended": f"the graph of {node} ended, and so {node} has run",
-            "asked again": f"{node} was left",
-            "failed": f"the run failed at {node}, and asked none of its edges",
-        }
-        return headlines[self.event]
-
-    def lines(self) -> list[str]:
-        """Its edges, numbered by priority, with what their guards read; none where none was asked."""
-        if all(edge.answer == "not asked" for edge in self.edges):
-            return []
-        lines: list[str] = []
-        for number, edge in enumerate(self.edges, 1):
-            when = f" if {edge.when}" if edge.when is not None else ""
-            lines.append(f"{number}. {edge.target}{when}: {_ANSWERS[edge.answer]}")
-            if edge.guard is not None:
-                lines += ["   " + line for line in _indented(edge.guard.lines())]
-        return lines
-
-    def short(self) -> str:
-        """The guards that were asked, and why the node did nothing, on a part of a line."""
-        words: list[str] = []
-        if self.event == "not due":
-            words.append(f"not due ({self.trigger})")
-        elif self.event in ("bypassed", "entered", "failed"):
-            words.append(self.event)
-        return " ".join(words + [edge.guard.short() for edge in self.edges if edge.guard is not None])
-
-
-_ANSWERS: dict[Answer, str] = {
-    "taken": "taken",
-    "refused": "no",
-    "not asked": "not asked",
-    "raised": "its guard raised",
-}
-
 
 @final
 @dataclass(frozen=True)
@@ -248,31 +184,37 @@ class Explanation:
     @property
     def target(self) -> str:
         """Where the node that ran was left to, in its own graph or its body; "?" where it failed."""
-        if not self.choices:
-            return self.next
-        taken = self.choices[0].taken
-        return taken.target if taken is not None else "?" if self._is_stuck else self.next.rpartition("/")[2]
+        if self.choices and (taken := self.choices[0].taken) is not None:
+            return taken.target
+        is_stuck = self.error or any(edge.answer == "raised" for choice in self.choices for edge in choice.edges)
+        return "?" if is_stuck else self.next.rpartition("/")[2] if self.choices else self.next
 
     @property
     def reasons(self) -> str:
         """The second half of the line: guards with what they read, in the order in which they were asked."""
         if not self.choices:
             return self.note
-        first, *others = self.choices
-        words = [first.short()]
-        for choice in others:
+        words = [_reasons_of(self.choices[0])]
+        for choice in self.choices[1:]:
             target = choice.taken.target if choice.taken is not None else "?"
-            words.append(f"| {choice.node} -> {target} {choice.short()}".rstrip())
+            words.append(f"| {choice.node} -> {target} {_reasons_of(choice)}".rstrip())
         if (bypassed := self._bypassed_target) is not None:
             words.append(f"| {bypassed} bypassed -> {self.next}")
         if self.error:
             words.append(f"raised {_on_one_line(self.error)}")
         return " ".join(filter(None, words))
 
+    @property
+    def _bypassed_target(self) -> str | None:
+        """The target of the edge taken, if that has nothing to do and one way out: the run is already past it."""
+        taken = self.choices[-1].taken if self.choices else None
+        is_passed = taken is not None and taken.target not in ("end", self.next.rpartition("/")[2])
+        return taken.target if taken is not None and is_passed else None
+
     def __str__(self) -> str:
         lines = [f"at {self.where}:"] if self.choices and self.where else []
         for choice in self.choices:
-            lines += [choice.headline(self.next), *_indented(choice.lines())]
+            lines += _lines_of_choice(choice, self.next)
         if self.error:
             lines.append(f"it raised {self.error}")
         if self.note:
@@ -286,17 +228,58 @@ class Explanation:
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    @property
-    def _is_stuck(self) -> bool:
-        return bool(self.error) or any(edge.answer == "raised" for choice in self.choices for edge in choice.edges)
 
-    @property
-    def _bypassed_target(self) -> str | None:
-        """The target of the edge taken, if that has nothing to do and one way out: the run is already past it."""
-        taken = self.choices[-1].taken if self.choices else None
-        if taken is None or taken.target in ("end", self.next.rpartition("/")[2]):
-            return None
-        return taken.target
+def _lines_of_choice(choice: Choice, following: str) -> list[str]:
+    """What happened to a node, and its edges by priority with what their guards read, unless none was asked."""
+    node = f"`{choice.node}`"
+    trigger = f" ({choice.trigger})" if choice.trigger is not None else ""
+    headlines: dict[Event, str] = {
+        "ran": f"{node} ran{trigger}",
+        "not due": f"{node} did nothing, it was not due{trigger}",
+        "bypassed": f"{node} did nothing, it is bypassed",
+        "entered": f"{node} began its own graph at `{following}`{trigger}; its edges are asked when that ends",
+        "body ended": f"the graph of {node} ended, and so {node} has run",
+        "asked again": f"{node} was left",
+        "failed": f"the run failed at {node}, and asked none of its edges",
+    }
+    lines = [headlines[choice.event]]
+    if all(edge.answer == "not asked" for edge in choice.edges):
+        return lines
+    answers = {"refused": "no", "raised": "its guard raised"}
+    for number, edge in enumerate(choice.edges, 1):
+        when = f" if {edge.when}" if edge.when is not None else ""
+        lines.append(f"  {number}. {edge.target}{when}: {answers.get(edge.answer, edge.answer)}")
+        if edge.guard is not None:
+            lines += _lines_of_guard(edge.guard, " " * 7)
+    return lines
+
+
+def _lines_of_guard(guard: GuardReading, indent: str) -> list[str]:
+    """The expression, and under it what was read."""
+    lines = [f'{indent}{guard.name} = {_answer(guard)}, from "{_on_one_line(guard.expression)}"']
+    indent += "  "
+    for reading in dict.fromkeys(guard.reads):  # a chained comparison reads its middle twice
+        lines += _lines_of_guard(reading, indent) if isinstance(reading, GuardReading) else [f"{indent}{reading}"]
+    return lines + [f"{indent}{name} was not asked" for name in guard.not_read]
+
+
+def _reasons_of(choice: Choice) -> str:
+    """Why a node did nothing, and guards on a part of a line: ``reached=False(accumulate.count=1)``."""
+    words: list[str] = []
+    if choice.event == "not due":
+        words.append(f"not due ({choice.trigger})")
+    elif choice.event in ("bypassed", "entered", "failed"):
+        words.append(choice.event)
+    for guard in (edge.guard for edge in choice.edges if edge.guard is not None):
+        values = dict.fromkeys(f"{reading.name}={shown(reading.value)}" for reading in guard.readings())
+        # The value of a guard that is only another name of what it reads says it all.
+        is_alias = not guard.error and guard.expression.strip() in [reading.name for reading in guard.reads]
+        words.append(f"{guard.name}={_answer(guard)}" + (f"({' '.join(values)})" if values and not is_alias else ""))
+    return " ".join(words)
+
+
+def _answer(guard: GuardReading) -> str:
+    return f"raised {_on_one_line(guard.error)}" if guard.error else shown(guard.value)
 
 
 def shown(value: Any) -> str:
@@ -312,7 +295,3 @@ def shown(value: Any) -> str:
 
 def _on_one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return ["  " + line for line in lines]

@@ -6,8 +6,8 @@ A guard is a pure function of saved state, so it answers after a transition what
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.explain.explanation import (
@@ -22,17 +22,20 @@ from graphtrain.explain.explanation import (
 )
 from graphtrain.guards.closures import Read, compile_guard
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, parse, walk
-from graphtrain.kind.trigger import Term, Trigger, next_multiple
+from graphtrain.kind.trigger import Trigger, next_multiple
 from graphtrain.program.bind import BoundGraph, BoundNode
 from graphtrain.program.table import Compiler
-from graphtrain.program.triggers import Clock
 
-# By the prefix of a body and a name in its guards: what the name read before the body ended.
-Outside = Mapping[tuple[str, str], Read]
+# By the prefix of a body and a name in its guards: what the name read before the body ended, be it an error.
+Outside = Mapping[tuple[str, str], Any]
 
 
 def choice_at(
-    compiler: Compiler, bound: BoundNode, event: Event, trigger: TriggerReading | None, outside: Outside
+    compiler: Compiler,
+    bound: BoundNode,
+    event: Event,
+    outside: Outside = MappingProxyType({}),
+    trigger: TriggerReading | None = None,
 ) -> Choice:
     """The edges of a node, asked in order until one is taken; none is asked where its body began, or it failed."""
     scope = RecordingScope(compiler, bound.scope, outside)
@@ -56,21 +59,12 @@ class RecordingScope:
     """
 
     def __init__(self, compiler: Compiler, scope: BoundGraph, outside: Outside) -> None:
-        self._compiler = compiler
-        self._scope = scope
-        self._outside = outside
+        self._compiler, self._scope, self._outside = compiler, scope, outside
         self._reads: list[Reading | GuardReading] = []  # of the guard that is being evaluated
+        self._raised = Exception()  # the last error of a guard
 
     def ask(self, name: str) -> GuardReading:
-        """Evaluate a guard; what it raises is part of the reading."""
-        with suppress(Exception):
-            self._evaluate(name)
-        reading = self._reads.pop()
-        assert isinstance(reading, GuardReading)
-        return reading
-
-    def _evaluate(self, name: str) -> Any:
-        """The value of a guard. Its reading joins those of the guard that names it."""
+        """Evaluate a guard; what it raises is part of the reading, which joins those of the guard that names it."""
         text = self._scope.graph.guards[name]
         expression = parse(text)
         around, self._reads = self._reads, []
@@ -78,30 +72,35 @@ class RecordingScope:
         try:
             value = compile_guard(expression, self)()
         except Exception as raised:
-            error = error_text(raised)
-            raise
-        finally:
-            known = {reading.name for reading in self._reads}
-            names = dict.fromkeys(_text(part) for part in walk(expression) if isinstance(part, Name | FieldOf))
-            not_read = tuple(part for part in names if part not in known)
-            around.append(GuardReading(name, text, value, tuple(self._reads), not_read, error))
-            self._reads = around
-        return value
+            self._raised, error = raised, error_text(raised)
+        known = {reading.name for reading in self._reads}
+        names = dict.fromkeys(_text(part) for part in walk(expression) if isinstance(part, Name | FieldOf))
+        not_read = tuple(part for part in names if part not in known)
+        reading = GuardReading(name, text, value, tuple(self._reads), not_read, error)
+        self._reads = [*around, reading]
+        return reading
 
     def reader(self, expression: Name | FieldOf) -> Read:
         """A call that reads a name, and keeps the value."""
         name = _text(expression)
-        if name in self._scope.graph.guards:
-            return lambda: self._evaluate(name)
-        read = self._outside.get((self._scope.prefix, name)) or self._compiler.guard_getter(self._scope, expression)
+        read = None if name in self._scope.graph.guards else self._compiler.guard_getter(self._scope, expression)
 
         def recorded() -> Any:
-            reading = Reading(name, read())
+            if read is None:
+                guard = self.ask(name)
+                if guard.error:
+                    raise self._raised
+                return guard.value
+            key = self._scope.prefix, name
+            value = self._outside[key] if key in self._outside else read()
+            if isinstance(value, Exception):
+                raise value
+            reading = Reading(name, value)
             if isinstance(expression, FieldOf) and expression.field == "due":
                 bound = self._scope.nodes[expression.node]
-                reading = Reading(name, reading.value, trigger_reading(self._compiler, bound), bound.bypassed)
+                reading = Reading(name, value, trigger_reading(self._compiler, bound), bound.bypassed)
             self._reads.append(reading)
-            return reading.value
+            return value
 
         return recorded
 
@@ -118,23 +117,19 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
     trigger = bound.parameters.get(verb) if verb is not None else None
     if verb is None or not isinstance(trigger, Trigger) or bound.bypassed:
         return None
-    record = bound.instance if verb == "every" else None
-    clocks = tuple(_clock_reading(clock, term, record) for clock, term in compiler.clocks(bound, trigger))
-    return TriggerReading(verb, str(trigger), clocks)
-
-
-def _clock_reading(clock: Clock, term: Term, record: Any) -> ClockReading:
-    """Where a clock stands, in the unit of the term; `record` holds the last firing, None for an `after`."""
-    base, now = term.base, clock.now()
-    factor = base.amount / term.amount
-    last, due_at = None, base.amount
-    if record is not None:
-        numerator, denominator, count = record.fired.get(base.unit) or (now.numerator, now.denominator, clock.count())
-        last = Fraction(numerator, denominator) if count == clock.count() else Fraction(0)
-        due_at = next_multiple(last, base.amount)
-    return ClockReading(
-        str(term), term.unit, now / factor, last / factor if last is not None else None, due_at / factor
-    )
+    clocks = []
+    for clock, term in compiler.clocks(bound, trigger):
+        base, now = term.base, clock.now()
+        last, due_at = None, base.amount
+        if verb == "every":
+            fired = bound.instance.fired.get(base.unit)
+            numerator, denominator, count = fired or (now.numerator, now.denominator, clock.count())
+            last = Fraction(numerator, denominator) if count == clock.count() else Fraction(0)
+            due_at = next_multiple(last, base.amount)
+        factor = base.amount / term.amount  # to the unit that the trigger is written in
+        last = last / factor if last is not None else None
+        clocks.append(ClockReading(str(term), term.unit, now / factor, last, due_at / factor))
+    return TriggerReading(verb, str(trigger), tuple(clocks))
 
 
 def error_text(error: BaseException) -> str:

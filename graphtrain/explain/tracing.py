@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from graphtrain.errors import GuardError
 from graphtrain.explain.explanation import Choice, Event, Explanation
@@ -80,14 +79,16 @@ class Explainer:
         """
         if self._last is not None:
             return self._last
-        bound = compiled.program.nodes[loop.position]
+        bound, error = compiled.program.nodes[loop.position], ""
+        event: Event | None = None
         if isinstance(self._error, GuardError) and self._error.node in compiled.program.by_path:
-            return _asked_again(compiled, compiled.program.by_path[self._error.node])
-        if self._error is not None:
-            choice = choice_at(compiled.compiler, bound, "failed", None, {})
-            return _explanation(compiled, [choice], bound.index, error=error_text(self._error))
-        if loop.ended and not self._is_rewired:
-            return _asked_again(compiled, bound)
+            bound, event = compiled.program.by_path[self._error.node], "asked again"
+        elif self._error is not None:
+            event, error = "failed", error_text(self._error)
+        elif loop.ended and not self._is_rewired:
+            event = "asked again"
+        if event is not None:
+            return _explanation(compiled, [choice_at(compiled.compiler, bound, event)], bound.index, error=error)
         position = "the run is over" if loop.ended else f"`{bound.path}` is next"
         return _explanation(compiled, [], bound.index, note=f"{self._note}; {position}")
 
@@ -142,45 +143,32 @@ class _Observation:
         self._is_due = not is_triggered or bound.trigger.due()
         self._runs = [node.instance.runs for node in self._nodes]
         # The end of a body changes what its guards read of the graph around it: `runs`, `due` and what it writes there.
-        self._outside: Outside = {key: _as_of_now(read) for key, read in self._outside_reads.items()}
+        self._outside: Outside = {key: _value_or_error(read) for key, read in self._outside_reads.items()}
 
     def explain(self, position: int, error: BaseException | None = None) -> Explanation:
         """The transition that led to a position, or raised."""
-        compiler = self._compiled.compiler
-        bound = self._nodes[0]
-        choices = [choice_at(compiler, bound, self._event(error), self._trigger, self._outside)]
+        compiled, compiler, bound = self._compiled, self._compiled.compiler, self._nodes[0]
+        event: Event = "entered" if error is None else "failed"
+        if bound.bypassed:
+            event = "bypassed"
+        elif bound.instance.runs > self._runs[0]:
+            event = "ran"
+        elif not self._is_due:
+            event = "not due"
+        choices = [choice_at(compiler, bound, event, self._outside, self._trigger)]
+        node, taken = bound, choices[0].taken
         for outer, runs in zip(self._nodes[1:], self._runs[1:], strict=True):
-            taken = choices[-1].taken
             if taken is None or taken.target != END or outer.instance.runs == runs:
                 break
-            choices.append(choice_at(compiler, outer, "body ended", None, self._outside))
-        if error is None:
-            return _explanation(self._compiled, choices, position, note=self._note(choices, position))
-        is_told = any(edge.answer == "raised" for choice in choices for edge in choice.edges)
-        return _explanation(self._compiled, choices, position, error="" if is_told else error_text(error))
-
-    def _event(self, error: BaseException | None) -> Event:
-        bound = self._nodes[0]
-        if bound.bypassed:
-            return "bypassed"
-        if bound.instance.runs > self._runs[0]:
-            return "ran"
-        if not self._is_due:
-            return "not due"
-        return "entered" if error is None else "failed"
-
-    def _note(self, choices: list[Choice], position: int) -> str:
-        """What to say where the guards do not lead to the position that the transition did."""
-        node, taken = self._nodes[len(choices) - 1], choices[-1].taken
-        if taken is None:
-            return "" if choices[-1].event == "entered" else _IMPURE
-        target = node.scope.nodes.get(taken.target)
-        return "" if position == (self._compiled.compiler.position(target) if target else node.index) else _IMPURE
-
-
-def _asked_again(compiled: CompiledGraph, bound: BoundNode) -> Explanation:
-    """The edges of a node that was left a moment ago: nothing has changed since, so they answer as they did."""
-    return _explanation(compiled, [choice_at(compiled.compiler, bound, "asked again", None, {})], bound.index)
+            choices.append(choice_at(compiler, outer, "body ended", self._outside))
+            node, taken = outer, choices[-1].taken
+        if error is not None:
+            is_told = any(edge.answer == "raised" for choice in choices for edge in choice.edges)
+            return _explanation(compiled, choices, position, error="" if is_told else error_text(error))
+        target = node.scope.nodes.get(taken.target) if taken is not None else None
+        expected = compiler.position(target) if target is not None else node.index
+        is_pure = position == expected if taken is not None else choices[-1].event == "entered"
+        return _explanation(compiled, choices, position, note="" if is_pure else _IMPURE)
 
 
 def _explanation(
@@ -211,14 +199,8 @@ def _names_of_outside(bound: BoundNode) -> set[str]:
     return names - scope.names.written if scope.outer is not None else set()
 
 
-def _as_of_now(read: Read) -> Read:
-    """A call that answers later what another one answers now, be it an error."""
+def _value_or_error(read: Read) -> Any:
     try:
-        value = read()
+        return read()
     except Exception as error:
-        return partial(_raise, error)
-    return lambda: value
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
+        return error

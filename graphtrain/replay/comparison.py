@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,15 +20,10 @@ _SECTIONS = ("progress", "random", "slots", "modules", "resources", "optimizers"
 
 @dataclass(frozen=True)
 class StateDifference:
-    """A field or tensor that differs.
+    """A field or tensor that differs."""
 
-    Attributes:
-        path: ``"gradients/model/0.weight"``.
-        how: ``"0.5 -> 0.25"``.
-    """
-
-    path: str
-    how: str
+    path: str  # "gradients/model/0.weight"
+    how: str  # "0.5 -> 0.25"
 
     def __str__(self) -> str:
         return f"{self.path}: {self.how}"
@@ -49,12 +44,6 @@ class StateComparison:
     size: int = 0
     fields: int = 0
 
-    def drop_section(self, section: str) -> None:
-        """Leave out the differences in one section of the state."""
-        self.differences = [
-            difference for difference in self.differences if not difference.path.startswith(f"{section}/")
-        ]
-
 
 def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> StateComparison:
     """Compare two trees of state: every tensor by its bytes, every number by its bits.
@@ -69,27 +58,29 @@ def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> StateComp
     comparison = StateComparison()
     sections = [*_SECTIONS, *(name for name in expected if name not in _SECTIONS)]
     before, now = ({name: tree[name] for name in sections if name in tree} for tree in (expected, actual))
-    comparison.differences.extend(_walk("", before, now, comparison))
+    _walk("", before, now, comparison)
     return comparison
 
 
-def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) -> Iterator[StateDifference]:
+def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) -> None:
+    prefix = f"{path}/" if path else ""
     match expected, actual:
-        case torch.Tensor(), torch.Tensor():
+        case Mapping(), Mapping():
+            for key in dict.fromkeys([*expected, *actual]):
+                if key in expected and key in actual:
+                    _walk(f"{prefix}{key}", expected[key], actual[key], comparison)
+                else:
+                    how = "was not there" if key in actual else "is missing now"
+                    comparison.differences.append(StateDifference(f"{prefix}{key}", how))
+            return
+        case (torch.Tensor(), torch.Tensor()) | (numpy.ndarray(), numpy.ndarray()):
             comparison.tensors += 1
             comparison.size += _bytes_of(expected)
             how = _of_tensors(expected, actual)
-        case numpy.ndarray(), numpy.ndarray():
-            comparison.tensors += 1
-            comparison.size += expected.nbytes
-            how = _of_arrays(expected, actual)
-        case Mapping(), Mapping():
-            yield from _of_mappings(path, expected, actual, comparison)
-            return
         case (list() | tuple() | deque(), list() | tuple() | deque()) if type(expected) is type(actual):
             if not all(map(is_scalar, (*expected, *actual))) and len(expected) == len(actual):
                 for index, pair in enumerate(zip(expected, actual, strict=True)):
-                    yield from _walk(_inside(path, index), *pair, comparison)
+                    _walk(f"{prefix}{index}", *pair, comparison)
                 return
             comparison.fields += 1
             how = _of_sequences(expected, actual)
@@ -97,24 +88,7 @@ def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) ->
             comparison.fields += 1
             how = "" if is_same(expected, actual) else _change(expected, actual)
     if how:
-        yield StateDifference(path, how)
-
-
-def _inside(path: str, key: Any) -> str:
-    return f"{path}/{key}" if path else str(key)
-
-
-def _of_mappings(
-    path: str, expected: Mapping[Any, Any], actual: Mapping[Any, Any], comparison: StateComparison
-) -> Iterator[StateDifference]:
-    for key in dict.fromkeys([*expected, *actual]):
-        inner = _inside(path, key)
-        if key not in actual:
-            yield StateDifference(inner, "is missing now")
-        elif key not in expected:
-            yield StateDifference(inner, "was not there")
-        else:
-            yield from _walk(inner, expected[key], actual[key], comparison)
+        comparison.differences.append(StateDifference(path, how))
 
 
 def _of_sequences(expected: Sequence[Any], actual: Sequence[Any]) -> str:
@@ -130,21 +104,18 @@ def _of_sequences(expected: Sequence[Any], actual: Sequence[Any]) -> str:
     return f"{_share(len(differing), len(expected))}, first at [{first}]: {_change(expected[first], actual[first])}"
 
 
-def _of_arrays(expected: Any, actual: Any) -> str:
-    if (expected.dtype, expected.shape) != (actual.dtype, actual.shape):
-        return f"{expected.dtype} {expected.shape} -> {actual.dtype} {actual.shape}"
-    if expected.tobytes() == actual.tobytes():
-        return ""
-    try:
-        return _of_tensors(torch.from_numpy(expected.copy()), torch.from_numpy(actual.copy()))
-    except TypeError:  # a type that torch does not have
-        return "different bytes"
-
-
-def _of_tensors(expected: torch.Tensor, actual: torch.Tensor) -> str:
+def _of_tensors(expected: Any, actual: Any) -> str:
+    """How two tensors differ, or two arrays."""
     before, now = _form(expected), _form(actual)
     if before != now:
         return f"{before} -> {now}"
+    if isinstance(expected, numpy.ndarray):
+        if expected.tobytes() == actual.tobytes():
+            return ""
+        try:
+            return _of_tensors(torch.from_numpy(expected.copy()), torch.from_numpy(actual.copy()))
+        except TypeError:  # a type that torch does not have
+            return "different bytes"
     if expected.layout is torch.sparse_coo:
         return _of_tensors(expected._indices(), actual._indices()) or _of_tensors(expected._values(), actual._values())
     if _dense_strides(expected) != _dense_strides(actual):
@@ -155,17 +126,13 @@ def _of_tensors(expected: torch.Tensor, actual: torch.Tensor) -> str:
         return ""
     first = int(mask.nonzero()[0])
     index = list(map(int, numpy.unravel_index(first, tuple(expected.shape)))) if expected.ndim else []
+    largest = ""
+    if expected.dtype is not torch.bool:
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        distances = (before_host[mask].to(wide) - now_host[mask].to(wide)).abs()
+        largest = f", by at most {float(distances.max()):.3g}"
     values = _change(before_host[first].item(), now_host[first].item())
-    largest = _largest(before_host[mask], now_host[mask])
     return f"{_share(int(mask.sum()), expected.numel())}{largest}, first at {index}: {values}"
-
-
-def _largest(expected: torch.Tensor, actual: torch.Tensor) -> str:
-    if expected.dtype is torch.bool:
-        return ""
-    wide = torch.complex128 if expected.is_complex() else torch.float64
-    largest = float((expected.to(wide) - actual.to(wide)).abs().max())
-    return f", by at most {largest:.3g}"
 
 
 def _share(differing: int, whole: int) -> str:
@@ -177,7 +144,9 @@ def dtype_and_shape(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
-def _form(tensor: torch.Tensor) -> str:
+def _form(tensor: Any) -> str:
+    if isinstance(tensor, numpy.ndarray):
+        return f"{tensor.dtype} {tensor.shape}"
     layout = "" if tensor.layout is torch.strided else f" {str(tensor.layout).removeprefix('torch.')}"
     return f"{dtype_and_shape(tensor)} on {tensor.device}{layout}"
 
@@ -200,10 +169,10 @@ def _bits(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8).reshape(flat.numel(), -1)
 
 
-def _bytes_of(tensor: torch.Tensor) -> int:
-    if tensor.layout is torch.sparse_coo:
+def _bytes_of(tensor: Any) -> int:
+    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
         return _bytes_of(tensor._indices()) + _bytes_of(tensor._values())
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.nbytes)
 
 
 def is_same(before: Any, now: Any) -> bool:
@@ -220,8 +189,7 @@ def is_same(before: Any, now: Any) -> bool:
 
 
 def _change(before: Any, now: Any) -> str:
-    sides = (
+    return " -> ".join(
         f"a tensor, {_form(value)}" if isinstance(value, torch.Tensor) else shorten(repr(value))
         for value in (before, now)
     )
-    return " -> ".join(sides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,38 +46,21 @@ class SavedCheckpoint:
         """
         checkpoint = read_checkpoint(path)
         counts = {
-            node: {
-                name: value
-                for name, value in fields.items()
-                if isinstance(value, int | float) and not isinstance(value, bool)
-            }
+            node: {name: value for name, value in fields.items() if isinstance(value, int | float)}
             for node, fields in checkpoint.sections["progress"].items()
-            if isinstance(fields, Mapping)
         }
         return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
 
     @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
     def trained(self) -> tuple[int, float]:
-        """Steps and epochs."""
-        return self.manifest["step"], self.epoch
-
-    @property
-    def epoch(self) -> float:
-        """Epochs trained, as a fraction."""
+        """Steps and epochs, those as a fraction."""
         epoch = self.manifest.get("epoch", 0)
-        return float(epoch) if isinstance(epoch, int | float) else 0.0
+        return self.manifest["step"], float(epoch) if isinstance(epoch, int | float) else 0.0
 
     def leads_to(self, newer: SavedCheckpoint) -> bool:
         """True unless the run was resumed from a checkpoint before this one, and so never came from here to `newer`."""
-        return (
-            self.manifest["step"] <= newer.manifest["step"]
-            and self.epoch <= newer.epoch
-            and self.manifest["metrics_bytes"] <= newer.manifest["metrics_bytes"]
-        )
+        before, after = ((*checkpoint.trained, checkpoint.manifest["metrics_bytes"]) for checkpoint in (self, newer))
+        return all(map(operator.le, before, after))
 
 
 @dataclass(frozen=True)
@@ -92,12 +76,13 @@ class Segment:
     goal: SavedCheckpoint
     change: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.start_name} to {self.goal.name}"
-
     @property
-    def start_name(self) -> str:
-        return self.start.name if self.start is not None else "the beginning"
+    def names(self) -> tuple[str, str]:
+        """The names of both ends."""
+        return self.start.path.name if self.start is not None else "the beginning", self.goal.path.name
+
+    def __str__(self) -> str:
+        return " to ".join(self.names)
 
 
 @final
@@ -117,6 +102,8 @@ class RunHistory:
         self._folder = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify)
         if not (run_dir / STATUS_FILE).exists() and not self._folder.paths():
             raise UsageError(f"there is no run in `{run_dir}`", f"a run directory holds a file {STATUS_FILE}")
+        # The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known.
+        self._starts = [start["checkpoint"] for start in read_starts(run_dir) if "checkpoint" in start]
 
     def lineage(self, spans: int | None = None) -> list[SavedCheckpoint]:
         """The newest checkpoint and those that led to it, the oldest first.
@@ -154,10 +141,10 @@ class RunHistory:
         if not lineage or (last is not None and _trained_spans(lineage) >= last):
             return segments
         oldest = lineage[0]
-        if int(oldest.name.partition("-")[0]) != 1:  # the first checkpoints were deleted
+        if int(oldest.path.name.partition("-")[0]) != 1:  # the first checkpoints were deleted
             return segments
         if reason := self.why_not_from_the_beginning(oldest):
-            self._notify(f"skipped the span before {oldest.name}: {reason}")
+            self._notify(f"skipped the span before {oldest.path.name}: {reason}")
             return segments
         return [Segment(None, oldest), *segments]
 
@@ -170,21 +157,16 @@ class RunHistory:
             return "hyper-parameters were changed in between"
         # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
         # later, at a node that no checkpoint tells, is not.
-        if start.manifest["graph_hash"] != goal.manifest["graph_hash"] and start.name not in self._starts():
+        if start.manifest["graph_hash"] != goal.manifest["graph_hash"] and start.path.name not in self._starts:
             return "the graph was rewired in between"
         return ""
 
-    def _starts(self) -> list[Any]:
-        """The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known."""
-        return [start["checkpoint"] for start in read_starts(self.path) if "checkpoint" in start]
-
     def why_not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
         """Why the run cannot be replayed from its beginning; empty if it can."""
-        starts = self._starts()
-        if not starts:
+        if not self._starts:
             return f"how the run started is not known, for its {STARTS_FILE} cannot be read"
-        if starts[0] is not None:
-            return f"the run started from {starts[0]} of another run"
+        if self._starts[0] is not None:
+            return f"the run started from {self._starts[0]} of another run"
         if not oldest.manifest["about"].get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
         return ""

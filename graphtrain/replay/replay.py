@@ -23,12 +23,16 @@ class Replay:
     Arguments:
         trainer: set up as the run was, and not started.
         start: the checkpoint. Default: the beginning.
+
+    Attributes:
+        compiled: the compiled graph, once the replay has started.
     """
+
+    compiled: CompiledGraph
 
     def __init__(self, trainer: Trainer, start: Path | None = None) -> None:
         self.trainer = trainer
         self._start: Path | str = start if start is not None else "auto"
-        self._compiled: CompiledGraph | None = None
 
     def to_amount(self, term: Term) -> bool:
         """Run until the node that counts a unit has reached an amount; False if the run ends before."""
@@ -44,19 +48,13 @@ class Replay:
 
     def _run_to(self, breakpoint: Callable[[CompiledGraph], Breakpoint]) -> bool:
         def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
-            self._compiled = compiled
+            self.compiled = compiled
             transitions = with_breakpoints(compiled.table.transitions, [breakpoint(compiled)], loop.requests)
             return _clearing_slots(compiled, transitions)
 
         return self.trainer.run_to(place, self._start) is Outcome.REACHED
 
     # ---- the values there
-
-    @property
-    def compiled(self) -> CompiledGraph:
-        """The compiled graph, once the replay has started."""
-        assert self._compiled is not None, "not started"
-        return self._compiled
 
     @property
     def moment(self) -> str:

@@ -2,101 +2,251 @@
 
 Where two replays disagree with each other, the computation itself is not repeatable. Where they agree with each other
 and not with the run, something that the run had in memory was not in the checkpoint that the span begins with.
+
+The node before which a checkpoint was made is passed many times on the way. A replay stops at the pass whose state
+equals the checkpoint. If there is none, it stops where the run had trained as many batches as it had then, and the pass
+nearest to the checkpoint is the one that is reported.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
+from graphtrain.kind.trigger import Trigger
+from graphtrain.plain import is_scalar
+from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.replay.comparison import StateDifference
+from graphtrain.program.run_state import RunState
+from graphtrain.replay.comparison import StateComparison, StateDifference, compare, is_same
 from graphtrain.replay.history import Segment
-from graphtrain.replay.reexecution import Reexecution, ReplayResult, Trace
+from graphtrain.run.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.run.trainer import Trainer
-from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+
+# A node and the digest of the state after it, for every transition of a replay.
+_Digests = list[tuple[int, str]]
 
 _MUCH_MEMORY = 64 << 20
+_SPARE_RUNS = 100
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a span.
+    """What is known of a span, from one replay or several.
 
     Attributes:
-        replayed: the first replay; None if it failed.
+        comparison: of the first replay with the checkpoint, at the pass nearest to it; empty if it failed.
+        batches: batches trained.
+        notes: what to know of the comparison, one sentence each.
         cause: why it differs: `lost` state, or `unrepeatable`; empty if nothing differs, or if it failed.
         divergence: the first node after which two replays disagree, and when; empty where none is known.
         failure: why the span could not be replayed; empty if it could.
     """
 
     segment: Segment
-    replayed: ReplayResult | None
+    comparison: StateComparison = field(default_factory=StateComparison)
+    batches: int = 0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
     cause: Literal["", "lost", "unrepeatable"] = ""
     divergence: str = ""
     failure: str = ""
 
     @property
-    def differences(self) -> list[StateDifference]:
-        """What differs from the run."""
-        return self.replayed.comparison.differences if self.replayed is not None else []
-
-    @property
     def is_equal(self) -> bool:
         """True if nothing differs."""
-        return self.replayed is not None and not self.differences
+        return not self.failure and not self.comparison.differences
 
 
 def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
     """Replay a span, and compare it with the run; where it differs, replay it twice more to find out why.
 
     Arguments:
-        make: returns a new trainer, set up as the run was in that span.
+        make: returns a new trainer, set up as the run was in that span. What it raises is wrong with every span.
     """
 
-    def replay(trace: Trace | None = None) -> ReplayResult:
-        result = reexecute(segment, make(segment), trace)
-        if result.comparison.size > _MUCH_MEMORY:
+    def replay(digests: _Digests | None = None, expected: _Digests | None = None) -> Verdict:
+        verdict = _reexecute(segment, make(segment), digests, expected)
+        if verdict.comparison.size > _MUCH_MEMORY:
             # A trainer is part of a cycle of references, and there may be no memory for it and the next (takes 0.1 s).
             gc.collect()
-        return result
+        return verdict
 
+    first = replay()
+    if first.failure or first.is_equal:
+        return first
+    # Hashing the state after every node is slow, so the first replay, which is mostly equal, goes without.
+    digests: _Digests = []
+    verdicts = [first, replay(digests), replay([], digests)]
+    for verdict in verdicts:
+        if verdict.failure:
+            return verdict
+        if verdict.divergence:
+            return replace(first, cause="unrepeatable", divergence=verdict.divergence)
+    outcomes = {tuple(map(str, verdict.comparison.differences)) for verdict in verdicts}
+    return replace(first, cause="lost" if len(outcomes) == 1 else "unrepeatable")
+
+
+def _reexecute(segment: Segment, trainer: Trainer, digests: _Digests | None, expected: _Digests | None) -> Verdict:
+    """Replay a span once, and compare.
+
+    Arguments:
+        digests: takes a digest after every transition, which is slow. Default: none is made.
+        expected: the digests of an earlier replay; the replay stops where they diverge.
+    """
     try:
-        first = replay()
-        if not first.comparison.differences:
-            return Verdict(segment, first)
-        # Hashing the state after every node is slow, so the first replay, which is mostly equal, goes without.
-        trace = Trace()
-        replays = [first, replay(trace), replay(trace.rewound())]
-    except _CannotReplayError as error:
-        return Verdict(segment, None, failure=str(error))
-    if trace.divergence:
-        return Verdict(segment, first, "unrepeatable", trace.divergence)
-    outcomes = {tuple(map(str, result.comparison.differences)) for result in replays}
-    return Verdict(segment, first, "lost" if len(outcomes) == 1 else "unrepeatable")
-
-
-class _CannotReplayError(Exception):
-    """This span cannot be replayed. What `make` raises is wrong with every span, and is not caught."""
-
-
-def reexecute(segment: Segment, trainer: Trainer, trace: Trace | None = None) -> ReplayResult:
-    """Replay a span once, and compare."""
-    reexecution: Reexecution | None = None
-
-    def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
-        nonlocal reexecution
-        reexecution = Reexecution(compiled, loop, goal, trace)
-        return reexecution.transitions()
-
-    try:
-        goal = read_checkpoint(segment.goal.path)
-        trainer.run_to(place, "auto" if segment.start is None else segment.start.path)
-        assert reexecution is not None, "placed before anything runs"
-        return reexecution.result()
+        reexecution = _Reexecution(read_checkpoint(segment.goal.path), digests, expected)
+        trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path)
+        return reexecution.result(segment)
     except (CheckpointError, DataError, UsageError) as error:
-        raise _CannotReplayError(str(error)) from None
+        return Verdict(segment, failure=str(error))
+
+
+@final
+class _Reexecution:
+    """A replay towards a checkpoint."""
+
+    def __init__(self, goal: Checkpoint, digests: _Digests | None, expected: _Digests | None) -> None:
+        self._goal, self._digests = goal, digests
+        self._expected_digests = iter(expected) if expected is not None else None
+        self._divergence = ""
+        self._goal_path = goal.manifest["position"]
+        self._goal_ended = bool(goal.manifest["ended"])
+        self._nearest: StateComparison | None = None
+        self._nearness: tuple[float, float] = math.inf, math.inf  # its counters that differ, and all its differences
+
+    def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
+        """The transitions, with breakpoints where the replay stops; the loop is where the span begins."""
+        self._compiled, self._loop = compiled, loop
+        self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
+        self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
+        self._timed = _timed_nodes(compiled.program)
+        self._has_timed_rows = any(  # an observer takes means of metrics by wall-clock time
+            bound.kind.observer and read.name == "recorder"
+            for bound in self._timed
+            for read in (*bound.kind.reads, *(bound.kind.setup_reads or ()))
+        )
+        self._expected = self._essential(self._goal.sections)
+        # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
+        self._counters = [
+            (bound.instance, name, value)
+            for bound in compiled.program.nodes
+            for name, value in self._expected["progress"].get(bound.path, {}).items()
+            if is_scalar(value)
+        ]
+        counter, spare = self._counting_node()
+        record = self._counter_record = counter.instance
+        self._goal_runs = self._goal.sections["progress"][counter.path]["runs"]
+        most_runs = self._goal_runs + spare
+        breakpoints = [Breakpoint(counter.index, lambda: record.runs >= most_runs)]
+        if not self._goal_ended:  # the end stops a run by itself
+            breakpoints.append(Breakpoint(self._goal_index, self._is_there))
+        transitions = with_breakpoints(compiled.table.transitions, breakpoints, loop.requests)
+        if self._digests is None:
+            return transitions
+        return [self._traced(self._digests, index, transition) for index, transition in enumerate(transitions)]
+
+    def result(self, segment: Segment) -> Verdict:
+        """The comparison, once the run has stopped."""
+        seconds = time.monotonic() - self._start_time
+        notes: list[str] = []
+        comparison = self._nearest
+        if comparison is None:  # the node was never passed, or the run was at its end
+            comparison = self._compare()
+            path = self._compiled.path(self._loop.position)
+            if (path, self._loop.ended) != (self._goal_path, self._goal_ended):
+                if self._timed:
+                    notes.append(
+                        f"`{self._goal_path}` was not reached, for wall-clock time decides when; compared at `{path}`"
+                    )
+                else:
+                    how = f"{self._goal_path} -> not reached, stopped at {path}"
+                    comparison.differences.insert(0, StateDifference("position", how))
+        if self._has_timed_rows:
+            notes.append("means of metrics are not compared, for wall-clock time decides when a row is logged")
+        if comparison.differences:
+            notes += self._compiled.program.timed()
+        batches = self._compiled.run_clock.trained()[0] - self._start_batches
+        return Verdict(segment, comparison, batches, seconds, tuple(notes), divergence=self._divergence)
+
+    # ---- the place
+
+    def _is_there(self) -> bool:
+        """True where the state equals the checkpoint; otherwise the comparison is kept if no other is nearer."""
+        misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
+        # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
+        if misses and (self._counter_record.runs != self._goal_runs or misses >= self._nearness[0]):
+            return False
+        comparison = self._compare()
+        nearness = misses, len(comparison.differences)
+        if nearness < self._nearness:
+            self._nearest, self._nearness = comparison, nearness
+        return not comparison.differences
+
+    def _counting_node(self) -> tuple[BoundNode, int]:
+        """The node whose runs tell how far the replay is, and how many more of them it may take than the run.
+
+        It is the one that counts batches, so that a replay never trains on more than the run did. A graph whose clock
+        counts nothing is held to the runs of the node itself: those of a junction differ by some where observers fire
+        by wall-clock time.
+        """
+        nodes, units = self._compiled.program.main.nodes, self._compiled.graph.units
+        for unit in sorted(units, key=lambda unit: unit != "batches"):
+            bound = nodes[units[unit].partition(".")[0]]
+            if not bound.bypassed and not bound.kind.observer:
+                return bound, 0
+        bound = nodes[self._goal_path.partition("/")[0]]
+        return bound, self._goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
+
+    # ---- the state
+
+    def _compare(self) -> StateComparison:
+        alive = self._compiled.alive(self._goal_index, self._goal_ended)
+        return compare(self._expected, self._essential(self._compiled.state.capture(alive).sections()))
+
+    def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """What the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
+        try:
+            state = RunState.of(sections)
+            essential = {**state.sections(), **self._compiled.state.essential_parts(state)}
+        except KeyError as error:
+            raise UsageError(
+                f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
+            ) from None
+        if self._has_timed_rows:
+            del essential["metrics"]
+        return essential
+
+    def _traced(self, digests: _Digests, index: int, transition: Transition) -> Transition:
+        """The transition with a digest after it. No breakpoint, since it needs the position that follows."""
+        compiled, requests, expected = self._compiled, self._loop.requests, self._expected_digests
+
+        def run_and_hash() -> int:
+            position = transition()
+            digest = index, compiled.state.digest(compiled.alive(position, "ended" in requests))
+            digests.append(digest)
+            if expected is not None and next(expected, None) != digest:
+                self._divergence = f"`{compiled.path(index)}` ({compiled.run_clock.describe()})"
+                requests.post("pause")
+            return position
+
+        return run_and_hash
+
+
+def _timed_nodes(program: Program) -> list[BoundNode]:
+    """The nodes that fire by wall-clock time, and so at other moments in every replay."""
+    timed = []
+    for bound in program.nodes:
+        trigger = bound.parameters.get(bound.kind.trigger or "")
+        if not bound.bypassed and isinstance(trigger, Trigger):
+            terms = program.terms(bound, trigger)
+            if not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
+                timed.append(bound)
+    return timed
