@@ -97,8 +97,7 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     if not limit.terms:
         return []
     nodes, units = compiled.program.main.nodes, compiled.graph.units
-    counters = compiled.program.terms(next(iter(nodes.values())), limit)
-    is_reached = after([(compiled.compiler.clock(owner, field), term) for owner, field, term in counters])
+    is_reached = after(compiled.compiler.clocks(next(iter(nodes.values())), limit))
     counter = units["batches" if "batches" in units else limit.terms[0].base.unit]
     return [Breakpoint(nodes[counter.partition(".")[0]].index, is_reached, request="reached")]
 

@@ -13,13 +13,9 @@ _MACHINERY = frozenset({"typer", "click", "rich", "importlib", "contextlib", "ru
 def users_frames(frames: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame after graphtrain's own and its libraries'; None if there is none."""
     while frames is not None:
-        if not _is_ours(frames):
+        frame = frames.tb_frame
+        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if not Path(frame.f_code.co_filename).is_relative_to(_PACKAGE) and module not in _MACHINERY:
             return frames
         frames = frames.tb_next
     return None
-
-
-def _is_ours(frames: TracebackType) -> bool:
-    frame = frames.tb_frame
-    module = str(frame.f_globals.get("__name__", ""))
-    return Path(frame.f_code.co_filename).is_relative_to(_PACKAGE) or module.partition(".")[0] in _MACHINERY

@@ -25,37 +25,30 @@ _LEAST_SECONDS = 0.02
 
 @final
 class Observer:
-    """Makes snapshots of a run.
-
-    Attributes:
-        until: amounts at which the run is to pause, beside those that end it.
-    """
+    """Makes snapshots of a run."""
 
     def __init__(self, recorder: Recorder, watch: Stopwatch, device: torch.device) -> None:
         self._recorder = recorder
         self._watch = watch
         self._device = device
-        self.until: tuple[Term, ...] = ()
+        self._until: tuple[Term, ...] = ()
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
         self._started = time.monotonic()
-        self._done_at_start: dict[Term, float] = {}
+        self._shares_at_start: dict[Term, float] = {}
 
     def begin(self, run_clock: RunClock, until: tuple[Term, ...]) -> None:
-        """The run starts, or continues, in this process."""
-        self.until = until
+        """The run starts, or continues, in this process; `until` has amounts at which it is to pause."""
+        self._until = until
         self._samples.clear()
         self._rates(self._watch.seconds(), run_clock.counts())
         self._started = time.monotonic()
-        self._done_at_start = {
-            term: done for term in (*run_clock.ends, *until) if (done := run_clock.done(term)) is not None
-        }
+        self._shares_at_start = self._shares(run_clock)
 
     def snapshot(self, state: str, graph: str, position: str, run_clock: RunClock) -> Snapshot:
         """The run as it is now."""
         seconds = self._watch.seconds()
         elapsed = time.monotonic() - self._started
-        ends = (*run_clock.ends, *self.until)
-        shares = [share for term in ends if (share := run_clock.done(term)) is not None]
+        shares = self._shares(run_clock)
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         return Snapshot(
             state=state,
@@ -63,15 +56,15 @@ class Observer:
             position=position,
             step=int(steps) if steps is not None else None,
             epoch=float(epochs) if epochs is not None else None,
-            end=tuple(str(term) for term in ends),
-            done=max(shares, default=None),
+            end=tuple(map(str, (*run_clock.ends, *self._until))),
+            done=max(shares.values(), default=None),
             batch=int(batch) if batch is not None else None,
             epoch_batches=run_clock.epoch_length(),
             window=run_clock.window(),
             metrics=dict(self._recorder.latest),
             rates=self._rates(seconds, run_clock.counts()),
             elapsed_seconds=elapsed,
-            seconds_left=self._seconds_left(run_clock, elapsed),
+            seconds_left=self._seconds_left(shares, elapsed),
             memory_bytes=memory_bytes(self._device),
             device=str(self._device),
             seconds=seconds,
@@ -91,15 +84,20 @@ class Observer:
             return {}
         return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
 
-    def _seconds_left(self, run_clock: RunClock, elapsed: float) -> float | None:
+    def _shares(self, run_clock: RunClock) -> dict[Term, float]:
+        """How much of each amount that ends or pauses the run is reached, where the clock counts it."""
+        ends = (*run_clock.ends, *self._until)
+        return {term: share for term in ends if (share := run_clock.done(term)) is not None}
+
+    def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
         """Until the end that comes first, at the average pace of this process."""
         if elapsed < _SAMPLE_SECONDS:
             return None
-        left = []
-        for term, before in self._done_at_start.items():
-            done = run_clock.done(term)
-            if done is not None and done > before:
-                left.append((1 - done) * elapsed / (done - before))
+        left = [
+            (1 - share) * elapsed / (share - before)
+            for term, share in shares.items()
+            if (before := self._shares_at_start.get(term, share)) < share
+        ]
         return min(left, default=None)
 
 

@@ -448,10 +448,11 @@ class Trainer:
         """That of the start, with the data that is new since."""
         if self._environment is None:
             return None
-        kept = {name: data for name, data in self._environment.data.items() if resources.get(name) is not None}
-        new = {name: value for name, value in resources.items() if self._resources.get(name) is not value}
-        data = {name: fingerprint(value) for name, value in new.items() if is_data(name, value)}
-        return replace(self._environment, data={**kept, **data})
+        data = {name: value for name, value in self._environment.data.items() if resources.get(name) is not None}
+        for name, resource in resources.items():
+            if self._resources.get(name) is not resource and is_data(name, resource):
+                data[name] = fingerprint(resource)
+        return replace(self._environment, data=data)
 
     def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> int:
         """Restore what nodes held in the former graph; the position in the new one."""
