@@ -160,11 +160,10 @@ def is_file_name(name: str) -> bool:
 
 
 def _is_file(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and _is_hash(value[1])
-
-
-def _is_hash(value: Any) -> bool:
-    return isinstance(value, str) and _HASH.fullmatch(value) is not None
+    if not (isinstance(value, list) and len(value) == 2):
+        return False
+    size, checksum = value
+    return _is_count(size) and _is_text(checksum) and _HASH.fullmatch(checksum) is not None
 
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
