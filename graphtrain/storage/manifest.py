@@ -100,15 +100,12 @@ def checked(manifest: Any) -> dict[str, Any]:
     """
     if not _is_table(manifest):
         raise ValueError("it is no table")
-    filled: dict[str, Any] = {**_defaults(), **manifest}
+    tables: dict[str, Any] = {name: {} for name in ("origin", "data", "environment", "about", "seconds", "metrics")}
+    filled = {**tables, "run": "", **manifest}
     for name, fits in _FIELDS.items():
         if not (fits(filled.get(name)) or (name in _WITHOUT_A_DEFAULT and name not in filled)):
             raise ValueError(name)
     return filled
-
-
-def _defaults() -> dict[str, Any]:
-    return {"origin": {}, "data": {}, "environment": {}, "about": {}, "seconds": {}, "metrics": {}, "run": ""}
 
 
 def _shown(version: Any) -> str:
