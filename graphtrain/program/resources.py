@@ -93,23 +93,21 @@ def resolve_device(name: str | torch.device) -> torch.device:
             return device
     except (RuntimeError, AssertionError):
         pass
-    here = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    raise UsageError(f'device: there is no device "{name}" here', f"there are: auto, {', '.join(here)}")
+    devices = ["auto", "cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    raise UsageError(f'device: there is no device "{name}" here', f"there are: {', '.join(devices)}")
 
 
 def _step_call(function: Any, name: str, *, takes_model: bool) -> StepCall:
     if not callable(function):
         raise UsageError(f"`{name}` must be a function; got a {type(function).__name__}")
+    call = function if takes_model else lambda model, batch, **rest: function(batch, **rest)
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a function of C has no signature to go by
-        return StepCall(function, function if takes_model else lambda model, batch: function(batch), ())
+        return StepCall(function, call, ())
     leading = 2 if takes_model else 1
-    positional = [
-        parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [parameter for parameter in parameters if parameter.kind in by_position]
     if len(positional) < leading and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         expected = "(model, batch)" if takes_model else "(self, batch)"
         raise UsageError(f"`{name}` must take {expected}; it takes {inspect.signature(function)}")
@@ -119,6 +117,4 @@ def _step_call(function: Any, name: str, *, takes_model: bool) -> StepCall:
         if parameter not in positional[:leading]
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     )
-    if takes_model:
-        return StepCall(function, function, extra_inputs)
-    return StepCall(function, lambda model, batch, **rest: function(batch, **rest), extra_inputs)
+    return StepCall(function, call, extra_inputs)

@@ -60,9 +60,8 @@ class CheckpointWriter:
         Raises:
             UnsaveableError: something cannot be encoded; its path is named.
         """
-        if self._run_files is not None:
-            for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
-                Layout.of(tensors)
+        for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
+            Layout.of(tensors)
 
     def save(self, run: Resumable, policy: SavePolicy) -> bool:
         """Save at this position; False where it is no save point. It is on disk once `take_written` is True.

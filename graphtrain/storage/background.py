@@ -54,7 +54,8 @@ class Background(Generic[T]):
         """
         # Not by `join`: one that was interrupted takes the thread for ended.
         while not self._over.wait(_SECONDS):
-            if not self._thread.is_alive():  # in a fork of the process that it is a thread of
+            # In a fork of the process that it is a thread of; it may also have ended since the wait did.
+            if not self._thread.is_alive() and not self._over.is_set():
                 raise RuntimeError("the job is another process's")
         if self._error is not None:
             raise self._error

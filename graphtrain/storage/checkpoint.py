@@ -96,19 +96,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if name == PROGRESS_FILE:
             packed = data
         else:
-            tensors[name.removesuffix(TENSOR_SUFFIX)] = _tensors(path, name, data)
+            try:
+                tensors[name.removesuffix(TENSOR_SUFFIX)] = safetensors.torch.load(data)
+            except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
+                raise CheckpointError(f"{path}: {name} is no file of tensors ({type(error).__name__})") from None
     try:
         sections = join(packed, tensors)
     except (ValueError, OverflowError) as error:
         raise CheckpointError(f"{path}: {error}") from None
     return Checkpoint(path, manifest, sections)
-
-
-def _tensors(path: Path, name: str, data: bytes) -> dict[str, Any]:
-    try:
-        return safetensors.torch.load(data)
-    except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: {name} is no file of tensors ({type(error).__name__})") from None
 
 
 def _write(path: Path, data: Bytes) -> None:

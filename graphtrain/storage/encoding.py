@@ -93,10 +93,11 @@ def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
     """
 
     def decode(code: int, payload: bytes) -> Any:
-        reader = _DECODERS.get(code)
-        if reader is None:
+        if code == _TENSOR:
+            return _read_tensor(read(payload), files)
+        if code not in _DECODERS:
             raise ValueError(f"unknown code {code}")
-        return reader(read(payload), files)
+        return _DECODERS[code](read(payload))
 
     def read(payload: bytes) -> Any:
         return msgpack.unpackb(payload, ext_hook=decode, strict_map_key=True, raw=False)
@@ -357,28 +358,27 @@ def _read_sparse(value: Any) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced, check_invariants=True)
 
 
-_Files = Mapping[str, Mapping[str, torch.Tensor]]
-_DECODERS: dict[int, Callable[[Any, _Files], Any]] = {
-    _TUPLE: lambda value, files: tuple(value),
-    _SET: lambda value, files: set(value),
-    _FROZENSET: lambda value, files: frozenset(value),
-    _COUNTER: lambda value, files: collections.Counter(dict(value)),
-    _ORDERED: lambda value, files: collections.OrderedDict(value),
-    _DEQUE: lambda value, files: collections.deque(value[1], maxlen=value[0]),
-    _PAIRS: lambda value, files: dict(value),
-    _BIG: lambda value, files: int.from_bytes(value, "big", signed=True),
-    _COMPLEX: lambda value, files: complex(*value),
-    _ARRAY: lambda value, files: _read_array(value),
-    _SCALAR: lambda value, files: _read_array(value)[()],
-    _TENSOR: _read_tensor,
-    _RAW: lambda value, files: _read_raw(value),
-    _SPARSE: lambda value, files: _read_sparse(value),
-    _SIZE: lambda value, files: torch.Size(value),
-    _DTYPE: lambda value, files: _DTYPES[value],
-    _TEXT: lambda value, files: value.decode("utf-8", "surrogatepass"),
-    _BYTEARRAY: lambda value, files: bytearray(value),
-    _DEFAULT: lambda value, files: _read_default(value),
-    _STATE: lambda value, files: _read_state(value),
-    _PLACED: lambda value, files: _read_placed(value),
-    _DEVICE: lambda value, files: torch.device(value),
+# By code; a tensor in a file is read by `_read_tensor`.
+_DECODERS: dict[int, Callable[[Any], Any]] = {
+    _TUPLE: tuple,
+    _SET: set,
+    _FROZENSET: frozenset,
+    _COUNTER: lambda pairs: collections.Counter(dict(pairs)),
+    _ORDERED: collections.OrderedDict,
+    _DEQUE: lambda value: collections.deque(value[1], maxlen=value[0]),
+    _PAIRS: dict,
+    _BIG: lambda value: int.from_bytes(value, "big", signed=True),
+    _COMPLEX: lambda value: complex(*value),
+    _ARRAY: _read_array,
+    _SCALAR: lambda value: _read_array(value)[()],
+    _RAW: _read_raw,
+    _SPARSE: _read_sparse,
+    _SIZE: torch.Size,
+    _DTYPE: _DTYPES.__getitem__,
+    _TEXT: lambda value: value.decode("utf-8", "surrogatepass"),
+    _BYTEARRAY: bytearray,
+    _DEFAULT: _read_default,
+    _STATE: _read_state,
+    _PLACED: _read_placed,
+    _DEVICE: torch.device,
 }

@@ -100,15 +100,12 @@ def checked(manifest: Any) -> dict[str, Any]:
     """
     if not _is_table(manifest):
         raise ValueError("it is no table")
-    filled: dict[str, Any] = {**_defaults(), **manifest}
+    tables: dict[str, Any] = {name: {} for name in ("origin", "data", "environment", "about", "seconds", "metrics")}
+    filled = {**tables, "run": "", **manifest}
     for name, fits in _FIELDS.items():
         if not (fits(filled.get(name)) or (name in _WITHOUT_A_DEFAULT and name not in filled)):
             raise ValueError(name)
     return filled
-
-
-def _defaults() -> dict[str, Any]:
-    return {"origin": {}, "data": {}, "environment": {}, "about": {}, "seconds": {}, "metrics": {}, "run": ""}
 
 
 def _shown(version: Any) -> str:
@@ -160,11 +157,10 @@ def is_file_name(name: str) -> bool:
 
 
 def _is_file(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and _is_hash(value[1])
-
-
-def _is_hash(value: Any) -> bool:
-    return isinstance(value, str) and _HASH.fullmatch(value) is not None
+    if not (isinstance(value, list) and len(value) == 2):
+        return False
+    size, checksum = value
+    return _is_count(size) and _is_text(checksum) and _HASH.fullmatch(checksum) is not None
 
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {

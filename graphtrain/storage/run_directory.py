@@ -1,4 +1,4 @@
-"""The files of one run next to its checkpoints: metrics, and its status for other processes."""
+"""The files of one run next to its checkpoints: its metrics; its status and its starts, as others read them."""
 
 from __future__ import annotations
 
@@ -19,75 +19,6 @@ STARTS_FILE = "starts.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
 _MOST_BYTES_OF_A_STATUS = 1 << 20
 _MOST_BYTES_OF_STARTS = 64 << 20
-
-
-class RunDirectory:
-    """A folder that holds one run.
-
-    Raises:
-        UsageError: the folder cannot be made or written.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()  # whatever becomes of the present folder
-        try:
-            (self.path / CHECKPOINTS_FOLDER).mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".{os.getpid()}.tmp"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise UsageError(f"the run directory `{path}` cannot be written: {error.strerror}") from None
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
-        return self.path / CHECKPOINTS_FOLDER
-
-    def holds_a_run(self) -> bool:
-        """True if some run has left its status here."""
-        return (self.path / STATUS_FILE).exists()
-
-    def write_status(self, status: Mapping[str, Any]) -> None:
-        """Replace the status in one step, so that a reader never sees half of it."""
-        target = self.path / STATUS_FILE
-        temporary = target.with_suffix(f".{os.getpid()}.tmp")
-        with _readable_failure(target):
-            temporary.write_text(json.dumps(json_value(status), indent=2) + "\n", encoding="utf-8")
-            temporary.replace(target)
-
-    def add_start(self, start: Mapping[str, Any]) -> None:
-        """Add a line to the list of starts: how and by what the run was begun or resumed, each time."""
-        target = self.path / STARTS_FILE
-        with _readable_failure(target), target.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":  # a line that a kill has cut
-                    file.write(b"\n")
-            file.write(json.dumps(json_value(start), default=str).encode() + b"\n")
-
-    def identities(self) -> set[str]:
-        """The identities of the runs that were begun here, as far as the list of starts can be read."""
-        return {start["run"] for start in read_starts(self.path) if isinstance(start.get("run"), str)}
-
-    def starts(self) -> int:
-        """How long the list of starts is, in bytes: it grows whenever a process begins or resumes the run."""
-        try:
-            return (self.path / STARTS_FILE).stat().st_size
-        except OSError:
-            return 0
-
-    def remove_leftovers(self) -> None:
-        """Remove what a process left behind that was killed while it wrote its status."""
-        for leftover in [*self.path.glob(".*.tmp"), *self.path.glob("status.*.tmp")]:
-            with suppress(OSError):
-                leftover.unlink()
-
-    def keep_text(self, name: str, text: str) -> None:
-        """Keep a text whose name says what is in it, once."""
-        target = self.path / name
-        if not target.exists():
-            with _readable_failure(target):
-                target.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
@@ -160,7 +91,7 @@ class MetricsFile:
         Raises:
             CheckpointError: the disk does not take them.
         """
-        with _readable_failure(self._path):
+        with readable_failure(self._path):
             if self._waiting:
                 self._write()
             if self._descriptor is None:
@@ -177,7 +108,7 @@ class MetricsFile:
             CheckpointError: the disk refuses.
         """
         if self._descriptor is not None:
-            with _readable_failure(self._path):
+            with readable_failure(self._path):
                 os.fsync(self._descriptor)
 
     def cut(self, length: int) -> list[dict[str, float]]:
@@ -205,7 +136,7 @@ class MetricsFile:
                 "it was changed since; resume into another run directory, with --fork",
             ) from None
         if size > length:
-            with _readable_failure(self._path):
+            with readable_failure(self._path):
                 os.truncate(self._path, length)
         return rows
 
@@ -217,7 +148,7 @@ class MetricsFile:
 
 
 @contextmanager
-def _readable_failure(path: Path) -> Iterator[None]:
+def readable_failure(path: Path) -> Iterator[None]:
     """A disk that refuses is reported in words."""
     try:
         yield

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
+from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.retention import Retention
-from graphtrain.storage.run_directory import METRICS_FILE, MetricsFile, RunDirectory, read_status
+from graphtrain.storage.run_directory import (
+    CHECKPOINTS_FOLDER,
+    METRICS_FILE,
+    STARTS_FILE,
+    STATUS_FILE,
+    MetricsFile,
+    read_starts,
+    read_status,
+    readable_failure,
+)
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore
 
@@ -35,17 +46,27 @@ class RunFiles:
     Arguments:
         notify: receives what a person should know, a line at a time.
 
+    Raises:
+        UsageError: the directory cannot be made or written.
+
     Attributes:
         latest: the newest checkpoint, written or resumed from, and its digest.
         path: the run directory, as it was given.
     """
 
     def __init__(self, run_dir: str | Path, notify: Callable[[str], None]) -> None:
-        self._directory = RunDirectory(run_dir)
-        self._store = FolderStore(self._directory.checkpoints, notify)
-        self._metrics = MetricsFile(self._directory.path / METRICS_FILE)
-        self._lock = RunLock(self._directory.path, notify)
         self.path = Path(run_dir)
+        self._folder = self.path.absolute()  # whatever becomes of the present folder
+        self._store = FolderStore(self._folder / CHECKPOINTS_FOLDER, notify)
+        self._metrics = MetricsFile(self._folder / METRICS_FILE)
+        self._lock = RunLock(self._folder, notify)
+        try:
+            self._store.folder.mkdir(parents=True, exist_ok=True)
+            probe = self._folder / f".{os.getpid()}.tmp"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise UsageError(f"the run directory `{run_dir}` cannot be written: {error.strerror}") from None
         self._notify = notify
         self._run = ""
         self._process = os.getpid()
@@ -62,7 +83,7 @@ class RunFiles:
         """
         self._lock.acquire()
         try:
-            if self._starts is not None and self._directory.starts() != self._starts:
+            if self._starts is not None and self._bytes_of_starts() != self._starts:
                 raise UsageError(
                     f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
                     "make a new Trainer, which resumes the run as it is now",
@@ -82,9 +103,13 @@ class RunFiles:
             CheckpointError: the checkpoint that was named is not sound.
         """
         self._store.remove_leftovers()
-        self._directory.remove_leftovers()
+        # Of a process that was killed while it wrote its status.
+        for leftover in [*self._folder.glob(".*.tmp"), *self._folder.glob("status.*.tmp")]:
+            with suppress(OSError):
+                leftover.unlink()
+        holds_a_run = (self._folder / STATUS_FILE).exists()
         if resume == "never":
-            if self._directory.holds_a_run():
+            if holds_a_run:
                 raise UsageError(
                     f"`{self.path}` holds a run already", "choose another run directory, or resume the run"
                 )
@@ -97,11 +122,11 @@ class RunFiles:
                     f"`{self.path}` holds {checkpoints} be resumed",
                     "repair what is named above, fork from another run, or begin in another run directory",
                 )
-            if newest is None and self._directory.holds_a_run():
+            if newest is None and holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
             return newest
-        named = named_checkpoint(resume, self._directory.checkpoints)
-        if self._directory.holds_a_run() and not self.owns(named):
+        named = named_checkpoint(resume, self._store.folder)
+        if holds_a_run and not self.owns(named):
             raise UsageError(
                 f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
             )
@@ -109,11 +134,12 @@ class RunFiles:
 
     def owns(self, checkpoint: Checkpoint) -> bool:
         """True for a checkpoint of this run, not of one that it is forked from."""
-        return checkpoint.path.resolve().is_relative_to(self._directory.path.resolve())
+        return checkpoint.path.resolve().is_relative_to(self._folder.resolve())
 
     def _why_incompatible(self) -> Callable[[Manifest], str]:
         """A function that gives the reason why a checkpoint must not be resumed; empty if it can be."""
-        begun, recorded = self._directory.identities(), self._metrics.length()
+        begun = {start["run"] for start in read_starts(self._folder) if isinstance(start.get("run"), str)}
+        recorded = self._metrics.length()
 
         def why_incompatible(manifest: Manifest) -> str:
             if begun and manifest["run"] and manifest["run"] not in begun:
@@ -152,9 +178,26 @@ class RunFiles:
             texts: file name -> what is kept beside it, such as the source that was not committed.
         """
         for name, text in texts.items():
-            self._directory.keep_text(name, text)
-        self._directory.add_start({"run": self._run, **start, **_process("started_at_unix_seconds")})
-        self._starts = self._directory.starts()
+            target = self._folder / name
+            if not target.exists():  # its name says what is in it
+                with readable_failure(target):
+                    target.write_text(text, encoding="utf-8", errors="backslashreplace")
+        target = self._folder / STARTS_FILE
+        with readable_failure(target), target.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read() != b"\n":  # a line that a kill has cut
+                    file.write(b"\n")
+            line = {"run": self._run, **start, **_process("started_at_unix_seconds")}
+            file.write(json.dumps(json_value(line), default=str).encode() + b"\n")
+        self._starts = self._bytes_of_starts()
+
+    def _bytes_of_starts(self) -> int:
+        """How long the list of starts is: it grows whenever a process begins or resumes the run."""
+        try:
+            return (self._folder / STARTS_FILE).stat().st_size
+        except OSError:
+            return 0
 
     def last_status(self) -> dict[str, Any]:
         """The status that the process before this one left; empty if there is none, or none that can be read."""
@@ -194,12 +237,17 @@ class RunFiles:
         self.latest, self._best = (written.path, written.digest), written.best
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Leave the status for whoever looks from outside."""
+        """Leave the status for whoever looks from outside: replaced in one step, so that nobody sees half of it."""
         if os.getpid() != self._process:
             return  # a process that the user's code has forked is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
         checkpoint = {"checkpoint": path.name if path is not None else None, "digest": digest, "best": self._best}
-        self._directory.write_status({**status, **checkpoint, **_process("written_at_unix_seconds")})
+        plain = json_value({**status, **checkpoint, **_process("written_at_unix_seconds")})
+        target = self._folder / STATUS_FILE
+        temporary = target.with_suffix(f".{os.getpid()}.tmp")
+        with readable_failure(target):
+            temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+            temporary.replace(target)
 
 
 def _process(time_field: str) -> dict[str, Any]:

@@ -14,12 +14,6 @@ from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
 
-WhyIncompatible = Callable[[Manifest], str]
-
-
-def _compatible(manifest: Manifest) -> str:
-    return ""
-
 
 @final
 class FolderStore:
@@ -73,7 +67,7 @@ class FolderStore:
                     self._metrics[path] = {}
         return {path: self._metrics[path][metric] for path in paths if metric in self._metrics[path]}
 
-    def newest(self, why_incompatible: WhyIncompatible = _compatible) -> Checkpoint | None:
+    def newest(self, why_incompatible: Callable[[Manifest], str] = lambda manifest: "") -> Checkpoint | None:
         """The newest sound checkpoint that is compatible; others are reported and skipped.
 
         Arguments:

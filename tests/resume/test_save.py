@@ -107,6 +107,14 @@ def test_what_is_saved_is_what_was_there_although_training_went_on(tmp_path: Pat
         )
 
 
+def test_a_job_that_ends_just_after_a_wait_for_it_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Background(lambda: 42)
+    job._thread.join()
+    waits = iter([False])
+    monkeypatch.setattr(job._over, "wait", lambda seconds: next(waits, True))
+    assert job.result() == 42
+
+
 def test_a_second_save_waits_for_the_first(tmp_path: Path, disk: Disk) -> None:
     trainer = small_trainer(tmp_path, graph=saving("1 batches"))
     disk.free.clear()

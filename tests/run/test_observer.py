@@ -13,7 +13,7 @@ import torch
 from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.run import reporter
-from graphtrain.storage.run_directory import RunDirectory
+from graphtrain.storage.run_files import RunFiles
 
 
 class Seen(Display):
@@ -125,10 +125,10 @@ def test_a_status_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, mo
     run = trainer(Graph.load("fit").set("checkpoint", every="never"), run_dir=tmp_path, notify=said.append)
     run.run(until="1 batches")
 
-    def full(self: RunDirectory, status: Any) -> None:
+    def full(self: RunFiles, status: Any) -> None:
         raise CheckpointError("cannot write status.json: No space left on device")
 
-    monkeypatch.setattr(RunDirectory, "write_status", full)
+    monkeypatch.setattr(RunFiles, "write_status", full)
     run._reporter.begin(0.0, shown=False)
     run._reporter.tick(1.0)
     assert said[-1] == "cannot write status.json: No space left on device; the run continues"

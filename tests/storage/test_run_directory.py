@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.storage.run_directory import MetricsFile, RunDirectory, read_status
+from graphtrain.storage.run_directory import MetricsFile, read_status
+from graphtrain.storage.run_files import RunFiles
 
 
 @pytest.mark.parametrize("number", [float, numpy.float32, numpy.float64, torch.tensor, numpy.array])
@@ -26,12 +27,12 @@ def test_numbers_of_other_libraries_are_numbers(number: Callable[[float], Any], 
     metrics.close()
     expected = '{"step": 3, "loss": 0.5, "none": "nan", "large": "-inf"}\n'
     assert (tmp_path / "metrics.jsonl").read_text() == expected
-    RunDirectory(tmp_path).write_status({"metrics": row})
+    RunFiles(tmp_path, print).write_status({"metrics": row})
     assert read_status(tmp_path)["metrics"] == json.loads(expected)
 
 
 def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
-    RunDirectory(tmp_path).keep_text("source.diff", "caf\udce9")
+    RunFiles(tmp_path, print).started({}, {"source.diff": "caf\udce9"})
     assert (tmp_path / "source.diff").read_text() == "caf\\udce9"
 
 
