@@ -38,12 +38,8 @@ class RunEnvironment:
 
     def as_plain(self) -> dict[str, Any]:
         """The form that a manifest holds; every text of it can be written as UTF-8."""
-        return {
-            "origin": all_utf8(self.origin.as_plain()),
-            "data": all_utf8(self.data),
-            "environment": all_utf8(self.environment),
-            "about": all_utf8(self.about),
-        }
+        plain: dict[str, Any] = all_utf8({**vars(self), "origin": self.origin.as_plain()})
+        return plain
 
     def compared(self, saved: Mapping[str, Any], others: Sequence[str] = ()) -> str:
         """What has changed since a manifest was written, in words: ``code, data, threads unchanged: exact``.

@@ -59,7 +59,8 @@ class GraphChange:
         """The differences as the line of a resume has them, or their number."""
         renamed = [f"node {old} renamed {new}" for old, new in self.renaming.names.items()]
         listed = self._listed()
-        return renamed + ([f"the graph ({len(listed)} differences, below)"] if self._is_long() else listed)
+        is_long = len(listed) > _MOST_IN_A_LINE
+        return renamed + ([f"the graph ({len(listed)} differences, below)"] if is_long else listed)
 
     def aside(self) -> str:
         """The differences of a graph that does the same; empty where one of them matters."""
@@ -69,14 +70,11 @@ class GraphChange:
 
     def below(self) -> tuple[str, ...]:
         """The differences, a line each, where they are too many for one; and hints."""
-        listed = self._listed() if self._is_long() else []
-        lines = [f"  {change}" for change in listed[:_MOST_BELOW]]
+        listed = self._listed()
+        lines = [f"  {change}" for change in listed[:_MOST_BELOW]] if len(listed) > _MOST_IN_A_LINE else []
         if len(listed) > _MOST_BELOW:
             lines.append(f"  and {len(listed) - _MOST_BELOW} more: graphtrain diff RUN_DIR GRAPH")
         return (*self.already, *lines, *self.difference.hints)
 
     def _listed(self) -> list[str]:
         return [str(change) for change in self.difference.changes if change.independent and change.matters]
-
-    def _is_long(self) -> bool:
-        return len(self._listed()) > _MOST_IN_A_LINE

@@ -10,30 +10,31 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.parameter import show_value
 from graphtrain.names import suggestion
+from graphtrain.plain import is_equal
 from graphtrain.printable import one_line
 from graphtrain.resume.resource_hyper_parameters import (
     CLASS,
     FUNCTIONS,
+    INNER,
     WRITTEN_BY_SCHEDULES,
     ResourceHyperParameters,
     first_seen,
     is_default,
     note_new_schedule,
     remember,
-    same,
 )
-from graphtrain.resume.schedules import INNER, load_exactly, replay_schedules, set_rate, steps_of
 
 Values = dict[str, dict[str, Any]]
 
@@ -136,7 +137,7 @@ class HyperParameters:
             kept = {**before, **_fields(in_force, name)}
             for field in dict.fromkeys([*map(str, before), *now]):
                 change = HyperParameterChange(f"{name}.{field}", kept.get(field), now.get(field))
-                if same(before.get(field), change.now) or same(change.saved, change.now):
+                if is_equal(before.get(field), change.now) or is_equal(change.saved, change.now):
                     continue
                 if name in self._fresh and field in self._fresh[name].others:
                     continue
@@ -176,7 +177,7 @@ class HyperParameters:
         if change.field not in (FUNCTIONS, INNER):
             return change.field == CLASS
         saved, now = (_samples({change.field: value}) for value in (change.saved, change.now))
-        if same(saved, now):
+        if is_equal(saved, now):
             return False
         # The attributes of callable objects are saved; plain functions are not.
         functions = _functions(self._resources.get(change.resource))
@@ -195,7 +196,12 @@ class HyperParameters:
             UsageError: a scheduler was stepped before any trainer was made with it.
         """
         # Counted before any field is taken: the inner schedules of a sequence are one field, and their counters in it.
-        steps = {name: steps_of(scheduler.state_dict()) for name, scheduler in self._schedules()}
+        # The steps of a plateau cannot be replayed: they need the metrics of then.
+        steps = {
+            name: _steps_of(resource.state_dict())
+            for name, resource in self._resources.items()
+            if isinstance(resource, LRScheduler) and not isinstance(resource, ReduceLROnPlateau)
+        }
         for name, resource in self._resources.items():
             fields = _fields_of(name, chosen)
             if isinstance(resource, torch.optim.Optimizer):
@@ -228,11 +234,11 @@ class HyperParameters:
         for group, fresh in zip(optimizer.param_groups, self._fresh[name].state["param_groups"], strict=True):
             for field in sorted(fields - {"lr", "initial_lr", "params", CLASS}):
                 if field in fresh:
-                    set_rate(group, field, fresh[field])
+                    _set_rate(group, field, fresh[field])
                 else:
                     group.pop(field, None)
             for field in {"lr", "initial_lr"} & group.keys() if "lr" in fields else ():
-                set_rate(group, field, fresh.get("initial_lr", fresh["lr"]))
+                _set_rate(group, field, fresh.get("initial_lr", fresh["lr"]))
 
     def _take_fields(self, name: str, resource: Any, fields: set[str]) -> None:
         if not fields:
@@ -241,25 +247,21 @@ class HyperParameters:
         state = {field: value for field, value in loaded.items() if field not in fields or field in fresh}
         taken = {field: value for field, value in fresh.items() if field in fields}
         if isinstance(resource, LRScheduler):
-            load_exactly(resource, {**state, **copy.deepcopy(taken)})
+            _load_exactly(resource, {**state, **copy.deepcopy(taken)})
         else:
             resource.load_state_dict({**state, **{field: _merged(loaded.get(field), taken[field]) for field in taken}})
-
-    def _schedules(self) -> Iterator[tuple[str, LRScheduler]]:
-        """What can be replayed; the steps of a plateau need the metrics of then."""
-        for name, resource in self._resources.items():
-            if isinstance(resource, LRScheduler) and not isinstance(resource, ReduceLROnPlateau):
-                yield name, resource
 
     def _replay(self, name: str, steps: Mapping[str, int], chosen: set[str], rate_in_force: Any) -> None:
         """Replay the schedules of an optimizer, if its rate or one of them was chosen."""
         optimizer, fields = self._resources[name], _fields_of(name, chosen)
-        schedules = {other: scheduler for other, scheduler in self._schedules() if scheduler.optimizer is optimizer}
-        chosen_schedules = [other for other in schedules if _fields_of(other, chosen)]
-        if not schedules or not (chosen_schedules or fields & {"lr", CLASS, *WRITTEN_BY_SCHEDULES}):
+        schedules = {other: self._resources[other] for other in steps if self._resources[other].optimizer is optimizer}
+        is_chosen = fields & {"lr", CLASS, *WRITTEN_BY_SCHEDULES} or any(
+            _fields_of(other, chosen) for other in schedules
+        )
+        if not schedules or not is_chosen:
             return
         for other in schedules:
-            if steps_of(self._fresh[other].state) > 0:
+            if _steps_of(self._fresh[other].state) > 0:
                 raise UsageError(
                     f"`{other}` was stepped before any Trainer was made with it: what it began with is not known",
                     "make a new scheduler, and a new Trainer with it",
@@ -274,7 +276,7 @@ class HyperParameters:
                     group.setdefault(field, copy.deepcopy(fresh[field]))
             if "base_momentum" in fresh:  # then the momentum is scheduled too
                 group.update({field: copy.deepcopy(fresh[field]) for field in ("momentum", "betas") if field in fresh})
-        replay_schedules(optimizer, list(schedules.values()), [steps[other] for other in schedules])
+        _replay_schedules(optimizer, list(schedules.values()), [steps[other] for other in schedules])
 
 
 def difference_error(undecided: list[HyperParameterChange]) -> UsageError:
@@ -325,3 +327,63 @@ def _merged(loaded: Any, fresh: Any) -> Any:
     if isinstance(loaded, Mapping) and isinstance(fresh, Mapping):
         return {**loaded, **{key: _merged(loaded.get(key), entry) for key, entry in fresh.items()}}
     return copy.deepcopy(fresh)
+
+
+def _replay_schedules(
+    optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler], steps: Sequence[int]
+) -> None:
+    """Begin with the `initial_lr` of each group, and step each of the schedules of an optimizer that often.
+
+    They are stepped rather than asked for the rate of a step, which only some can tell: 2 us a step.
+    """
+    most = max(steps)
+    for group in optimizer.param_groups:
+        _set_rate(group, "lr", group["initial_lr"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch takes a step of a schedule before any of the optimizer for a mistake
+        for scheduler in schedulers:
+            _construct_again(scheduler)
+        for step in range(most):
+            for scheduler, count in zip(schedulers, steps, strict=True):
+                if (step + 1) * count // most > step * count // most:  # one that counts epochs beside one by steps
+                    scheduler.step()
+
+
+def _construct_again(scheduler: Any) -> None:
+    """What the constructors of schedules do last: base rates from `initial_lr`, counters to zero, the first rate.
+
+    Only the constructors of PyTorch's base classes are called: they know of no settings, so those loaded stay. That of
+    a sequence undoes what the constructors of the schedules in it have done to the rate.
+    """
+    if isinstance(scheduler, SequentialLR | ChainedScheduler):
+        for inner in scheduler._schedulers:
+            _construct_again(inner)
+    if isinstance(scheduler, SequentialLR):
+        SequentialLR.__init__(scheduler, scheduler.optimizer, scheduler._schedulers, scheduler._milestones)
+    elif isinstance(scheduler, ChainedScheduler):
+        ChainedScheduler.__init__(scheduler, scheduler._schedulers, scheduler.optimizer)
+    else:
+        LRScheduler.__init__(scheduler, scheduler.optimizer)
+
+
+def _load_exactly(scheduler: LRScheduler, state: dict[str, Any]) -> None:
+    """Load a state and remove everything else: `load_state_dict` leaves the fields of another class where they are."""
+    for field in scheduler.state_dict().keys() - state.keys():
+        vars(scheduler).pop(field, None)
+    for inner, inner_state in zip(getattr(scheduler, INNER, ()), state.get(INNER, ()), strict=False):
+        _load_exactly(inner, inner_state)
+    scheduler.load_state_dict(state)
+
+
+def _steps_of(state: Mapping[str, Any]) -> int:
+    """How often a scheduler with this state was stepped; those that are chained count, the chain does not."""
+    inner = state.get(INNER) or [{}]
+    return int(state["last_epoch"] if "last_epoch" in state else inner[0].get("last_epoch", 0))
+
+
+def _set_rate(group: dict[str, Any], field: str, value: Any) -> None:
+    """A rate that is a tensor keeps its identity: a captured graph or a compiled step may hold it."""
+    if isinstance(group.get(field), torch.Tensor) and isinstance(value, torch.Tensor | int | float):
+        group[field].fill_(float(value))
+    else:
+        group[field] = copy.deepcopy(value)

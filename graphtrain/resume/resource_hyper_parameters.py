@@ -14,10 +14,11 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
-from graphtrain.resume.schedules import INNER
+from graphtrain.plain import is_equal
 
 CLASS = "class"
 FUNCTIONS = "lr_lambdas"
+INNER = "_schedulers"
 
 # What the steps of a schedule change, and `base_lrs`, which follows from the learning rate of the optimizer.
 MOVING = frozenset(
@@ -94,7 +95,7 @@ class ResourceHyperParameters:
         values: dict[str, Any] = {CLASS: type(optimizer).__name__}
         for field in dict.fromkeys(field for group in settings for field in group if field != "initial_lr"):
             of_all = [encoded(group.get(field)) for group in settings]
-            values[field] = of_all[0] if all(same(value, of_all[0]) for value in of_all) else of_all
+            values[field] = of_all[0] if all(is_equal(value, of_all[0]) for value in of_all) else of_all
         return cls(values, {"param_groups": groups})
 
 
@@ -143,22 +144,9 @@ def is_default(resource: Any, field: str, value: Any) -> bool:
         return True
     parameter = inspect.signature(type(resource).__init__).parameters.get(field)
     if parameter is not None:
-        return parameter.default is not parameter.empty and same(encoded(parameter.default), value)
+        return parameter.default is not parameter.empty and is_equal(encoded(parameter.default), value)
     defaults = getattr(resource, "defaults", {})
-    return field in defaults and same(encoded(defaults[field]), value)
-
-
-def same(value: Any, other: Any) -> bool:
-    """True if two encoded values are equal; NaN equals NaN.
-
-    >>> same({"best": [float("nan")]}, {"best": [float("nan")]}), same([1], [1, 2])
-    (True, False)
-    """
-    if isinstance(value, Mapping) and isinstance(other, Mapping):
-        return value.keys() == other.keys() and all(same(value[key], other[key]) for key in value)
-    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
-        return len(value) == len(other) and all(same(*pair) for pair in zip(value, other, strict=True))
-    return bool(value == other or (value != value and other != other))
+    return field in defaults and is_equal(encoded(defaults[field]), value)
 
 
 def encoded(value: Any) -> Any:
@@ -208,7 +196,7 @@ def _samples(function: Any) -> list[float | None]:
             value, repeated = float(function(step)), float(function(step))
         except Exception:  # it may not be defined for this step
             return None
-        return value if same(value, repeated) else None
+        return value if is_equal(value, repeated) else None
 
     return [at(step) for step in _SAMPLED_STEPS]
 
