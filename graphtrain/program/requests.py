@@ -60,6 +60,8 @@ class Requests:
             self.policy = policy
         self.pending.add("save")
 
+    request = save  # its former name: kinds outside of this package call it
+
     def __contains__(self, request: Request) -> bool:
         return request in self.pending
 

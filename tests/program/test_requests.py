@@ -1,64 +1,28 @@
-"""The mailbox of the loop: posted to from signal handlers and other threads, looked at once after each transition."""
+"""The mailbox of the loop, as kinds outside of the package use it."""
 
 from __future__ import annotations
 
-import functools
-import os
-import signal
-import threading
-from collections.abc import Callable
-from typing import get_args
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graphtrain.outcome import Outcome
-from graphtrain.program.loop import Loop
-from graphtrain.program.requests import Request, Requests, SavePolicy
+from graphtrain import Graph, node
+from tests.run.test_trainer import tiny
 
 
-def test_each_is_asked_for_once_however_often_it_is_posted() -> None:
-    requests = Requests()
-    posts: dict[Request, Callable[[], None]] = {
-        name: functools.partial(requests.post, name) for name in get_args(Request)
-    }
-    posts["save"] = requests.save
-    assert not requests.pending
-    for name, post in posts.items():
-        post(), post()
-        assert requests.pending == {name}
-        assert requests.take(name) and not requests.take(name) and not requests.pending
+@pytest.mark.parametrize("method", ["request", "save"])
+def test_a_kind_asks_for_a_checkpoint_by_either_name(method: str, tmp_path: Path) -> None:
+    @node(name="ask")
+    class Ask:
+        """Ask for a checkpoint."""
 
+        def setup(self, checkpoints: Any) -> None:
+            self._checkpoints = checkpoints
 
-def test_a_save_without_a_policy_keeps_the_last_one() -> None:
-    requests, policy = Requests(), SavePolicy(mode="sync")
-    requests.save(policy)
-    requests.clear()
-    requests.save()
-    assert requests.policy is policy and "save" in requests
+        def __call__(self) -> None:
+            getattr(self._checkpoints, method)()
 
-
-@pytest.mark.parametrize("sender", ["handler", "thread"])
-def test_what_comes_from_outside_is_served_after_the_transition(sender: str) -> None:
-    requests = Requests()
-    served: list[int] = []
-
-    def visit() -> int:
-        if loop.position == 3 and sender == "handler":
-            os.kill(os.getpid(), signal.SIGUSR1)
-        elif loop.position == 3:
-            thread = threading.Thread(target=requests.post, args=("stop",))
-            thread.start()
-            thread.join()
-        return loop.position + 1
-
-    def serve() -> Outcome | None:
-        served.append(loop.position)
-        return Outcome.STOPPED if requests.take("stop") else None
-
-    loop = Loop(0, requests)
-    former = signal.signal(signal.SIGUSR1, lambda number, frame: requests.post("stop"))
-    try:
-        assert loop.drive([visit] * 10, serve) is Outcome.STOPPED
-    finally:
-        signal.signal(signal.SIGUSR1, former)
-    assert served == [4] and loop.position == 4
+    graph = Graph.load("fit").set("finish", after="2 steps").set("checkpoint", every="never", keep=100)
+    tiny(graph.insert("ask", Ask, after="step"), run_dir=tmp_path).run()
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 3, "one a step, and that of the end"
