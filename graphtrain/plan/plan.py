@@ -112,11 +112,6 @@ class Plan:
             target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
             yield Exit(target, edge.when, None if edge.when is None else scope.guards[edge.when])
 
-    @property
-    def has_unknown(self) -> bool:
-        """True if nobody has declared the kind of some node."""
-        return any(planned.kind is None for planned in self.nodes)
-
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""
         return [self.by_path[f"{scope.path}{name}"] for name in scope.graph.nodes]

@@ -11,7 +11,7 @@ from graphtrain.graph import Graph
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import slots_of
-from graphtrain.plan.slots import Slots, alive_for_a_resume
+from graphtrain.plan.slots import Alive, Slots, alive_for_a_resume
 
 
 @final
@@ -38,9 +38,7 @@ class SavePoints:
     def needed(self, path: str, *, ended: bool = False) -> list[str]:
         """Those that a resume cannot do without: read without a default."""
         needed = alive_for_a_resume(self._slots, optional=False)
-        if ended:
-            return self._slots.named(_union(needed.after[point] for point in self._flow.exits[path]))
-        return self._slots.named(needed.before[self._flow.entries[path][0]])
+        return self._slots.named(self._bits(path, ended, needed))
 
     def late(self, arrow: FlowEdge, source: FlowPoint) -> list[str]:
         """The slots for which no checkpoint can be made where an arrow leads: it would be made at a later position."""
@@ -49,10 +47,11 @@ class SavePoints:
             bits |= self._bits(path, ended) & self._slots.transient
         return self._slots.named(bits)
 
-    def _bits(self, path: str, ended: bool) -> int:
+    def _bits(self, path: str, ended: bool, alive: Alive | None = None) -> int:
+        alive = alive if alive is not None else self._alive
         if ended:
-            return _union(self._alive.after[point] for point in self._flow.exits[path])
-        return self._alive.before[self._flow.entries[path][0]]
+            return _union(alive.after[point] for point in self._flow.exits[path])
+        return alive.before[self._flow.entries[path][0]]
 
     def is_position(self, arrow: FlowEdge, source: FlowPoint) -> bool:
         """True if a run stands somewhere when it has taken an arrow; within one visit it does not."""

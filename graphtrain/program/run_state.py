@@ -296,7 +296,7 @@ class StatefulObjects:
         """Put back what nodes are set up from: everything but the random generators.
 
         Returns:
-            What of the progress did not fit the nodes, in words.
+            Messages about saved progress that does not fit the nodes.
 
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
