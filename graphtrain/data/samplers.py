@@ -44,12 +44,17 @@ def generators_of(data: Any) -> list[AnyGenerator]:
     >>> len(generators_of(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
     1
     """
-    generators: dict[int, AnyGenerator] = {}
+    return [generator for value in held_generators(data) if (generator := generator_of(value)) is not None]
+
+
+def held_generators(data: Any) -> list[Any]:
+    """The same, as the objects that they are."""
+    held: dict[int, Any] = {}
     for part in _all_parts(data):
         for value in (part, *getattr(part, "__dict__", {}).values()):
-            if (generator := generator_of(value)) is not None:
-                generators.setdefault(id(value), generator)
-    return list(generators.values())
+            if generator_of(value) is not None:
+                held.setdefault(id(value), value)
+    return list(held.values())
 
 
 def _all_parts(data: Any) -> Iterator[Any]:

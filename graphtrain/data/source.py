@@ -139,6 +139,11 @@ def _resume_cost(loader: DataLoader[Any], keeps_state: bool) -> str:
     return f"{cost}; graphtrain.Loader takes the same keywords and resumes at once"
 
 
+def keeps_position(data: Any) -> bool:
+    """True for data whose `state_dict` holds its position completely."""
+    return _has_state(data) and _restores_itself(data, None)
+
+
 def _has_state(data: Any) -> bool:
     return all(callable(getattr(data, name, None)) for name in ("state_dict", "load_state_dict", "__iter__"))
 

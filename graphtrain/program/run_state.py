@@ -12,10 +12,15 @@ from typing import Annotated, Any, final, get_type_hints
 
 import torch
 
-from graphtrain.data.samplers import generators_of
+from graphtrain.data.fingerprint import is_data
+from graphtrain.data.samplers import held_generators
+from graphtrain.data.source import keeps_position
 from graphtrain.errors import CheckpointError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.program.bind import BoundNode, Program
+from graphtrain.state.category import is_users
+from graphtrain.state.drift import Baseline, Drift
+from graphtrain.state.generators import generator_of
 from graphtrain.state.modules import (
     capture_gradients,
     capture_module,
@@ -174,15 +179,25 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
     run.recorder.load_state_dict(saved)
 
 
+def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
+    return run.drift().section
+
+
+def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    if run.baseline is not None and saved:
+        run.baseline.restore(saved)
+
+
 def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
-    return {**capture_random(), "generators": {name: held.get_state() for name, held in run.generators.items()}}
+    held = {name: generator_of(value) for name, value in run.generators.items()}
+    return {**capture_random(), "generators": {name: value.get_state() for name, value in held.items() if value}}
 
 
 def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     restore_random(dict(saved))
     for name, state in saved["generators"].items():
-        if name in run.generators:
-            run.generators[name].set_state(state)
+        if (generator := generator_of(run.generators.get(name))) is not None:
+            generator.set_state(state)
 
 
 # ---- the record
@@ -204,7 +219,8 @@ class RunState:
         progress: the fields of each node, by path.
         slots: values between nodes: those alive.
         metrics: running means.
-        random: of the process, and of the generators that resources hold.
+        reachable: what has changed since the run was set up, of all that is reachable and that nothing else saves.
+        random: of the process, and of the generators that data holds.
     """
 
     resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
@@ -214,6 +230,7 @@ class RunState:
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
     metrics: Annotated[Section, Handler(lambda run, alive: run.recorder.state_dict(), _restore_metrics)]
+    reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
     random: Annotated[Section, Handler(_capture_generators, _restore_generators)]
 
     @classmethod
@@ -231,6 +248,8 @@ SECTIONS: Mapping[str, Handler] = {
 }
 # What another graph takes over in memory; resources and means are the same objects, and stay as they are.
 OF_NODES = ("progress", "slots", "random")
+# Put back once nodes are set up, which calls code of the data, and draws random numbers.
+_AFTER_SETUP = ("reachable", "random")
 
 
 @final
@@ -241,8 +260,9 @@ class StatefulObjects:
         resources: what the user supplied, by name.
 
     Attributes:
-        stateful: the resources with a `state_dict`.
-        generators: random generators that other resources hold: ``"train_data/0"``.
+        stateful: the objects with a `state_dict`: resources, and once the run has begun those that they hold, by path.
+        generators: random generators that resources hold: ``"train_data/0"``.
+        baseline: what was reachable when the run began; None before.
     """
 
     def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
@@ -255,8 +275,47 @@ class StatefulObjects:
             f"{name}/{number}": generator
             for name, value in resources.items()
             if name not in self.modules and name not in self.optimizers
-            for number, generator in enumerate(generators_of(value))
+            for number, generator in enumerate(held_generators(value))
         }
+        self.baseline: Baseline | None = None
+        self._resources = resources
+        self._drift: Drift | None = None
+
+    def begin(self, left_out: Collection[str] = ()) -> None:
+        """List what is reachable, before anything has changed."""
+        roots = {name: value for name, value in self._resources.items() if value is not None}
+        for bound in self.program.nodes:
+            implementation = bound.kind.implementation
+            if is_users(implementation.__module__):
+                roots[f"kind {bound.kind.name}"] = implementation
+        data = [name for name, value in roots.items() if is_data(name, value)]
+        covered = [name for name in data if keeps_position(roots[name])]
+        owned = self.owned()
+        loose = {
+            id(parameter)
+            for optimizer in self.optimizers.values()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if id(parameter) not in owned
+        }
+        elsewhere = loose | {id(value) for value in self.generators.values()}
+        self.watch(Baseline(roots, data, covered, elsewhere, left_out))
+
+    def watch(self, baseline: Baseline) -> None:
+        """Save what differs from a baseline, and the objects with a `state_dict` that it lists."""
+        self.baseline = baseline
+        known = {id(value) for value in self.stateful.values()}
+        for path, value in baseline.stateful.items():
+            if id(value) not in known and _keeps_state(value):
+                self.stateful[path] = value
+                if isinstance(value, torch.nn.Module):
+                    self.modules[path] = value
+                elif isinstance(value, torch.optim.Optimizer):
+                    self.optimizers[path] = value
+
+    def drift(self) -> Drift:
+        """What has changed since the run began, that nothing else saves."""
+        return self.baseline.drift() if self.baseline is not None else Drift({})
 
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""
@@ -304,13 +363,14 @@ class StatefulObjects:
         return [
             line
             for name in sections
-            if name != "random"
+            if name not in _AFTER_SETUP
             for line in SECTIONS[name].restore(self, getattr(state, name), exempt) or ()
         ]
 
     def restore_after_setup(self, state: RunState) -> None:
-        """Put the random generators back, once nodes are set up."""
-        SECTIONS["random"].restore(self, state.random, Exemptions())
+        """Put back what setting nodes up may have changed."""
+        for name in _AFTER_SETUP:
+            SECTIONS[name].restore(self, getattr(state, name), Exemptions())
 
 
 def _stored(bound: BoundNode) -> list[str]:

@@ -76,6 +76,8 @@ class Trainer:
         notify: called with each message for a person, one line each. Default: prints to standard error.
         say: the former name of `notify`.
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
+        not_state: paths of what is no state of the training, such as ``"task.started_at"``: it is neither saved nor
+            restored. Default: none.
         resources: `model`, `optimizer`, `train_data`, ... by the slot names of the graph. A model's own `training_step`
             and `validation_step` are used where none is given.
 
@@ -124,6 +126,7 @@ class Trainer:
         notify: Callable[[str], None] | None = None,
         say: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
+        not_state: Iterable[str] = (),
         **resources: Any,
     ) -> None:
         graph = checked_graph(graph)
@@ -134,6 +137,7 @@ class Trainer:
             torch.backends.cudnn.benchmark = False
         self._deterministic = deterministic
         self._about = dict(about or {})
+        self._not_state = tuple(not_state)
         self._resources = dict(resources)
         self._seed = seed
         self._device = resolve_device(device)
@@ -432,6 +436,8 @@ class Trainer:
             )
             position = self._move(state, renaming, compiled) if self._begun else compiled.start
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
+            if former.state.baseline is not None:
+                compiled.state.watch(former.state.baseline)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
@@ -598,6 +604,7 @@ class Trainer:
             self._environment = run_environment(
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
+        self._compiled.state.begin(self._not_state)
         if checkpoint is not None:
             self._resume(checkpoint, options)
         else:

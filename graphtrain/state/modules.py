@@ -119,13 +119,43 @@ def _loose_parameters(optimizer: Any, owned: set[int]) -> Iterator[tuple[str, to
 
 
 def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Load an optimizer's state with the dtypes it was saved with: `load_state_dict` casts them to the parameters'."""
+    """Load an optimizer's state into the objects that it has: `load_state_dict` would put copies in their place.
+
+    Groups, and tensors in them, may be held by others as well: two groups that share a learning rate still do after
+    this. The dtypes are those saved: `load_state_dict` casts them to the parameters'.
+    """
+    groups, states = optimizer.param_groups, optimizer.state
+    held = [dict(group) for group in groups]
     optimizer.load_state_dict(state)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, saved in state["state"].get(number, {}).items():
             optimizer.state[parameter][key] = _as_saved(saved, optimizer.state[parameter].get(key))
+    for group, before, loaded in zip(groups, held, optimizer.param_groups, strict=True):
+        now = {key: _poured(before.get(key), value) for key, value in loaded.items()}
+        group.clear()
+        group.update(now)
+    optimizer.param_groups = groups
+    if type(states) is type(optimizer.state) and states is not optimizer.state:
+        loaded_states = dict(optimizer.state)
+        states.clear()
+        states.update(loaded_states)
+        optimizer.state = states
+
+
+def _poured(held: Any, loaded: Any) -> Any:
+    """What was loaded, in the tensor or the list that was there before."""
+    if isinstance(held, torch.Tensor) and isinstance(loaded, torch.Tensor):
+        if (held.shape, held.dtype, held.device) == (loaded.shape, loaded.dtype, loaded.device):
+            with torch.no_grad():
+                return held.copy_(loaded)
+    if type(held) is list and type(loaded) is list:
+        held[:] = [_poured(before, value) for before, value in zip(held, loaded, strict=True)] if len(held) == len(
+            loaded
+        ) else loaded
+        return held
+    return loaded
 
 
 def _as_saved(saved: Any, loaded: Any) -> Any:

@@ -1,0 +1,122 @@
+"""What an object is to the search for the state of a run; told by its type alone, once for every type."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import io
+import logging
+import os
+import random
+import sys
+import sysconfig
+import threading
+import types
+import weakref
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy
+import torch
+
+Category = Literal[
+    "value", "tensor", "array", "generator", "module", "optimizer", "object", "list", "tuple", "mapping", "set", "deque",
+    "bytearray", "function", "method", "partial", "cell", "class", "iterator", "file", "opaque", "skipped",
+]  # fmt: skip
+
+_VALUES = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), Fraction, enum.Enum, numpy.generic,
+    torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+# Neither state of the training, nor entered: what they hold is of Python, of the system, or of another thread.
+_SKIPPED = (
+    types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.CodeType,
+    types.FrameType, types.TracebackType, weakref.ReferenceType, logging.Logger, logging.Handler, threading.Thread,
+    threading.local, threading.Event, threading.Condition, threading.Semaphore, type(threading.Lock()),
+    type(threading.RLock()), os.PathLike,
+)  # fmt: skip
+
+_BY_BASE: tuple[tuple[Any, Category], ...] = (
+    (torch.Tensor, "tensor"),
+    (torch.nn.Module, "module"),
+    (torch.optim.Optimizer, "optimizer"),
+    (numpy.ndarray, "array"),
+    ((torch.Generator, numpy.random.Generator, numpy.random.RandomState), "generator"),
+    (random.SystemRandom, "skipped"),
+    (random.Random, "generator"),
+    (list, "list"),
+    (dict, "mapping"),
+    (collections.deque, "deque"),
+    ((set, frozenset), "set"),
+    (tuple, "tuple"),
+    (bytearray, "bytearray"),
+    (types.FunctionType, "function"),
+    (types.MethodType, "method"),
+    (functools.partial, "partial"),
+    (types.CellType, "cell"),
+    (type, "class"),
+    (types.GeneratorType, "iterator"),
+    (io.IOBase, "file"),
+)
+
+# Libraries whose objects wrap memory, files or connections of their own: their attributes tell nothing.
+_OPAQUE_PACKAGES = frozenset(
+    {"PIL", "asyncio", "concurrent", "datasets", "h5py", "lmdb", "multiprocessing", "pandas", "pyarrow", "sqlite3"}
+    | {"tensorboard", "tqdm", "wandb", "zarr"}
+)
+_OPAQUE_MODULES = ("torch._", "torch.autograd", "torch.cuda", "torch.fx", "torch.jit", "torch.utils.hooks")
+
+_INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+@functools.cache
+def category_of(kind: type) -> Category:
+    """What objects of a type are.
+
+    >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))
+    ('value', 'tensor', 'iterator')
+    """
+    if issubclass(kind, _VALUES):
+        return "value"
+    if issubclass(kind, _SKIPPED):
+        return "skipped"
+    for base, category in _BY_BASE:
+        if issubclass(kind, base):
+            return category
+    has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
+    if hasattr(kind, "__next__") and (not has_attributes or kind.__name__.endswith("DataLoaderIter")):
+        return "iterator"
+    package = kind.__module__.partition(".")[0]
+    if package in _OPAQUE_PACKAGES or kind.__module__.startswith(_OPAQUE_MODULES):
+        return "opaque"
+    return "object" if has_attributes else "opaque"
+
+
+@functools.cache
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The names in `__slots__` of a class and its bases."""
+    names: list[str] = []
+    for base in kind.__mro__:
+        declared = vars(base).get("__slots__", ())
+        names += [declared] if isinstance(declared, str) else list(declared)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def is_users(module_name: str | None) -> bool:
+    """True for a module of the user's own, such as a script or a notebook; not of an installed package, nor Python's.
+
+    >>> is_users("__main__"), is_users("torch"), is_users("graphtrain.graph")
+    (True, False, False)
+    """
+    module = sys.modules.get(module_name or "")
+    if module is None or module_name is None or module_name.partition(".")[0] == "graphtrain":
+        return False
+    file = getattr(module, "__file__", None)
+    return module_name == "__main__" or (file is not None and not file.startswith(_INSTALLED))
+
+
+def is_value(value: Any) -> bool:
+    """True for an immutable value without parts that could change."""
+    return category_of(type(value)) == "value"

@@ -1,0 +1,127 @@
+"""What an object holds, by name or in order; and putting that back."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphtrain.state.category import Category, slots_of
+
+Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The keys, none for what is only in order, and the values."""
+
+_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How objects of a category hold others.
+
+    Attributes:
+        contents: what is there now.
+        put: sets some keys, removes others; of what is only in order, sets everything.
+        is_named: True where each key is put by itself; else everything is put together.
+    """
+
+    contents: Callable[[Any], Contents]
+    put: Callable[[Any, Mapping[Any, Any] | Sequence[Any], Sequence[Any]], None]
+    is_named: bool
+
+
+def _attributes(value: Any) -> Contents:
+    attributes = getattr(value, "__dict__", None)
+    names, values = (tuple(attributes), tuple(attributes.values())) if attributes is not None else ((), ())
+    for name in slots_of(type(value)):
+        try:
+            values += (object.__getattribute__(value, name),)
+            names += (name,)
+        except AttributeError:  # not set
+            pass
+    return names, values
+
+
+def _put_attributes(value: Any, parts: Any, removed: Sequence[Any]) -> None:
+    attributes = getattr(value, "__dict__", None)
+    for name, part in parts.items():
+        if attributes is not None and name not in slots_of(type(value)):
+            attributes[name] = part
+        else:
+            object.__setattr__(value, name, part)
+    for name in removed:
+        if attributes is not None and name in attributes:
+            del attributes[name]
+        elif name in slots_of(type(value)):
+            object.__delattr__(value, name)
+
+
+def _in_order(value: Any) -> Contents:
+    return (), tuple(value)
+
+
+def _put_in_order(value: Any, parts: Any, removed: Sequence[Any]) -> None:
+    value.clear()
+    value.extend(parts)
+
+
+def _put_members(value: Any, parts: Any, removed: Sequence[Any]) -> None:
+    value.clear()
+    value.update(parts)
+
+
+def _pairs(value: Any) -> Contents:
+    return tuple(value), tuple(value.values())
+
+
+def _put_pairs(value: Any, parts: Any, removed: Sequence[Any]) -> None:
+    value.clear()
+    value.update(parts)
+
+
+def _of_cell(value: types.CellType) -> Contents:
+    try:
+        return (), (value.cell_contents,)
+    except ValueError:  # empty
+        return (), ()
+
+
+def _put_in_cell(value: types.CellType, parts: Any, removed: Sequence[Any]) -> None:
+    if parts:
+        value.cell_contents = parts[0]
+    else:
+        del value.cell_contents
+
+
+def _of_function(value: Any) -> Contents:
+    return _OF_FUNCTIONS, tuple(getattr(value, name) for name in _OF_FUNCTIONS)
+
+
+def _of_class(value: type) -> Contents:
+    pairs = [(name, part) for name, part in vars(value).items() if not name.startswith("__")]
+    return tuple(name for name, _ in pairs), tuple(part for _, part in pairs)
+
+
+def _put_by_setattr(value: Any, parts: Any, removed: Sequence[Any]) -> None:
+    for name, part in parts.items():
+        setattr(value, name, part)
+    for name in removed:
+        delattr(value, name)
+
+
+_BY_ATTRIBUTES = Form(_attributes, _put_attributes, is_named=True)
+_BY_ORDER = Form(_in_order, _put_in_order, is_named=False)
+
+FORMS: Mapping[Category, Form] = {
+    "module": _BY_ATTRIBUTES,
+    "optimizer": _BY_ATTRIBUTES,
+    "object": _BY_ATTRIBUTES,
+    "list": _BY_ORDER,
+    "deque": _BY_ORDER,
+    "tuple": _BY_ORDER,
+    "set": Form(_in_order, _put_members, is_named=False),
+    "mapping": Form(_pairs, _put_pairs, is_named=False),
+    "cell": Form(_of_cell, _put_in_cell, is_named=False),
+    "function": Form(_of_function, _put_by_setattr, is_named=True),
+    "class": Form(_of_class, _put_by_setattr, is_named=True),
+}

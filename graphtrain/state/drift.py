@@ -1,0 +1,467 @@
+"""What has changed of the state that is reachable since a run was set up, and putting it over what another process set up.
+
+A baseline lists what is reachable when a run begins. At a save every attribute, item, variable, class attribute and
+global that is bound to another object than then has drifted, and is described; values are compared as values. Tensors,
+arrays and generators are described whenever nothing else saves them: those of data, if they look changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy
+import torch
+
+from graphtrain.errors import CheckpointError
+from graphtrain.state.category import category_of, is_value
+from graphtrain.state.contents import FORMS
+from graphtrain.state.generators import generator_of
+from graphtrain.state.reachable import Reachable, Reached
+from graphtrain.state.references import Describer, Rebuilder, UnknownState
+
+Section = dict[str, Any]
+
+# Of larger tensors and arrays a sample is hashed.
+_WHOLE_BYTES = 64 * 2**10
+_SAMPLES = 1024
+# Containers up to this size are compared item by item, larger ones by their length and a sample.
+_MOST_COMPARED = 100_000
+_MOST_SAVED = 100_000
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass
+class Drift:
+    """What has changed.
+
+    Attributes:
+        section: as a checkpoint holds it.
+        unknown: a line for everything that has changed, or may have, and cannot be saved.
+    """
+
+    section: Section
+    unknown: list[str] = field(default_factory=list)
+
+
+@final
+class Baseline:
+    """The state that is reachable when a run begins.
+
+    Arguments:
+        roots: name -> object: resources, step functions, functions of nodes.
+        data: the names of those that are data.
+        covered: the names of those that something else saves as a whole.
+        elsewhere: the identities of objects that something else saves.
+        left_out: paths that are no state, with all that is reached through them.
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        data: Collection[str] = (),
+        covered: Collection[str] = (),
+        elsewhere: Collection[int] = (),
+        left_out: Collection[str] = (),
+    ) -> None:
+        self.reachable = Reachable(roots, data, covered)
+        self.stateful = self.reachable.stateful
+        self._elsewhere, self._left_out = frozenset(elsewhere), tuple(left_out)
+        self._marks = {
+            id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
+        }
+        self._forms = {
+            reached.path: _form(reached.value)
+            for reached in self.reachable.by_path.values()
+            if reached.category == "module"
+        }
+        self._globals = {
+            module: {name: namespace[name] for name in names if name in namespace}
+            for module, (namespace, names) in self.reachable.globals.items()
+        }
+
+    def drift(self, within: Collection[str] = ()) -> Drift:
+        """What has changed until now.
+
+        Arguments:
+            within: names of roots; only what is reached through them. Default: everything.
+        """
+        describer = Describer(self.reachable, self.stateful)
+        drift = Drift({"changed": {}, "new": describer.new})
+        changed = drift.section["changed"]
+        for reached in self.reachable.by_path.values():
+            if (within and _root(reached.path) not in within) or self._is_left_out(reached.path):
+                continue
+            if id(reached.value) in self._elsewhere:
+                continue
+            try:
+                if (change := self._change(reached, describer, drift.unknown)) is not None:
+                    changed[reached.path] = change
+            except UnknownState as error:
+                drift.unknown.append(str(error))
+        if not within:
+            for module in sorted(self._globals):
+                if held := self._changed_globals(module, describer, drift.unknown):
+                    changed[f"{module}:"] = {"set": held}
+        drift.unknown += [f"{path} has {bound}" if path else bound for path, bound in self.reachable.bounds.items()]
+        return drift
+
+    def _is_left_out(self, path: str) -> bool:
+        return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self._left_out)
+
+    # ---- comparing
+
+    def _change(self, reached: Reached, describer: Describer, unknown: list[str]) -> dict[str, Any] | None:
+        """How an object differs from what it was; None where it does not."""
+        value, path = reached.value, reached.path
+        match reached.category:
+            case "tensor":
+                return None if reached.is_covered else self._changed_tensor(reached, describer)
+            case "array":
+                return self._changed_array(reached, describer)
+            case "generator":
+                return {"state": generator_of(value).get_state()}  # type: ignore[union-attr]
+            case "iterator":
+                raise UnknownState(path, f"is an iterator ({type(value).__name__}), whose position cannot be saved")
+            case "file":
+                if not value.closed and value.readable():
+                    raise UnknownState(path, "is an open file, whose position cannot be saved")
+                return None
+            case "bytearray":
+                return {"bytes": bytes(value)}
+            case "module":
+                unknown += _other_form(path, self._forms[path], _form(value))
+        form = FORMS.get(reached.category)
+        if form is None or reached.category == "tuple" or (reached.is_covered and reached.category != "module"):
+            return None
+        if not reached.is_entered:
+            return self._changed_large(reached, describer)
+        keys, parts = form.contents(value)
+        if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
+            return None
+        if form.is_named:
+            return self._changed_names(reached, dict(zip(keys, parts, strict=True)), describer, unknown)
+        if _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
+            return None
+        return self._all(reached, describer)
+
+    def _changed_names(
+        self, reached: Reached, now: Mapping[str, Any], describer: Describer, unknown: list[str]
+    ) -> dict[str, Any] | None:
+        before = dict(zip(reached.keys, reached.parts, strict=True))
+        ignored = {*reached.ignored, *reached.covered}
+        described = {}
+        for name in sorted(set(now) - ignored):
+            path = f"{reached.path}.{name}"
+            if (name in before and _is_equal(before[name], now[name])) or self._is_left_out(path):
+                continue
+            try:
+                described[name] = describer.describe(now[name], path)
+            except UnknownState as error:
+                unknown.append(str(error))
+        removed = sorted(set(before) - set(now) - ignored)
+        if not described and not removed:
+            return None
+        return {"set": described} | ({"removed": removed} if removed else {})
+
+    def _all(self, reached: Reached, describer: Describer) -> dict[str, Any]:
+        value, path = reached.value, reached.path
+        if len(reached.value if reached.category != "cell" else ()) > _MOST_SAVED:
+            raise UnknownState(path, f"has {len(value):,} items and has changed: too many to be saved")
+        if reached.category == "mapping":
+            return {"pairs": describer.pairs(value, path)}
+        parts = FORMS[reached.category].contents(value)[1]
+        if reached.category == "set":
+            return {"items": describer.describe(frozenset(parts), path)[1]}
+        return {"items": [describer.describe(part, f"{path}[{number}]") for number, part in enumerate(parts)]}
+
+    def _changed_large(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
+        keys, parts = _sampled(reached.value, reached.category)
+        before_keys, before = _sampled_contents(reached)
+        if len(reached.value) == len(reached.parts) and _is_identical(parts, before) and _are_equal(keys, before_keys):
+            return None
+        return self._all(reached, describer)
+
+    def _changed_tensor(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
+        tensor, path = reached.value, reached.path
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
+            if self._marks[id(tensor)] == _mark(reached):
+                return None
+            raise UnknownState(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
+        if reached.is_data and self._marks[id(tensor)] == _mark(reached):
+            return None
+        describer.count(tensor.numel() * tensor.element_size(), path)
+        change: dict[str, Any] = {"tensor": tensor.detach()}
+        if tensor.is_leaf:
+            change["requires_grad"] = tensor.requires_grad
+            if tensor.grad is not None:
+                change["grad"] = tensor.grad
+        return change
+
+    def _changed_array(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
+        array = reached.value
+        if array.dtype.hasobject or not array.flags.writeable or type(array) not in (numpy.ndarray, numpy.memmap):
+            return None
+        if reached.is_covered or (reached.is_data and self._marks[id(array)] == _mark(reached)):
+            return None
+        describer.count(array.nbytes, reached.path)
+        return {"array": numpy.asarray(array)}
+
+    def _changed_globals(self, module: str, describer: Describer, unknown: list[str]) -> dict[str, Any]:
+        namespace, names = self.reachable.globals[module]
+        before, described = self._globals[module], {}
+        for name in sorted(names & namespace.keys()):
+            if name in before and _is_equal(before[name], namespace[name]):
+                continue
+            try:
+                described[name] = describer.describe(namespace[name], f"{module}:{name}")
+            except UnknownState as error:
+                unknown.append(str(error))
+        return described
+
+    # ---- putting back
+
+    def restore(self, section: Mapping[str, Any], within: Collection[str] = (), *, generators: bool = True) -> None:
+        """Put what is not covered back to the baseline, and a drift over it.
+
+        Arguments:
+            within: names of roots; only what is reached through them. Default: everything.
+            generators: False leaves the states of random generators as they are.
+
+        Raises:
+            CheckpointError: something that had changed does not exist now, or cannot be made.
+        """
+        self._back_to_the_baseline(within)
+        rebuilder = Rebuilder(self.reachable, self.stateful, list(section["new"]))
+        for path, change in section["changed"].items():
+            if within and _root(path) not in within:
+                continue
+            if path.endswith(":"):
+                self._restore_globals(path.removesuffix(":"), change, rebuilder)
+            elif generators or "state" not in change:
+                _put(
+                    self.reachable.by_path[path] if path in self.reachable.by_path else _missing(path),
+                    change,
+                    rebuilder,
+                )
+
+    def _back_to_the_baseline(self, within: Collection[str]) -> None:
+        """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
+        for reached in self.reachable.by_path.values():
+            form = FORMS.get(reached.category)
+            if form is None or reached.category in ("tuple", "class", "function") or not reached.is_entered:
+                continue
+            if reached.is_covered and reached.category != "module":
+                continue
+            if (within and _root(reached.path) not in within) or self._is_left_out(reached.path):
+                continue
+            keys, parts = form.contents(reached.value)
+            if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
+                continue
+            if form.is_named:
+                ignored = {*reached.ignored, *reached.covered}
+                now = dict(zip(keys, parts, strict=True))
+                before = dict(zip(reached.keys, reached.parts, strict=True))
+                changed = {
+                    name: part
+                    for name, part in before.items()
+                    if name not in ignored and not (name in now and now[name] is part)
+                }
+                form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
+            elif reached.category == "mapping":
+                form.put(reached.value, dict(zip(reached.keys, reached.parts, strict=True)), ())
+            else:
+                form.put(reached.value, reached.parts, ())
+
+    def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+        if module not in self.reachable.globals:
+            raise CheckpointError(f"no function of the module `{module}` is reached now")
+        namespace, names = self.reachable.globals[module]
+        for name, described in change["set"].items():
+            if name not in names:
+                raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
+            namespace[name] = rebuilder.rebuild(described)
+
+    # ---- what setup made
+
+    def hashes(self) -> dict[str, str]:
+        """A short hash of what was set up, by path: two processes that set up the same have the same."""
+        hashes = {}
+        for reached in self.reachable.by_path.values():
+            if reached.is_covered or reached.category in ("generator", "iterator", "file", "opaque", "class", "method"):
+                continue
+            text = repr(_mark_of_content(reached, self._marks.get(id(reached.value))))
+            hashes[reached.path] = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+        return hashes
+
+
+def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+    """Put one change over an object."""
+    value = reached.value
+    try:
+        match change:
+            case {"state": state} if reached.category == "generator":
+                generator_of(value).set_state(state)  # type: ignore[union-attr]
+            case {"tensor": torch.Tensor() as saved} if reached.category == "tensor":
+                _put_tensor(value, saved, change)
+            case {"array": numpy.ndarray() as saved} if reached.category == "array":
+                value[...] = saved
+            case {"bytes": bytes(content)} if reached.category == "bytearray":
+                value[:] = content
+            case {"set": described} if FORMS[reached.category].is_named:
+                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
+                FORMS[reached.category].put(value, parts, change.get("removed", ()))
+            case {"pairs": pairs} if reached.category == "mapping":
+                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
+            case {"items": items} if reached.category in ("list", "deque", "set", "cell"):
+                FORMS[reached.category].put(value, list(map(rebuilder.rebuild, items)), ())
+            case _:
+                raise CheckpointError("it is of another type now")
+    except (CheckpointError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = error.message if isinstance(error, CheckpointError) else str(error)
+        raise CheckpointError(f"the state of `{reached.path}` cannot be restored: {reason}") from None
+
+
+def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
+    with torch.no_grad():
+        if (tensor.shape, tensor.dtype, tensor.stride()) == (saved.shape, saved.dtype, saved.stride()):
+            tensor.detach().copy_(saved)
+        else:
+            tensor.data = saved
+    if "requires_grad" in change and tensor.is_leaf:
+        tensor.requires_grad_(change["requires_grad"])
+    saved_gradient = change.get("grad")
+    if saved_gradient is not None and tensor.grad is not None and tensor.grad.shape == saved_gradient.shape:
+        tensor.grad.copy_(saved_gradient)  # which may be a part of a buffer of all gradients
+    elif "requires_grad" in change:
+        tensor.grad = saved_gradient
+
+
+def _missing(path: str) -> Reached:
+    raise CheckpointError(f"`{path}`, whose state was saved, does not exist now")
+
+
+def _root(path: str) -> str:
+    """The name of the root that a path begins with."""
+    for number, character in enumerate(path):
+        if character in ".[<":
+            return path[:number]
+    return path
+
+
+# ---- comparing values
+
+
+def _is_identical(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+def _are_equal(now: Iterable[Any], before: Iterable[Any]) -> bool:
+    now, before = tuple(now), tuple(before)
+    return len(now) == len(before) and all(map(_is_equal, now, before))
+
+
+def _is_equal(before: Any, now: Any) -> bool:
+    """True for one object, and for plain values that are equal: 0.0 and -0.0 are not, and a NaN is itself."""
+    if before is now:
+        return True
+    if type(before) is not type(now):
+        return False
+    if isinstance(before, float):
+        return before.hex() == now.hex()
+    if is_value(before):
+        return bool(before == now)
+    match category_of(type(before)):
+        case "tuple":
+            return len(before) == len(now) and all(map(_is_equal, before, now))
+        case "method":
+            return before.__func__ is now.__func__ and before.__self__ is now.__self__
+    return False
+
+
+def _sampled(value: Any, category: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    keys, parts = FORMS[category].contents(value)  # type: ignore[index]
+    step = 1 if len(parts) <= _MOST_COMPARED else len(parts) // _SAMPLES
+    return (keys[::step], parts[::step]) if category != "set" else (keys, parts)
+
+
+def _sampled_contents(reached: Reached) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    step = 1 if len(reached.parts) <= _MOST_COMPARED else len(reached.parts) // _SAMPLES
+    return (reached.keys[::step], reached.parts[::step]) if reached.category != "set" else (reached.keys, reached.parts)
+
+
+# ---- marks of tensors and arrays
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return not torch.nn.parameter.is_lazy(tensor) and tensor.layout is torch.strided and not tensor.is_meta  # type: ignore[no-untyped-call]
+
+
+def _is_marked(reached: Reached) -> bool:
+    return not reached.is_covered and reached.category in ("tensor", "array")
+
+
+def _mark(reached: Reached) -> Any:
+    """What changes when a tensor or an array does: of a tensor its version, place and form, and a hash of a sample."""
+    value = reached.value
+    if reached.category == "array":
+        return (value.shape, str(value.dtype), None if value.dtype.hasobject else _hash(_sample_of_array(value)))
+    if not _is_plain(value):
+        return (type(value), torch.nn.parameter.is_lazy(value))  # type: ignore[no-untyped-call]
+    version = 0 if value.is_inference() else value._version
+    sample = value.detach().reshape(-1) if value.numel() * value.element_size() <= _WHOLE_BYTES else _sample(value)
+    content = _hash(sample.resolve_conj().resolve_neg().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return (value.shape, value.dtype, version, value.data_ptr(), content if value.numel() else b"")
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach()
+    numbers = torch.arange(0, flat.numel(), max(1, flat.numel() // _SAMPLES), device=flat.device)
+    return torch.take(flat, numbers)
+
+
+def _sample_of_array(array: Any) -> bytes:
+    step = max(1, array.size // _SAMPLES) if array.nbytes > _WHOLE_BYTES else 1
+    return numpy.ascontiguousarray(array.flat[::step]).tobytes()
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=8).digest()
+
+
+def _mark_of_content(reached: Reached, mark: Any) -> Any:
+    """What identifies the content of an object in any process."""
+    if reached.category in ("tensor", "array"):
+        return (mark[0], str(mark[1]), mark[-1]) if isinstance(mark, tuple) else None
+    if reached.category == "set":
+        return sorted(map(repr, filter(is_value, reached.parts)))
+    names = reached.keys or range(len(reached.parts))
+    pairs = [
+        (name if is_value(name) else "", _shown(part))
+        for name, part in zip(names, reached.parts, strict=True)
+        if name not in reached.ignored and name not in reached.covered
+    ]
+    return reached.category, len(reached.parts), pairs if reached.is_entered else ()
+
+
+def _shown(part: Any) -> str:
+    text = repr(part) if is_value(part) else category_of(type(part))
+    return text if " at 0x" not in text else ""
+
+
+def _form(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
+    """The names and identities of what a module is made of."""
+    return {
+        "parameters": tuple(module._parameters),
+        "buffers": tuple(module._buffers),
+        "submodules": tuple(map(id, module._modules.values())),
+        "hooks": tuple(id(hook) for name in _HOOKS for hook in getattr(module, name).values()),
+    }
+
+
+def _other_form(path: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [f"{path} has other {what} than it was set up with" for what in before if before[what] != now[what]]

@@ -1,0 +1,293 @@
+"""Everything that a run can reach from its resources: each object once, breadth first, under its first path.
+
+Paths read as Python does: ``model.0.p``, ``train_data.dataset.cache['a']``, ``training_step<count>`` for a variable of
+the enclosing function, ``__main__:COUNT`` for a global of the user's own module.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch.utils.data import DataLoader
+
+from graphtrain.state.category import Category, category_of, is_users, is_value
+from graphtrain.state.contents import FORMS
+
+MOST_OBJECTS = 20_000
+MOST_DEPTH = 100
+# Larger containers are not looked into; of data, whose samples training does not change, a few suffice.
+MOST_ITEMS = 1_000
+MOST_ITEMS_OF_DATA = 64
+
+_MODULE = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
+    "step",  # which schedulers wrap
+    "_opt_called",
+    "_step_count",
+    "_need_device_dtype_check_for_fused",
+    "_step_supports_amp_scaling",
+}
+_LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
+
+# An attribute that a class lists here is no state of the run: it is made again when it is needed.
+NOT_STATE = "_graphtrain_not_state"
+
+Child = tuple[str, Any, bool]
+"""Path, object, and whether a `state_dict` covers it."""
+
+
+@dataclass(eq=False, slots=True)
+class Reached:
+    """An object, and what it held when it was listed.
+
+    Attributes:
+        ignored: attributes that are no state.
+        covered: attributes that its `state_dict` has.
+        is_covered: True where something else saves what it is: it is listed so that it can be referred to. Of a module
+            that is its `state_dict`; its other attributes are its own.
+        is_data: True for data, and for what belongs to it.
+        is_entered: False for a container too large to be looked into.
+        keys, parts: what it held, in the form of its category.
+    """
+
+    path: str
+    value: Any
+    category: Category
+    is_covered: bool
+    is_data: bool
+    depth: int
+    ignored: frozenset[str] = frozenset()
+    covered: frozenset[str] = frozenset()
+    is_entered: bool = True
+    keys: tuple[Any, ...] = ()
+    parts: tuple[Any, ...] = ()
+
+
+@final
+class Reachable:
+    """The objects that are reachable from some roots.
+
+    Arguments:
+        roots: name -> object.
+        data: the names of the roots that are data.
+        covered: names of roots that something else saves as a whole. Default: none.
+
+    Attributes:
+        by_path, by_id: what was listed.
+        stateful: path -> what is saved by its `state_dict`: modules, optimizers, and objects that have one.
+        globals: module -> the names of its globals that functions of the user's own use.
+        bounds: path -> why what is there, or beyond it, was not looked into.
+
+    >>> list(Reachable({"task": types.SimpleNamespace(counts=[1, 2])}).by_path)
+    ['task', 'task.counts']
+    """
+
+    def __init__(self, roots: Mapping[str, Any], data: Collection[str] = (), covered: Collection[str] = ()) -> None:
+        self.by_path: dict[str, Reached] = {}
+        self.by_id: dict[int, Reached] = {}
+        self.stateful: dict[str, Any] = {}
+        self.globals: dict[str, tuple[dict[str, Any], set[str]]] = {}
+        self.bounds: dict[str, str] = {}
+        self._waiting: collections.deque[Reached] = collections.deque()
+        for name, value in roots.items():
+            self._add(name, value, is_covered=name in covered, is_data=name in data, depth=0)
+        self._walk()
+        # Parameters last: most are those of modules, and are called so.
+        for path, optimizer in [(path, value) for path, value in self.stateful.items() if _is_optimizer(value)]:
+            for number, group in enumerate(optimizer.param_groups):
+                for index, tensor in enumerate(group["params"]):
+                    place = f"{path}.param_groups[{number}]['params'][{index}]"
+                    self._add(place, tensor, is_covered=False, is_data=False, depth=1)
+        self._walk()
+
+    def _walk(self) -> None:
+        while self._waiting:
+            reached = self._waiting.popleft()
+            for path, value, is_covered in self._children(reached):
+                self._add(path, value, is_covered=is_covered, is_data=reached.is_data, depth=reached.depth + 1)
+
+    def find(self, value: Any) -> Reached | None:
+        """What was listed of this very object."""
+        return self.by_id.get(id(value))
+
+    def _add(self, path: str, value: Any, *, is_covered: bool, is_data: bool, depth: int) -> None:
+        category = category_of(type(value))
+        if category in ("value", "skipped") or id(value) in self.by_id:
+            return
+        if category == "class" and not is_users(value.__module__):
+            return
+        if len(self.by_id) >= MOST_OBJECTS:
+            self.bounds.setdefault(
+                "", f"more than {MOST_OBJECTS:,} objects are reachable; those beyond `{path}` are not"
+            )
+            return
+        if depth > MOST_DEPTH:
+            self.bounds.setdefault(path, f"nested more than {MOST_DEPTH} deep")
+            return
+        if path in self.by_path:  # keys that read alike
+            path = f"{path}#{len(self.by_path)}"
+        reached = Reached(path, value, category, is_covered, is_data, depth)
+        if not is_covered and not is_data and keeps_state(value):
+            self.stateful[path] = value
+        self.by_id[id(value)] = self.by_path[path] = reached
+        self._waiting.append(reached)
+
+    # ---- what an object holds
+
+    def _children(self, reached: Reached) -> Iterator[Child]:
+        value, path = reached.value, reached.path
+        if form := FORMS.get(reached.category):
+            if reached.category in ("list", "tuple", "deque", "set", "mapping"):
+                most = MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS
+                reached.is_entered = len(value) <= most
+                if not reached.is_entered and not reached.is_data:
+                    self.bounds.setdefault(path, f"{len(value):,} items, which are compared by identity only")
+            reached.keys, reached.parts = form.contents(value)
+        match reached.category:
+            case "module":
+                reached.ignored = _MODULE
+                yield from self._in_module(reached)
+            case "optimizer":
+                reached.ignored = _OPTIMIZER
+                yield from _in_optimizer(value, path)
+            case "object":
+                reached.ignored = _ignored(value)
+                reached.covered = _keys_of_state(value) if path in self.stateful else frozenset()
+            case "tensor" if not torch.nn.parameter.is_lazy(value) and value.is_leaf and value.grad is not None:
+                yield f"{path}.grad", value.grad, reached.is_covered
+            case "method":
+                yield f"{path}.__self__", value.__self__, False
+                yield f"{path}.__func__", value.__func__, False
+            case "partial":
+                yield f"{path}.func", value.func, False
+                yield from ((f"{path}.args[{number}]", part, False) for number, part in enumerate(value.args))
+                yield from ((f"{path}.keywords[{name!r}]", part, False) for name, part in value.keywords.items())
+            case "function":
+                yield from self._in_function(value, path)
+        if reached.is_entered:
+            yield from _parts(reached)
+        if reached.category == "class":
+            yield from _in_class(value)
+        elif reached.category in ("module", "optimizer", "object"):
+            yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
+
+    def _in_module(self, reached: Reached) -> Iterator[Child]:
+        value, path = reached.value, reached.path
+        for name, child in value._modules.items():
+            yield f"{path}.{name}", child, True
+        for name, tensor in (*value._parameters.items(), *value._buffers.items()):
+            yield f"{path}.{name}", tensor, True
+        for attribute in _HOOKS:
+            hooks = getattr(value, attribute).values()
+            yield from ((f"{path}.{attribute}[{number}]", hook, False) for number, hook in enumerate(hooks))
+
+    def _in_function(self, function: Any, path: str) -> Iterator[Child]:
+        yield f"{path}.__wrapped__", getattr(function, "__wrapped__", None), False
+        if not is_users(function.__module__):
+            return
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            yield f"{path}<{name}>", cell, False
+        if function.__dict__:
+            yield f"{path}.__dict__", function.__dict__, False
+        namespace, module = function.__globals__, function.__module__
+        names = set(_names_in(function.__code__))
+        self.globals.setdefault(module, (namespace, set()))[1].update(names)
+        for name in sorted(names):
+            if name in namespace and not _is_of_a_library(namespace[name]):
+                yield f"{module}:{name}", namespace[name], False
+
+
+def keeps_state(value: Any) -> bool:
+    """True for objects that are saved and loaded by their own methods."""
+    return all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _keys_of_state(value: Any) -> frozenset[str]:
+    try:
+        return frozenset(filter(lambda key: isinstance(key, str), value.state_dict()))
+    except Exception:  # saving it reports why
+        return frozenset()
+
+
+def _ignored(value: Any) -> frozenset[str]:
+    ignored = frozenset(getattr(type(value), NOT_STATE, ()))
+    return ignored | _LOADER if isinstance(value, DataLoader) else ignored
+
+
+def _is_optimizer(value: Any) -> bool:
+    return isinstance(value, torch.optim.Optimizer)
+
+
+def _in_optimizer(optimizer: Any, path: str) -> Iterator[Child]:
+    """Groups and their settings, which its `state_dict` covers: others may hold them too."""
+    yield f"{path}.param_groups", optimizer.param_groups, True
+    for number, group in enumerate(optimizer.param_groups):
+        yield f"{path}.param_groups[{number}]", group, True
+        for name, part in group.items():
+            if name != "params":
+                yield f"{path}.param_groups[{number}][{name!r}]", part, True
+
+
+def _parts(reached: Reached) -> Iterator[Child]:
+    """What is in an object of a form, by attribute, number or key."""
+    path, is_covered = reached.path, reached.is_covered
+    match reached.category:
+        case "module" | "optimizer" | "object" | "class" | "function":
+            is_covered = is_covered and reached.category != "module"
+            for name, part in zip(reached.keys, reached.parts, strict=True):
+                if name not in reached.ignored:
+                    yield f"{path}.{name}", part, is_covered or name in reached.covered
+        case "list" | "tuple" | "deque":
+            for number, part in enumerate(reached.parts):
+                yield f"{path}[{number}]", part, is_covered
+        case "mapping":
+            for key, part in zip(reached.keys, reached.parts, strict=True):
+                yield f"{path}[{_shown_key(key)}]", part, is_covered
+            yield f"{path}.default_factory", getattr(reached.value, "default_factory", None), is_covered
+        case "set":
+            for member in sorted(filter(is_value, reached.parts), key=repr):
+                yield f"{path}[{member!r}]", member, is_covered
+        case "cell":
+            for part in reached.parts:
+                yield f"{path}.cell_contents", part, False
+
+
+def _shown_key(key: Any) -> str:
+    if is_value(key):
+        return repr(key)
+    return f"({', '.join(map(_shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
+
+
+def _in_class(kind: type) -> Iterator[Child]:
+    """The functions of a class of the user's own, those behind properties included."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    for name, part in vars(kind).items():
+        match part:
+            case staticmethod() | classmethod():
+                yield f"{path}.{name}", part.__func__, False
+            case property():
+                for accessor in (part.fget, part.fset, part.fdel):
+                    yield f"{path}.{name}.{getattr(accessor, '__name__', '')}", accessor, False
+            case functools.cached_property():
+                yield f"{path}.{name}", part.func, False
+            case types.FunctionType() if name.startswith("__"):  # others are among its contents
+                yield f"{path}.{name}", part, False
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """The names that code looks up, that of functions within it included: globals, and attributes, which do no harm."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _is_of_a_library(value: Any) -> bool:
+    return category_of(type(value)) in ("function", "class") and not is_users(getattr(value, "__module__", None))

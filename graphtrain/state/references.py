@@ -1,0 +1,455 @@
+"""Values as plain data that refer to objects instead of containing them, and back.
+
+An object that was reached from the roots is referred to by its path, a tensor in a `state_dict` by its place there, and
+an object that is new by a number: it is described once, by what it holds. So two places that held one object hold one
+again, and a view is a view of its base again. Nothing is imported and nothing is called: classes are those of modules
+of the user's own that are imported already, and their objects are their attributes.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import random
+import sys
+import types
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any, final
+
+import numpy
+import torch
+
+from graphtrain.errors import CheckpointError
+from graphtrain.state.category import category_of, is_users
+from graphtrain.state.contents import FORMS
+from graphtrain.state.generators import generator_of
+from graphtrain.state.reachable import Reachable
+
+MOST_BYTES = 256 * 2**20
+
+_ENCODED = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+_OF_TORCH = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.layout | torch.memory_format)
+}
+_MAPPINGS = {kind.__name__: kind for kind in (dict, collections.OrderedDict, collections.Counter)}
+_FACTORIES = {kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+class UnknownState(Exception):
+    """Something that cannot be described; the text says where it is and what."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{path} {what}")
+
+
+@final
+class Describer:
+    """Describes values in terms of what was reached.
+
+    Attributes:
+        new: the descriptions of objects that were not reached, by number.
+    """
+
+    def __init__(self, reachable: Reachable, stateful: Mapping[str, Any]) -> None:
+        self.new: list[Any] = []
+        self._reachable, self._stateful = reachable, stateful
+        self._numbers: dict[int, int] = {}
+        self._storages: dict[int, Any] | None = None
+        self._places: dict[int, tuple[Any, ...]] | None = None
+        self._bytes = 0
+
+    def describe(self, value: Any, path: str) -> Any:
+        """A value as plain data; `path` is where it is, for messages.
+
+        Raises:
+            UnknownState: it, or something in it, cannot be described.
+        """
+        category = category_of(type(value))
+        if category == "value":
+            return self._value(value, path)
+        if (reached := self._reachable.find(value)) is not None:
+            return ("at", reached.path)
+        if id(value) in self._numbers:
+            return ("new", self._numbers[id(value)])
+        match category:
+            case "tensor" if place := self._place(value):
+                return ("in", *place)
+            case "tuple":
+                parts = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
+                if type(value) is tuple:
+                    return ("tuple", parts)
+                if hasattr(value, "_fields") and is_users(type(value).__module__):
+                    return ("named tuple", *_name(type(value), path), parts)
+                raise UnknownState(path, f"is a {type(value).__qualname__}, a tuple of another class")
+            case "set" if type(value) is frozenset:
+                return ("frozenset", self._members(value, path))
+            case "function" | "class" if is_users(value.__module__):
+                return ("named", *_name(value, path))
+            case "class" if _FACTORIES.get(value.__name__) is value:
+                return ("built-in", value.__name__)
+            case "method":
+                return ("method", self.describe(value.__self__, path), value.__func__.__name__)
+            case "iterator":
+                raise UnknownState(path, f"is an iterator ({type(value).__name__}), whose position cannot be saved")
+        number = self._numbers[id(value)] = len(self.new)
+        self.new.append(None)
+        self.new[number] = self._new(value, path)
+        return ("new", number)
+
+    def count(self, size: int, path: str) -> None:
+        """Count bytes that are saved.
+
+        Raises:
+            UnknownState: they are too many.
+        """
+        self._bytes += size
+        if self._bytes > MOST_BYTES:
+            raise UnknownState(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
+
+    def _value(self, value: Any, path: str) -> Any:
+        match value:
+            case enum.Enum():
+                return ("member", *_name(type(value), path, is_enum=True), value.name)
+            case range():
+                return ("range", value.start, value.stop, value.step)
+            case slice():
+                return ("slice", *(self.describe(part, path) for part in (value.start, value.stop, value.step)))
+            case Fraction():
+                return ("fraction", value.numerator, value.denominator)
+            case torch.layout() | torch.memory_format():
+                return ("torch", str(value).removeprefix("torch."))
+        if value is Ellipsis:
+            return ("ellipsis",)
+        if type(value) is int and value in self._reachable.by_id:  # an `id`, as a key
+            return ("id", self._reachable.by_id[value].path)
+        if type(value) in _ENCODED or isinstance(value, numpy.generic):
+            return value
+        raise UnknownState(path, f"is a {type(value).__qualname__}")
+
+    def _new(self, value: Any, path: str) -> dict[str, Any]:
+        kind, category = type(value), category_of(type(value))
+        match category:
+            case "tensor":
+                return self._tensor(value, path)
+            case "array" if kind in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject:
+                self.count(value.nbytes, path)
+                return {"is": "array", "values": numpy.asarray(value)}
+            case "generator":
+                return {
+                    "is": "generator",
+                    "kind": _generator_kind(value, path),
+                    "state": generator_of(value).get_state(),
+                }
+            case "list" | "deque" if kind in (list, collections.deque):
+                parts = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
+                return {"is": kind.__name__, "parts": parts, "maxlen": getattr(value, "maxlen", None)}
+            case "set" if kind is set:
+                return {"is": "set", "parts": self._members(value, path)}
+            case "mapping" if kind is collections.defaultdict:
+                factory = self.describe(value.default_factory, f"{path}.default_factory")
+                return {"is": "defaultdict", "parts": self.pairs(value, path), "factory": factory}
+            case "mapping" if _MAPPINGS.get(kind.__name__) is kind:
+                return {"is": kind.__name__, "parts": self.pairs(value, path)}
+            case "bytearray":
+                self.count(len(value), path)
+                return {"is": "bytearray", "values": bytes(value)}
+            case "partial" if kind is functools.partial:
+                return {
+                    "is": "partial",
+                    "function": self.describe(value.func, f"{path}.func"),
+                    "arguments": [self.describe(part, f"{path}.args") for part in value.args],
+                    "keywords": {name: self.describe(part, f"{path}.{name}") for name, part in value.keywords.items()},
+                }
+            case "object" if is_plain_class(kind):
+                names, parts = FORMS["object"].contents(value)
+                held = {name: self.describe(part, f"{path}.{name}") for name, part in zip(names, parts, strict=True)}
+                return {"is": "object", "class": list(_name(kind, path)), "parts": held}
+        raise UnknownState(path, f"is a new {kind.__qualname__}, which cannot be saved")
+
+    def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
+        """The entries of a mapping, in order."""
+        return [[self.describe(key, path), self.describe(part, f"{path}[{key!r}]")] for key, part in value.items()]
+
+    def _members(self, value: Iterable[Any], path: str) -> list[Any]:
+        if any(category_of(type(member)) not in ("value", "tuple") for member in value):
+            raise UnknownState(path, "is a set of objects, whose order is that of their addresses")
+        return [self.describe(member, path) for member in sorted(value, key=repr)]
+
+    # ---- tensors
+
+    def _tensor(self, tensor: Any, path: str) -> dict[str, Any]:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or torch.nn.parameter.is_lazy(tensor):
+            raise UnknownState(path, f"is a {type(tensor).__qualname__}")
+        # With its graph it could not be saved; whoever keeps one, as old weight_norm does, computes it again.
+        values = tensor.detach()
+        is_leaf = tensor.grad_fn is None
+        described = {
+            "is": "parameter" if isinstance(tensor, torch.nn.Parameter) else "tensor",
+            "requires_grad": is_leaf and tensor.requires_grad,
+            "grad": self.describe(tensor.grad, f"{path}.grad") if is_leaf else None,
+        }
+        if tensor.layout is torch.strided and tensor.numel() and not tensor.is_meta:
+            storage = tensor.untyped_storage()
+            base = self._bases().get(storage._cdata)
+            if base is None and storage.nbytes() > tensor.numel() * tensor.element_size():
+                base = self._whole(storage, tensor, path)
+            if base is not None:
+                view = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
+                return described | {"of": base, "view": view, "dtype": tensor.dtype}
+            self._bases()[storage._cdata] = ("new", self._numbers[id(tensor)])
+        self.count(tensor.numel() * tensor.element_size(), path)
+        return described | {"values": values}
+
+    def _whole(self, storage: Any, tensor: torch.Tensor, path: str) -> Any:
+        """All of the memory that a new view is of, as one more new tensor; None if that is far larger than the view."""
+        if storage.nbytes() > 4 * tensor.numel() * tensor.element_size():
+            return None
+        self.count(storage.nbytes(), path)
+        whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))  # type: ignore[call-overload]
+        reference = self._bases()[storage._cdata] = ("new", len(self.new))
+        self.new.append({"is": "tensor", "requires_grad": False, "grad": None, "values": whole})
+        return reference
+
+    def _bases(self) -> dict[int, Any]:
+        """By the memory of a tensor: a tensor that has it already."""
+        if self._storages is None:
+            self._storages = {}
+            for reached in self._reachable.by_path.values():
+                if reached.category == "tensor" and _has_memory(reached.value):
+                    storage = reached.value.untyped_storage()._cdata
+                    self._storages.setdefault(storage, ("at", reached.path))
+        return self._storages
+
+    def _place(self, tensor: torch.Tensor) -> tuple[Any, ...] | None:
+        """Where a tensor is in what is saved by a `state_dict`, if it came there since it was reached."""
+        if self._places is None:
+            self._places = {id(value): place for place, value in places(self._stateful)}
+        return self._places.get(id(tensor))
+
+
+def places(stateful: Mapping[str, Any]) -> Iterable[tuple[tuple[Any, ...], torch.Tensor]]:
+    """The tensors in modules and optimizers, with the place of each."""
+    for path, value in stateful.items():
+        if isinstance(value, torch.nn.Module):
+            for name, tensor in (*value.named_parameters(), *value.named_buffers()):
+                yield (path, "tensor", name), tensor
+        elif isinstance(value, torch.optim.Optimizer):
+            for number, state in enumerate(value.state.values()):
+                for name, tensor in state.items():
+                    if isinstance(tensor, torch.Tensor):
+                        yield (path, "state", number, name), tensor
+            for number, group in enumerate(value.param_groups):
+                for name, tensor in group.items():
+                    if isinstance(tensor, torch.Tensor):
+                        yield (path, "group", number, name), tensor
+
+
+@final
+class Rebuilder:
+    """Finds or makes the values that a `Describer` has described.
+
+    Arguments:
+        new: its descriptions of new objects.
+    """
+
+    def __init__(self, reachable: Reachable, stateful: Mapping[str, Any], new: list[Any]) -> None:
+        self._reachable, self._stateful, self._new = reachable, stateful, new
+        self._made: dict[int, Any] = {}
+        self._places: dict[tuple[Any, ...], torch.Tensor] | None = None
+
+    def rebuild(self, described: Any) -> Any:
+        """The value that was described.
+
+        Raises:
+            CheckpointError: it refers to something that is not there, or that must not be made.
+        """
+        if not isinstance(described, tuple):
+            return described
+        match described:
+            case ("at", str(path)):
+                return self.at(path)
+            case ("id", str(path)):
+                return id(self.at(path))
+            case ("new", int(number)):
+                return self._made[number] if number in self._made else self._make(number)
+            case ("in", *place):
+                return self._in(tuple(place))
+            case ("tuple", parts):
+                return tuple(map(self.rebuild, parts))
+            case ("frozenset", parts):
+                return frozenset(map(self.rebuild, parts))
+            case ("named tuple", str(module), str(name), parts):
+                kind = _find(module, name)
+                if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+                    return tuple.__new__(kind, map(self.rebuild, parts))
+            case ("named", str(module), str(name)):
+                value = _find(module, name)
+                if isinstance(value, type | types.FunctionType):
+                    return value
+            case ("member", str(module), str(name), str(member)):
+                kind = _find(module, name, is_enum=True)
+                if isinstance(kind, type) and issubclass(kind, enum.Enum) and member in kind.__members__:
+                    return kind.__members__[member]
+            case ("built-in", str(name)) if name in _FACTORIES:
+                return _FACTORIES[name]
+            case ("method", owner, str(name)):
+                function = getattr(type(self.rebuild(owner)), name, None)
+                if isinstance(function, types.FunctionType):
+                    return types.MethodType(function, self.rebuild(owner))
+            case ("range", int(start), int(stop), int(step)):
+                return range(start, stop, step)
+            case ("slice", start, stop, step):
+                return slice(self.rebuild(start), self.rebuild(stop), self.rebuild(step))
+            case ("fraction", int(numerator), int(denominator)):
+                return Fraction(numerator, denominator)
+            case ("torch", str(name)) if name in _OF_TORCH:
+                return _OF_TORCH[name]
+            case ("ellipsis",):
+                return Ellipsis
+        raise CheckpointError(f"a value described as {str(described)[:100]} cannot be made")
+
+    def at(self, path: str) -> Any:
+        """The object at a path."""
+        if path not in self._reachable.by_path:
+            raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
+        return self._reachable.by_path[path].value
+
+    def _in(self, place: tuple[Any, ...]) -> torch.Tensor:
+        if self._places is None:
+            self._places = dict(places(self._stateful))
+        if place not in self._places:
+            raise CheckpointError(f"`{'.'.join(map(str, place))}`, which the saved run had, does not exist now")
+        return self._places[place]
+
+    def _make(self, number: int) -> Any:
+        """Make a new object, empty first, for what it holds may refer to it."""
+        described = self._new[number]
+        kind = described["is"]
+        made: Any
+        match kind:
+            case "tensor" | "parameter":
+                made = self._made[number] = self._tensor(described)
+                made.grad = self.rebuild(described["grad"])
+            case "array":
+                made = self._made[number] = described["values"]
+            case "bytearray":
+                made = self._made[number] = bytearray(described["values"])
+            case "generator":
+                made = self._made[number] = _new_generator(described["kind"])
+                generator_of(made).set_state(described["state"])
+            case "list":
+                made = self._made[number] = []
+                made.extend(map(self.rebuild, described["parts"]))
+            case "deque":
+                made = self._made[number] = collections.deque(maxlen=described["maxlen"])
+                made.extend(map(self.rebuild, described["parts"]))
+            case "set":
+                made = self._made[number] = set(map(self.rebuild, described["parts"]))
+            case "defaultdict":
+                made = self._made[number] = collections.defaultdict(self.rebuild(described["factory"]))
+                made.update(self.pairs(described["parts"]))
+            case "partial":
+                arguments = map(self.rebuild, described["arguments"])
+                keywords = {name: self.rebuild(part) for name, part in described["keywords"].items()}
+                made = self._made[number] = functools.partial(
+                    self.rebuild(described["function"]), *arguments, **keywords
+                )
+            case "object":
+                user_class = _find(*described["class"])
+                if not (isinstance(user_class, type) and is_plain_class(user_class)):
+                    raise CheckpointError(f"an object of the class {described['class']} cannot be made")
+                made = self._made[number] = object.__new__(user_class)
+                FORMS["object"].put(made, {name: self.rebuild(part) for name, part in described["parts"].items()}, ())
+            case str() if kind in _MAPPINGS:
+                made = self._made[number] = _MAPPINGS[kind]()
+                made.update(self.pairs(described["parts"]))
+            case _:
+                raise CheckpointError(f"an object described as {str(kind)[:100]} cannot be made")
+        return made
+
+    def pairs(self, parts: Iterable[Any]) -> dict[Any, Any]:
+        """The entries of a mapping."""
+        return {self.rebuild(key): self.rebuild(part) for key, part in parts}
+
+    def _tensor(self, described: Mapping[str, Any]) -> torch.Tensor:
+        if "of" in described:
+            base = self.rebuild(described["of"])
+            shape, stride, offset = described["view"]
+            tensor = torch.empty(0, dtype=described["dtype"], device=base.device)
+            tensor.set_(base.untyped_storage(), offset, tuple(shape), tuple(stride))
+        else:
+            tensor = described["values"]
+        if described["is"] == "parameter":
+            return torch.nn.Parameter(tensor, described["requires_grad"])
+        return tensor.requires_grad_(described["requires_grad"])
+
+
+def is_plain_class(kind: type) -> bool:
+    """True for an importable class of the user's own whose objects are their attributes, and nothing else."""
+    special = ("__del__", "__setstate__", "__getstate__", "__reduce__")
+    return (
+        is_users(kind.__module__)
+        and "<" not in kind.__qualname__
+        and kind.__new__ is object.__new__
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and not any(name in vars(base) for base in kind.__mro__[:-1] for name in special)
+    )
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    is_lazy = torch.nn.parameter.is_lazy(tensor)  # type: ignore[no-untyped-call]
+    return not is_lazy and tensor.layout is torch.strided and not tensor.is_meta and tensor.numel() > 0
+
+
+def _name(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:
+    module, name = value.__module__, value.__qualname__
+    try:
+        if _find(module, name, is_enum=is_enum) is value:
+            return module, name
+    except CheckpointError:
+        pass
+    raise UnknownState(path, f"is `{name}`, which cannot be found by its name")
+
+
+def _find(module: str, name: str, *, is_enum: bool = False) -> Any:
+    """A class or function of the user's own, or a class of enumeration members, by name; nothing is imported."""
+    value: Any = sys.modules.get(module)
+    if value is None or not (is_users(module) or is_enum):
+        raise CheckpointError(f"there is no module `{module}` of yours")
+    for part in name.split("."):
+        value = vars(value).get(part)
+        if not isinstance(value, type | types.FunctionType):
+            raise CheckpointError(f"there is no `{name}` in the module `{module}`")
+    return value
+
+
+def _generator_kind(generator: Any, path: str) -> str:
+    match generator:
+        case torch.Generator() if generator.device.type == "cpu":
+            return "torch"
+        case numpy.random.RandomState():
+            return "numpy.RandomState"
+        case numpy.random.Generator() if type(generator.bit_generator).__name__ in _BIT_GENERATORS:
+            return type(generator.bit_generator).__name__
+        case _ if type(generator) is random.Random:
+            return "python"
+    raise UnknownState(path, f"is a new {type(generator).__qualname__}, which cannot be saved")
+
+
+def _new_generator(kind: str) -> Any:
+    match kind:
+        case "torch":
+            return torch.Generator()
+        case "numpy.RandomState":
+            return numpy.random.RandomState()
+        case "python":
+            return random.Random()
+        case _ if kind in _BIT_GENERATORS:
+            return numpy.random.Generator(getattr(numpy.random, kind)())
+    raise CheckpointError(f"a generator of the kind {kind[:100]} cannot be made")
