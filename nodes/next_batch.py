@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 from graphtrain.data.batch import EarlyMover, batch_mover, sample_counter
+from graphtrain.data.state import DataState
 from graphtrain.data.source import Indexed, Resume, Source, source_of
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock, node, progress
@@ -83,6 +84,8 @@ class NextBatch:
     fetched_ahead: int = progress(0)
     source_state: dict[str, Any] = progress({})
 
+    _data: Any
+    _data_state: DataState | None
     _iterator: Iterator[Any]
     _turns: int
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
@@ -107,7 +110,9 @@ class NextBatch:
         notify: Callable[[str], None],
         batch_size: Callable[[Any], int] | None = None,
         running_seconds: Callable[[], float] | None = None,
+        data_state: DataState | None = None,
     ) -> None:
+        self._data, self._data_state = train_data, data_state
         self._source = source_of(
             train_data, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
         )
@@ -122,6 +127,8 @@ class NextBatch:
         self._source.load_position(dict(position), inside=inside)
         self._ahead = list(position.get("ahead", ())) if inside else []
         if inside:
+            if data_state is not None:
+                data_state.restore(train_data, self.source_state.get("data", {}))
             drawn = self.epoch_batches + len(self._ahead)
             self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
             self._ahead += itertools.islice(self._iterator, self.fetched_ahead - len(self._ahead))
@@ -187,7 +194,11 @@ class NextBatch:
         self.opened = True
         self.epoch_batches = 0
         self.last = self.exhausted = self.empty = False
+        # Before the data is told the epoch: a resume draws the epoch again from here.
+        state = self._data_state.capture(self._data) if self._data_state is not None else {}
         self._iterator, self.length, self.source_state = self._source.open(self.epoch)
+        if state:
+            self.source_state["data"] = state
         self._certain = self._first_uncertain()
         self._turns += 1
 

@@ -14,7 +14,7 @@ from graphtrain.kind import Read
 from graphtrain.kind.parameter import REQUIRED
 
 # What the engine itself supplies under the names of slots.
-PROVIDED = ("checkpoints", "device", "notify", "recorder", "running_seconds", "saving", "say", "seed")
+PROVIDED = ("checkpoints", "data_state", "device", "notify", "recorder", "running_seconds", "saving", "say", "seed")
 
 STEP_FUNCTIONS = ("training_step", "validation_step")
 

@@ -19,7 +19,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.state.category import is_users
-from graphtrain.state.drift import Baseline, Drift
+from graphtrain.state.drift import NO_DRIFT, Baseline, Drift
 from graphtrain.state.generators import generator_of
 from graphtrain.state.modules import (
     capture_gradients,
@@ -180,12 +180,14 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
-    return run.drift().section
+    drift = run.drift()
+    run.unknown = drift.unknown
+    return drift.section if drift.section["changed"] else {}
 
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    if run.baseline is not None and saved:
-        run.baseline.restore(saved)
+    if run.baseline is not None:
+        run.baseline.restore(saved or NO_DRIFT)
 
 
 def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
@@ -239,8 +241,8 @@ class RunState:
         return cls(**{name: sections.get(name, {}) for name in SECTIONS})
 
     def sections(self) -> dict[str, Section]:
-        """Section -> name -> state, in the order of the format."""
-        return {name: getattr(self, name) for name in SECTIONS}
+        """Section -> name -> state, in the order of the format; without `reachable` where nothing has changed."""
+        return {name: getattr(self, name) for name in SECTIONS if name != "reachable" or self.reachable}
 
 
 SECTIONS: Mapping[str, Handler] = {
@@ -263,6 +265,7 @@ class StatefulObjects:
         stateful: the objects with a `state_dict`: resources, and once the run has begun those that they hold, by path.
         generators: random generators that resources hold: ``"train_data/0"``.
         baseline: what was reachable when the run began; None before.
+        unknown: a line for all that the last capture could not describe.
     """
 
     def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
@@ -279,7 +282,7 @@ class StatefulObjects:
         }
         self.baseline: Baseline | None = None
         self._resources = resources
-        self._drift: Drift | None = None
+        self.unknown: list[str] = []
 
     def begin(self, left_out: Collection[str] = ()) -> None:
         """List what is reachable, before anything has changed."""
@@ -313,9 +316,27 @@ class StatefulObjects:
                 elif isinstance(value, torch.optim.Optimizer):
                     self.optimizers[path] = value
 
+    def setup_hashes(self) -> dict[str, str]:
+        """A hash of what was set up, by path."""
+        return self.baseline.hashes() if self.baseline is not None else {}
+
     def drift(self) -> Drift:
         """What has changed since the run began, that nothing else saves."""
-        return self.baseline.drift() if self.baseline is not None else Drift({})
+        return self.baseline.drift() if self.baseline is not None else Drift(NO_DRIFT)
+
+    def capture_data(self, data: Any) -> Section:
+        """What has changed of data since the run began; empty for nothing."""
+        name = self.baseline.name_of_data(data) if self.baseline is not None else None
+        if self.baseline is None or name is None:
+            return {}
+        section = self.baseline.drift(name).section
+        return section if section["changed"] else {}
+
+    def restore_data(self, data: Any, section: Section) -> None:
+        """Put data in the state that was captured."""
+        name = self.baseline.name_of_data(data) if self.baseline is not None else None
+        if self.baseline is not None and name is not None:
+            self.baseline.restore(section or NO_DRIFT, name)
 
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""
@@ -347,7 +368,7 @@ class StatefulObjects:
         """SHA-256 (hexadecimal) of all that the continuation depends on."""
         state = self.capture(alive, sections)
         essential = {**state.sections(), **self.essential_parts(state)}
-        return state_digest({name: essential[name] for name in sections})
+        return state_digest({name: essential[name] for name in sections if name in essential})
 
     def restore(
         self, state: RunState, exempt: Exemptions = Exemptions(), sections: Collection[str] = tuple(SECTIONS)

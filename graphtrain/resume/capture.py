@@ -31,6 +31,7 @@ class Resumable(NamedTuple):
 def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
     """The content of a checkpoint made now: the state, sharing its tensors with the run, and facts for the manifest."""
     compiled, loop = run.compiled, run.loop
+    state = compiled.state.capture(run.alive)
     step, epoch = compiled.run_clock.step_and_epoch()
     facts = {
         **run.environment.as_plain(),
@@ -42,7 +43,8 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
         "epoch": epoch,
         "metrics": compiled.state.recorder.recorded_at(step),
         "seconds": run.watch.seconds(),
+        "unknown": compiled.state.unknown,
         "hyper_parameters": run.hyper_parameters.made,
         "hyper_parameters_in_force": run.hyper_parameters.values,
     }
-    return compiled.state.capture(run.alive), facts
+    return state, facts

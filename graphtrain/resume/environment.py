@@ -41,11 +41,12 @@ class RunEnvironment:
         plain: dict[str, Any] = all_utf8({**vars(self), "origin": self.origin.as_plain()})
         return plain
 
-    def compared(self, saved: Mapping[str, Any], others: Sequence[str] = ()) -> str:
-        """What has changed since a manifest was written, in words: ``code, data, threads unchanged: exact``.
+    def compared(self, saved: Mapping[str, Any], others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
+        """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
 
         Arguments:
             others: what else has changed, in words. Default: nothing.
+            lost: state that was not saved, or is not what it was, in words. Default: none.
         """
         now = self.as_plain()
         code = code_changes(saved["origin"], now["origin"])
@@ -57,10 +58,10 @@ class RunEnvironment:
             *data_changes(saved["data"], now["data"]),
             *_environment_changes(saved["environment"], now["environment"]),
         ]
+        if lost:
+            return f"not exact: {_listed([*lost, *changes])}"
         if changes:
-            shown = [one_line(change, _MOST_CHARACTERS) for change in changes[:_MOST_CHANGES]]
-            more = [f"{len(changes) - _MOST_CHANGES} more"] if len(changes) > _MOST_CHANGES else []
-            return "changed: " + ", ".join(shown + more)
+            return f"exact except for what changed: {_listed(changes)}"
         data = [facts for name, facts in now["data"].items() if name in saved["data"]]
         was_compared = {
             "code": code is not None,
@@ -93,6 +94,12 @@ def run_environment(
     }
     data = {name: fingerprint(resource) for name, resource in resources.items() if is_data(name, resource)}
     return RunEnvironment(provenance(Path(script) if script else None), data, environment, about)
+
+
+def _listed(changes: Sequence[str]) -> str:
+    shown = [one_line(change, _MOST_CHARACTERS) for change in changes[:_MOST_CHANGES]]
+    more = [f"{len(changes) - _MOST_CHANGES} more"] if len(changes) > _MOST_CHANGES else []
+    return ", ".join(shown + more)
 
 
 def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

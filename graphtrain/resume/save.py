@@ -52,6 +52,7 @@ class CheckpointWriter:
         self._was_written = False
         self._policy = SavePolicy()
         self._attempts = 0
+        self._reported: set[str] = set()
         self.refusal = ""
 
     def check(self, run: Resumable) -> None:
@@ -161,6 +162,10 @@ class CheckpointWriter:
 
     def _begin(self, run: Resumable, run_files: RunFiles) -> None:
         state, facts = capture(run)
+        for line in facts["unknown"]:
+            if line not in self._reported:
+                self._reported.add(line)
+                self._notify(f"a resume will not be exact: {line}")
         staged = StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers)
         retention, recorder = self._policy.retention, run.compiled.state.recorder
         if run.loop.ended and retention.best is not None and retention.best not in recorder.latest:

@@ -42,6 +42,7 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
+from graphtrain.resume.setup_change import setup_changes
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.run.frames import users_frames
@@ -49,6 +50,7 @@ from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
+from graphtrain.data.state import DataState
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_files import RunFiles, named_checkpoint
@@ -148,6 +150,7 @@ class Trainer:
         self._requests = Requests()
         provided = {
             "checkpoints": self._requests,
+            "data_state": DataState(lambda data: self._compiled.state.capture_data(data), lambda data, state: self._compiled.state.restore_data(data, state)),
             "device": self._device,
             "recorder": self._recorder,
             "running_seconds": self._watch.running,
@@ -605,6 +608,7 @@ class Trainer:
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         self._compiled.state.begin(self._not_state)
+        setup = self._compiled.state.setup_hashes()
         if checkpoint is not None:
             self._resume(checkpoint, options)
         else:
@@ -616,7 +620,11 @@ class Trainer:
         if run_files is not None and self._environment is not None:
             origin = self._environment.origin
             run_files.started(
-                {**self._environment.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None},
+                {
+                    **self._environment.as_plain(),
+                    "checkpoint": checkpoint.path.name if checkpoint else None,
+                    "setup": setup,
+                },
                 {origin.difference_file: origin.difference} if origin.difference else {},
             )
             self._writer.check(self._resumable)
@@ -626,6 +634,8 @@ class Trainer:
     def _resume(self, checkpoint: Checkpoint, options: ResumeOptions) -> None:
         run_files, run = self._run_files, self._resumable
         status = run_files.last_status() if run_files is not None else {}
+        before = run_files.setup_of(checkpoint) if run_files is not None else {}
+        lost = [*checkpoint.manifest["unknown"], *setup_changes(before, self._compiled.state.setup_hashes())]
         restored = restore(checkpoint, run, options)
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
@@ -634,7 +644,7 @@ class Trainer:
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
-            run.environment.compared(checkpoint.manifest, restored.changes),
+            run.environment.compared(checkpoint.manifest, restored.changes, lost),
         ]
         self._notify("; ".join([f"resumed {where}: {run_clock.describe()}", *filter(None, facts)]))
         for line in restored.below:

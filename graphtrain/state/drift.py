@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -20,10 +20,12 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_value
 from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import generator_of
-from graphtrain.state.reachable import Reachable, Reached
+from graphtrain.state.reachable import Reachable, Reached, keys_of_state
 from graphtrain.state.references import Describer, Rebuilder, UnknownState
 
-Section = dict[str, Any]
+Section = Mapping[str, Any]
+
+NO_DRIFT: Section = {"changed": {}, "new": []}
 
 # Of larger tensors and arrays a sample is hashed.
 _WHOLE_BYTES = 64 * 2**10
@@ -84,31 +86,49 @@ class Baseline:
             for module, (namespace, names) in self.reachable.globals.items()
         }
 
-    def drift(self, within: Collection[str] = ()) -> Drift:
+        self._of_data = {
+            name: [reached for reached in map(self.reachable.find, _values_of(roots[name])) if reached is not None]
+            for name in data
+            if name not in covered
+        }
+
+    def name_of_data(self, value: Any) -> str | None:
+        """The name of the root that is this data; None for data that came later, or that saves itself."""
+        reached = self.reachable.find(value)
+        return reached.path if reached is not None and reached.path in self._of_data else None
+
+    def drift(self, data: str | None = None) -> Drift:
         """What has changed until now.
 
         Arguments:
-            within: names of roots; only what is reached through them. Default: everything.
+            data: the name of a root; only what is reachable from it. Default: everything.
         """
         describer = Describer(self.reachable, self.stateful)
         drift = Drift({"changed": {}, "new": describer.new})
         changed = drift.section["changed"]
-        for reached in self.reachable.by_path.values():
-            if (within and _root(reached.path) not in within) or self._is_left_out(reached.path):
-                continue
+        for reached in self._in(data):
             if id(reached.value) in self._elsewhere:
                 continue
-            try:
+            with describer.attempt(drift.unknown):
                 if (change := self._change(reached, describer, drift.unknown)) is not None:
                     changed[reached.path] = change
-            except UnknownState as error:
-                drift.unknown.append(str(error))
-        if not within:
+        if data is None:
             for module in sorted(self._globals):
                 if held := self._changed_globals(module, describer, drift.unknown):
                     changed[f"{module}:"] = {"set": held}
         drift.unknown += [f"{path} has {bound}" if path else bound for path, bound in self.reachable.bounds.items()]
         return drift
+
+    def _in(self, data: str | None) -> Iterator[Reached]:
+        for reached in self.reachable.by_path.values() if data is None else self._of_data[data]:
+            if not self._is_left_out(reached.path):
+                yield reached
+
+    def _ignored(self, reached: Reached) -> frozenset[str]:
+        """The attributes that are not compared; a `state_dict` may have more of them than at the beginning."""
+        ignored = reached.ignored | reached.covered
+        is_stateful = reached.category == "object" and reached.path in self.stateful
+        return ignored | keys_of_state(reached.value) if is_stateful else ignored
 
     def _is_left_out(self, path: str) -> bool:
         return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self._left_out)
@@ -153,16 +173,14 @@ class Baseline:
         self, reached: Reached, now: Mapping[str, Any], describer: Describer, unknown: list[str]
     ) -> dict[str, Any] | None:
         before = dict(zip(reached.keys, reached.parts, strict=True))
-        ignored = {*reached.ignored, *reached.covered}
+        ignored = self._ignored(reached)
         described = {}
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
             if (name in before and _is_equal(before[name], now[name])) or self._is_left_out(path):
                 continue
-            try:
+            with describer.attempt(unknown):
                 described[name] = describer.describe(now[name], path)
-            except UnknownState as error:
-                unknown.append(str(error))
         removed = sorted(set(before) - set(now) - ignored)
         if not described and not removed:
             return None
@@ -217,53 +235,47 @@ class Baseline:
         for name in sorted(names & namespace.keys()):
             if name in before and _is_equal(before[name], namespace[name]):
                 continue
-            try:
+            with describer.attempt(unknown):
                 described[name] = describer.describe(namespace[name], f"{module}:{name}")
-            except UnknownState as error:
-                unknown.append(str(error))
         return described
 
     # ---- putting back
 
-    def restore(self, section: Mapping[str, Any], within: Collection[str] = (), *, generators: bool = True) -> None:
+    def restore(self, section: Mapping[str, Any], data: str | None = None) -> None:
         """Put what is not covered back to the baseline, and a drift over it.
 
         Arguments:
-            within: names of roots; only what is reached through them. Default: everything.
-            generators: False leaves the states of random generators as they are.
+            section: of a `Drift`.
+            data: the name that the drift was restricted to.
 
         Raises:
             CheckpointError: something that had changed does not exist now, or cannot be made.
         """
-        self._back_to_the_baseline(within)
+        self._back_to_the_baseline(data)
         rebuilder = Rebuilder(self.reachable, self.stateful, list(section["new"]))
         for path, change in section["changed"].items():
-            if within and _root(path) not in within:
-                continue
             if path.endswith(":"):
                 self._restore_globals(path.removesuffix(":"), change, rebuilder)
-            elif generators or "state" not in change:
-                _put(
-                    self.reachable.by_path[path] if path in self.reachable.by_path else _missing(path),
-                    change,
-                    rebuilder,
-                )
+            elif self._is_left_out(path):
+                continue
+            elif path not in self.reachable.by_path:
+                raise CheckpointError(f"`{path}`, whose state was saved, does not exist now")
+            else:
+                _put(self.reachable.by_path[path], change, rebuilder)
 
-    def _back_to_the_baseline(self, within: Collection[str]) -> None:
+    def _back_to_the_baseline(self, data: str | None) -> None:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
-        for reached in self.reachable.by_path.values():
+        for reached in self._in(data):
             form = FORMS.get(reached.category)
             if form is None or reached.category in ("tuple", "class", "function") or not reached.is_entered:
                 continue
             if reached.is_covered and reached.category != "module":
                 continue
-            if (within and _root(reached.path) not in within) or self._is_left_out(reached.path):
-                continue
             keys, parts = form.contents(reached.value)
             if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
                 continue
             if form.is_named:
-                ignored = {*reached.ignored, *reached.covered}
+                ignored = self._ignored(reached)
                 now = dict(zip(keys, parts, strict=True))
                 before = dict(zip(reached.keys, reached.parts, strict=True))
                 changed = {
@@ -341,16 +353,9 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
         tensor.grad = saved_gradient
 
 
-def _missing(path: str) -> Reached:
-    raise CheckpointError(f"`{path}`, whose state was saved, does not exist now")
-
-
-def _root(path: str) -> str:
-    """The name of the root that a path begins with."""
-    for number, character in enumerate(path):
-        if character in ".[<":
-            return path[:number]
-    return path
+def _values_of(data: Any) -> list[Any]:
+    """All that is reachable from data, whatever else it is reachable from."""
+    return [reached.value for reached in Reachable({"data": data}, ["data"]).by_path.values()]
 
 
 # ---- comparing values

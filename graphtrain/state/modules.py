@@ -80,8 +80,13 @@ def capture_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def restore_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
     """Restore gradients; parameters without a saved one have none."""
     for name, parameter in module.named_parameters():
-        saved = gradients.get(name)
-        parameter.grad = None if saved is None else saved.to(parameter.device)
+        saved, held = gradients.get(name), parameter.grad
+        if saved is None:
+            parameter.grad = None
+        elif held is not None and (held.shape, held.dtype, held.layout) == (saved.shape, saved.dtype, saved.layout):
+            held.detach().copy_(saved)  # which may be a part of a buffer of all gradients
+        else:
+            parameter.grad = saved.to(parameter.device)
 
 
 def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the enclosing function, ``__main__:COUNT`` for a global of the user's own module
 from __future__ import annotations
 
 import collections
+import dis
 import functools
 import types
 from collections.abc import Collection, Iterator, Mapping
@@ -159,7 +160,7 @@ class Reachable:
                 yield from _in_optimizer(value, path)
             case "object":
                 reached.ignored = _ignored(value)
-                reached.covered = _keys_of_state(value) if path in self.stateful else frozenset()
+                reached.covered = keys_of_state(value) if path in self.stateful else frozenset()
             case "tensor" if not torch.nn.parameter.is_lazy(value) and value.is_leaf and value.grad is not None:
                 yield f"{path}.grad", value.grad, reached.is_covered
             case "method":
@@ -209,7 +210,8 @@ def keeps_state(value: Any) -> bool:
     return all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
 
 
-def _keys_of_state(value: Any) -> frozenset[str]:
+def keys_of_state(value: Any) -> frozenset[str]:
+    """The names in a `state_dict`; none where it cannot be read."""
     try:
         return frozenset(filter(lambda key: isinstance(key, str), value.state_dict()))
     except Exception:  # saving it reports why
@@ -282,8 +284,8 @@ def _in_class(kind: type) -> Iterator[Child]:
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
-    """The names that code looks up, that of functions within it included: globals, and attributes, which do no harm."""
-    yield from code.co_names
+    """The globals that code names, that of functions within it included."""
+    yield from (instruction.argval for instruction in dis.get_instructions(code) if "_GLOBAL" in instruction.opname)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)

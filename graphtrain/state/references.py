@@ -14,7 +14,8 @@ import functools
 import random
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, final
 
@@ -100,6 +101,18 @@ class Describer:
         self.new.append(None)
         self.new[number] = self._new(value, path)
         return ("new", number)
+
+    @contextmanager
+    def attempt(self, unknown: list[str]) -> Iterator[None]:
+        """A span in which something is described; if it cannot be, nothing of it is kept, and a line says why."""
+        before = len(self.new)
+        try:
+            yield
+        except UnknownState as error:
+            unknown.append(str(error))
+            del self.new[before:]
+            self._numbers = {key: number for key, number in self._numbers.items() if number < before}
+            self._storages = None
 
     def count(self, size: int, path: str) -> None:
         """Count bytes that are saved.

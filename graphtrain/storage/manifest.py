@@ -101,7 +101,7 @@ def checked(manifest: Any) -> dict[str, Any]:
     if not _is_table(manifest):
         raise ValueError("it is no table")
     tables: dict[str, Any] = {name: {} for name in ("origin", "data", "environment", "about", "seconds", "metrics")}
-    filled = {**tables, "run": "", **manifest}
+    filled = {**tables, "run": "", "unknown": [], **manifest}
     for name, fits in _FIELDS.items():
         if not (fits(filled.get(name)) or (name in _WITHOUT_A_DEFAULT and name not in filled)):
             raise ValueError(name)
@@ -179,6 +179,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "seconds": lambda value: _is_table(value, _is_amount),
     "metrics": lambda value: _is_table(value, _is_number),
     "run": _is_text,
+    "unknown": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "hyper_parameters": lambda value: _is_table(value, _is_table),
     "hyper_parameters_in_force": lambda value: _is_table(value, _is_table),
 }

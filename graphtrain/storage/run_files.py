@@ -192,6 +192,14 @@ class RunFiles:
             file.write(json.dumps(json_value(line), default=str).encode() + b"\n")
         self._starts = self._bytes_of_starts()
 
+    def setup_of(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """The hashes of what was set up in the run that a checkpoint is of; empty where they are not known."""
+        for start in reversed(read_starts(checkpoint.path.parent.parent)):
+            hashes = start.get("setup")
+            if isinstance(hashes, dict):
+                return {str(path): str(found) for path, found in hashes.items()}
+        return {}
+
     def _bytes_of_starts(self) -> int:
         """How long the list of starts is: it grows whenever a process begins or resumes the run."""
         try:
