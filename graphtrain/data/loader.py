@@ -51,6 +51,9 @@ class Loader:
     (3, True)
     """
 
+    # Made when batches are drawn; their order follows from the epoch alone.
+    _graphtrain_not_state = ("_inner", "_numbered", "_epochs", "_options")
+
     def __init__(
         self,
         dataset: Any,

@@ -103,7 +103,19 @@ def _of_modules(
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: capture_optimizer(optimizer, run.owned()) for name, optimizer in run.optimizers.items()}
+    captured = {name: capture_optimizer(optimizer, run.owned()) for name, optimizer in run.optimizers.items()}
+    for name, optimizer in run.optimizers.items():
+        if further := optimizer.param_groups[run.groups.get(name, len(optimizer.param_groups)) :]:
+            captured[name]["added"] = [list(map(run.path_of, group["params"])) for group in further]
+    return captured
+
+
+def _add_groups(run: StatefulObjects, saved: Section) -> None:
+    """Add the groups again that optimizers were given during training; loading fills them."""
+    for name, optimizer in run.optimizers.items():
+        added = saved.get(name, {}).get("added", [])
+        for paths in added[len(optimizer.param_groups) - run.groups.get(name, 0) :]:
+            optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
 
 
 def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -266,6 +278,7 @@ class StatefulObjects:
         generators: random generators that resources hold: ``"train_data/0"``.
         baseline: what was reachable when the run began; None before.
         unknown: a line for all that the last capture could not describe.
+        groups: how many groups each optimizer was set up with.
     """
 
     def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
@@ -283,6 +296,7 @@ class StatefulObjects:
         self.baseline: Baseline | None = None
         self._resources = resources
         self.unknown: list[str] = []
+        self.groups: dict[str, int] = {}
 
     def begin(self, left_out: Collection[str] = ()) -> None:
         """List what is reachable, before anything has changed."""
@@ -307,6 +321,7 @@ class StatefulObjects:
     def watch(self, baseline: Baseline) -> None:
         """Save what differs from a baseline, and the objects with a `state_dict` that it lists."""
         self.baseline = baseline
+        self.groups = {name: len(optimizer.param_groups) for name, optimizer in self.optimizers.items()}
         known = {id(value) for value in self.stateful.values()}
         for path, value in baseline.stateful.items():
             if id(value) not in known and _keeps_state(value):
@@ -315,6 +330,26 @@ class StatefulObjects:
                     self.modules[path] = value
                 elif isinstance(value, torch.optim.Optimizer):
                     self.optimizers[path] = value
+                    self.groups[path] = len(value.param_groups)
+
+    def path_of(self, parameter: torch.Tensor) -> str:
+        """Where a parameter was reached when the run began; empty where it was not."""
+        reached = self.baseline.reachable.find(parameter) if self.baseline is not None else None
+        return reached.path if reached is not None else ""
+
+    def parameter_at(self, path: str) -> torch.Tensor:
+        """The parameter that was reached there.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        reached = self.baseline.reachable.by_path.get(path) if self.baseline is not None else None
+        if reached is None or not isinstance(reached.value, torch.Tensor):
+            raise CheckpointError(
+                f"the parameter `{path}` of a group that was added during training does not exist now",
+                "add the group in `setup`",
+            )
+        return reached.value
 
     def setup_hashes(self) -> dict[str, str]:
         """A hash of what was set up, by path."""
@@ -381,6 +416,7 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
+        _add_groups(self, state.optimizers)
         return [
             line
             for name in sections

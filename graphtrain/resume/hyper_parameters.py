@@ -231,7 +231,8 @@ class HyperParameters:
         return notes
 
     def _take_groups(self, name: str, optimizer: torch.optim.Optimizer, fields: set[str]) -> None:
-        for group, fresh in zip(optimizer.param_groups, self._fresh[name].state["param_groups"], strict=True):
+        # Groups that were added during training are not among those that were set up.
+        for group, fresh in zip(optimizer.param_groups, self._fresh[name].state["param_groups"], strict=False):
             for field in sorted(fields - {"lr", "initial_lr", "params", CLASS}):
                 if field in fresh:
                     _set_rate(group, field, fresh[field])

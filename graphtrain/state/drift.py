@@ -20,7 +20,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_value
 from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import generator_of
-from graphtrain.state.reachable import Reachable, Reached, keys_of_state
+from graphtrain.state.reachable import Reachable, Reached, state_of
 from graphtrain.state.references import Describer, Rebuilder, UnknownState
 
 Section = Mapping[str, Any]
@@ -125,10 +125,15 @@ class Baseline:
                 yield reached
 
     def _ignored(self, reached: Reached) -> frozenset[str]:
-        """The attributes that are not compared; a `state_dict` may have more of them than at the beginning."""
-        ignored = reached.ignored | reached.covered
-        is_stateful = reached.category == "object" and reached.path in self.stateful
-        return ignored | keys_of_state(reached.value) if is_stateful else ignored
+        """The attributes that are not compared: those whose very value the `state_dict` has now.
+
+        An entry of the same name may be another form of it, which loading does not always put back.
+        """
+        if not (reached.category == "object" and reached.path in self.stateful):
+            return reached.ignored
+        names, parts = FORMS["object"].contents(reached.value)
+        held, state = dict(zip(names, parts, strict=True)), state_of(reached.value)
+        return reached.ignored | {name for name in held.keys() & state.keys() if _is_equal(held[name], state[name])}
 
     def _is_left_out(self, path: str) -> bool:
         return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self._left_out)

@@ -50,7 +50,7 @@ class Reached:
 
     Attributes:
         ignored: attributes that are no state.
-        covered: attributes that its `state_dict` has.
+        covered: attributes that have the name of an entry in its `state_dict`.
         is_covered: True where something else saves what it is: it is listed so that it can be referred to. Of a module
             that is its `state_dict`; its other attributes are its own.
         is_data: True for data, and for what belongs to it.
@@ -160,7 +160,7 @@ class Reachable:
                 yield from _in_optimizer(value, path)
             case "object":
                 reached.ignored = _ignored(value)
-                reached.covered = keys_of_state(value) if path in self.stateful else frozenset()
+                reached.covered = frozenset(map(str, state_of(value))) if path in self.stateful else frozenset()
             case "tensor" if not torch.nn.parameter.is_lazy(value) and value.is_leaf and value.grad is not None:
                 yield f"{path}.grad", value.grad, reached.is_covered
             case "method":
@@ -210,12 +210,13 @@ def keeps_state(value: Any) -> bool:
     return all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
 
 
-def keys_of_state(value: Any) -> frozenset[str]:
-    """The names in a `state_dict`; none where it cannot be read."""
+def state_of(value: Any) -> Mapping[Any, Any]:
+    """The `state_dict` of an object; empty where it cannot be read."""
     try:
-        return frozenset(filter(lambda key: isinstance(key, str), value.state_dict()))
+        state = value.state_dict()
     except Exception:  # saving it reports why
-        return frozenset()
+        return {}
+    return state if isinstance(state, Mapping) else {}
 
 
 def _ignored(value: Any) -> frozenset[str]:

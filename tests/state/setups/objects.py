@@ -1,0 +1,321 @@
+"""State in functions, classes, modules and objects of the user's own."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import random
+from typing import Any
+
+import numpy
+import torch
+
+from tests.state.setups.models import perceptron
+from tests.state.setups.rows import row, seeded, squared
+
+STEPS = 0
+HISTORY: list[float] = []
+
+
+@row()
+def counter_in_a_closure() -> dict[str, Any]:
+    steps = 0
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        return squared(model, batch) / steps
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def global_counter() -> dict[str, Any]:
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        global STEPS
+        STEPS += 1
+        return squared(model, batch) / STEPS
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def global_list() -> dict[str, Any]:
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        loss = squared(model, batch)
+        HISTORY.append(loss.item())
+        return loss / sum(HISTORY[-3:])
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def attribute_of_a_function() -> dict[str, Any]:
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        step.calls = getattr(step, "calls", 0) + 1
+        return squared(model, batch) / step.calls
+
+    step.calls = 0
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def mutable_default() -> dict[str, Any]:
+    def step(model: Any, batch: Any, *, seen: list[int] = []) -> torch.Tensor:  # noqa: B006
+        seen.append(len(seen))
+        return squared(model, batch) / len(seen)
+
+    return seeded(perceptron, training_step=functools.partial(step, seen=[]))
+
+
+class Registry:
+    """State in the class itself."""
+
+    count = 0
+    losses: dict[str, float] = {}
+
+    @classmethod
+    def step(cls, model: Any, batch: Any) -> torch.Tensor:
+        cls.count += 1
+        cls.losses["last"] = cls.count / 2
+        return squared(model, batch) / cls.losses["last"]
+
+
+@row()
+def class_attributes() -> dict[str, Any]:
+    return seeded(perceptron, training_step=Registry.step)
+
+
+class Phase(enum.Enum):
+    WARM = "warm"
+    COLD = "cold"
+
+
+@dataclasses.dataclass
+class Config:
+    phase: Phase = Phase.WARM
+    scale: float = 1.0
+    seen: set[int] = dataclasses.field(default_factory=set)
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+
+class Task:
+    """A training step as a method of an object, as people write it."""
+
+    def __init__(self) -> None:
+        self.config = Config()
+        self.generator = numpy.random.default_rng(3)
+        self.shuffler = random.Random(4)
+        self.torch_generator = torch.Generator().manual_seed(5)
+        self.window: collections.deque[torch.Tensor] = collections.deque(maxlen=2)
+        self.nested = {"a": [1, {"b": (1, 2)}]}
+
+    def go(self, model: Any, batch: Any, step: int) -> torch.Tensor:
+        config = self.config
+        if step > 2:
+            config.phase = Phase.COLD
+        config.scale *= 0.99
+        config.seen.add(step)
+        config.counts["steps"] += 1
+        self.window.append(batch.mean(0))
+        self.nested["a"][1]["b"] = (step, step + 1)
+        noise = float(self.generator.normal()) + self.shuffler.random()
+        noise += float(torch.rand((), generator=self.torch_generator))
+        inputs = batch + sum(self.window) + noise * config.scale
+        return squared(model, inputs) * (2 if config.phase is Phase.COLD else 1) / sum(self.nested["a"][1]["b"])
+
+
+@row()
+def task_object() -> dict[str, Any]:
+    return seeded(perceptron, training_step=Task().go)
+
+
+@row()
+def task_object_made_anew_in_mid_run() -> dict[str, Any]:
+    class Holder:
+        def __init__(self) -> None:
+            self.config = Config()
+
+        def go(self, model: Any, batch: Any, step: int) -> torch.Tensor:
+            self.config = Config(scale=self.config.scale * 0.9, seen={step})
+            return squared(model, batch) * self.config.scale
+
+    return seeded(perceptron, training_step=Holder().go)
+
+
+@row()
+def shared_list_in_two_places() -> dict[str, Any]:
+    class Pair:
+        def __init__(self) -> None:
+            self.left: list[float] = [1.0]
+            self.right = self.left
+
+        def go(self, model: Any, batch: Any) -> torch.Tensor:
+            if len(self.left) == 3:
+                self.left = self.right = [2.0]
+            self.left.append(1.0)
+            return squared(model, batch) * len(self.right)
+
+    return seeded(perceptron, training_step=Pair().go)
+
+
+@row()
+def list_that_holds_itself() -> dict[str, Any]:
+    ring: list[Any] = [0]
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        new: list[Any] = [ring[0] + 1]
+        new.append(new)
+        ring[:] = [new[0], new]
+        assert ring[1][1] is ring[1]
+        return squared(model, batch) / ring[0]
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def method_that_is_exchanged() -> dict[str, Any]:
+    class Switch:
+        def __init__(self) -> None:
+            self.current = self.first
+
+        def first(self, loss: torch.Tensor) -> torch.Tensor:
+            return loss
+
+        def second(self, loss: torch.Tensor) -> torch.Tensor:
+            return loss * 2
+
+        def go(self, model: Any, batch: Any, step: int) -> torch.Tensor:
+            if step == 4:
+                self.current = self.second
+            return self.current(squared(model, batch))
+
+    return seeded(perceptron, training_step=Switch().go)
+
+
+@row()
+def object_with_a_state_dict() -> dict[str, Any]:
+    class Meter:
+        def __init__(self) -> None:
+            self.mean = 0.0
+            self.hidden = 1
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"mean": self.mean}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.mean = state["mean"]
+
+    meter = Meter()
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        loss = squared(model, batch)
+        meter.mean = 0.9 * meter.mean + 0.1 * loss.item()
+        meter.hidden += 1
+        return loss / (1 + meter.mean) / meter.hidden
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def state_dict_that_grows() -> dict[str, Any]:
+    class Growing:
+        def __init__(self) -> None:
+            self.values: dict[str, float] = {}
+
+        def state_dict(self) -> dict[str, Any]:
+            return dict(self.values)
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.values.clear()
+            self.values.update(state)
+
+    growing = Growing()
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        growing.values[f"v{len(growing.values)}"] = 1.0
+        return squared(model, batch) / len(growing.values)
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def array_that_is_written_to() -> dict[str, Any]:
+    weights = numpy.ones(4)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        weights[0] += 1
+        return (model(batch).square().mean(1) * torch.from_numpy(weights).float()).mean()
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def replay_buffer() -> dict[str, Any]:
+    buffer: list[tuple[torch.Tensor, int]] = []
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        buffer.append((batch.clone(), len(buffer)))
+        old, _ = buffer[random.randrange(len(buffer))]
+        return squared(model, batch) + squared(model, old)
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def decorated_step_function() -> dict[str, Any]:
+    calls = collections.Counter()
+
+    def counted(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapped(model: Any, batch: Any) -> Any:
+            calls["all"] += 1
+            return function(model, batch) / calls["all"]
+
+        return wrapped
+
+    return seeded(perceptron, training_step=counted(squared))
+
+
+@row("not exact")
+def generator_function() -> dict[str, Any]:
+    def factors() -> Any:
+        factor = 1.0
+        while True:
+            yield factor
+            factor *= 0.9
+
+    stream = factors()
+    return seeded(perceptron, training_step=lambda model, batch: squared(model, batch) * next(stream))
+
+
+@row("not exact")
+def cycle() -> dict[str, Any]:
+    import itertools
+
+    factors = itertools.cycle([1.0, 0.5, 2.0])
+    return seeded(perceptron, training_step=lambda model, batch: squared(model, batch) * next(factors))
+
+
+@row("not exact")
+def submodule_exchanged_in_mid_run() -> dict[str, Any]:
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        if step == 2:
+            model[1] = torch.nn.Tanh()
+        return squared(model, batch)
+
+    return seeded(perceptron, training_step=step)
+
+
+@row("not exact")
+def random_setup() -> dict[str, Any]:
+    noise = torch.tensor([random.SystemRandom().random() for _ in range(3)])
+    made = torch.from_numpy(noise.numpy().copy())
+    scale = float(made.sum())
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        return squared(model, batch) * scale
+
+    return seeded(perceptron, training_step=step)

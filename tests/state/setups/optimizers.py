@@ -1,0 +1,235 @@
+"""Optimizers and schedules with state beside their `state_dict`, or shared with others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from tests.state.setups.models import perceptron
+from tests.state.setups.rows import row, seeded, squared
+
+
+def scheduled(make: Any, optimizer: Any = None) -> dict[str, Any]:
+    resources = seeded(perceptron, optimizer=optimizer)
+    return resources | {"scheduler": make(resources["optimizer"])}
+
+
+@row()
+def sgd_with_momentum() -> dict[str, Any]:
+    return seeded(perceptron, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+
+
+@row()
+def adam_whose_groups_share_a_rate() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    rate = torch.tensor(0.01)
+    model = resources["model"]
+    groups = [{"params": model[0].parameters(), "lr": rate}, {"params": model[2].parameters(), "lr": rate}]
+    optimizer = torch.optim.Adam(groups)
+    schedule = lr_scheduler.LambdaLR(optimizer, [lambda step: 1 / (1 + step), lambda step: 1 / (2 + step)])
+    return resources | {"optimizer": optimizer, "scheduler": schedule}
+
+
+@row()
+def tensor_rate_that_the_step_function_changes() -> dict[str, Any]:
+    rate = torch.tensor(0.01)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        rate.mul_(0.95)
+        return squared(model, batch)
+
+    return seeded(perceptron, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=rate), training_step=step)
+
+
+@row()
+def lambda_with_a_counter() -> dict[str, Any]:
+    calls = 0
+
+    def factor(step: int) -> float:
+        nonlocal calls
+        calls += 1
+        return 1 / (1 + calls + step)
+
+    return scheduled(lambda optimizer: lr_scheduler.LambdaLR(optimizer, factor))
+
+
+@row()
+def callable_object_as_a_lambda() -> dict[str, Any]:
+    class Factor:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def __call__(self, step: int) -> float:
+            self.calls += 1
+            return 1 / (1 + self.calls)
+
+    return scheduled(lambda optimizer: lr_scheduler.LambdaLR(optimizer, Factor()))
+
+
+@row()
+def cosine() -> dict[str, Any]:
+    return scheduled(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10))
+
+
+@row()
+def one_cycle() -> dict[str, Any]:
+    return scheduled(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=30))
+
+
+@row()
+def cyclic() -> dict[str, Any]:
+    return scheduled(
+        lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, step_size_up=3),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    )
+
+
+@row()
+def warm_restarts() -> dict[str, Any]:
+    return scheduled(lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3, 2))
+
+
+@row()
+def schedules_in_a_sequence() -> dict[str, Any]:
+    def make(optimizer: Any) -> Any:
+        parts = [lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 4), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+        return lr_scheduler.SequentialLR(optimizer, parts, [4])
+
+    return scheduled(make)
+
+
+@row()
+def chained_schedules() -> dict[str, Any]:
+    def make(optimizer: Any) -> Any:
+        parts = [lr_scheduler.ConstantLR(optimizer, 0.1, 4), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+        return lr_scheduler.ChainedScheduler(parts)
+
+    return scheduled(make)
+
+
+@row()
+def rate_set_by_hand() -> dict[str, Any]:
+    resources = seeded(perceptron)
+
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        for group in resources["optimizer"].param_groups:
+            group["lr"] = 0.02 * math.cos(step / 20)
+        return squared(model, batch)
+
+    return resources | {"training_step": step}
+
+
+class Lookahead(torch.optim.Optimizer):
+    """An optimizer around another one, with weights of its own."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.slow = [parameter.detach().clone() for group in inner.param_groups for parameter in group["params"]]
+        self.count = 0
+        super().__init__([parameter for group in inner.param_groups for parameter in group["params"]], {})
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+        self.count += 1
+        if self.count % 3 == 0:
+            parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+            for slow, parameter in zip(self.slow, parameters, strict=True):
+                slow.lerp_(parameter.detach(), 0.5)
+                parameter.data.copy_(slow)
+
+
+@row()
+def lookahead_around_adam() -> dict[str, Any]:
+    return seeded(perceptron, optimizer=lambda parameters: Lookahead(torch.optim.Adam(parameters, lr=0.02)))
+
+
+@row()
+def optimizer_with_an_attribute() -> dict[str, Any]:
+    class Decaying(torch.optim.SGD):
+        factor = 1.0
+
+        def step(self, closure: Any = None) -> None:
+            self.factor *= 0.9
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.mul_(self.factor)
+            super().step(closure)
+
+    return seeded(perceptron, optimizer=lambda parameters: Decaying(parameters, lr=0.1))
+
+
+@row()
+def second_optimizer_in_a_closure() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    scale = nn.Parameter(torch.ones(()))
+    further = torch.optim.Adam([scale], lr=0.05)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        loss = squared(model, batch)
+        further.zero_grad()
+        (scale * loss.detach() - 1).square().backward()
+        further.step()
+        return loss * scale.detach()
+
+    return resources | {"training_step": step}
+
+
+@row()
+def scheduler_in_a_task_object() -> dict[str, Any]:
+    resources = seeded(perceptron)
+
+    class Task:
+        def __init__(self) -> None:
+            self.schedule = lr_scheduler.ExponentialLR(resources["optimizer"], 0.95)
+            self.steps = 0
+
+        def training_step(self, model: Any, batch: Any) -> torch.Tensor:
+            if self.steps:
+                self.schedule.step()
+            self.steps += 1
+            return squared(model, batch)
+
+    return resources | {"training_step": Task().training_step}
+
+
+@row()
+def grad_scaler() -> dict[str, Any]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        loss = squared(model, batch)
+        factor = float(scaler.scale(torch.ones(())))
+        scaler.update(factor * 1.5)
+        return loss * factor
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def parameters_that_belong_to_no_module() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    prompt = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.Adam([*resources["model"].parameters(), prompt], lr=0.02)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        return squared(model, batch + prompt)
+
+    return resources | {"optimizer": optimizer, "training_step": step}
+
+
+@row()
+def group_added_in_mid_run() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    model = resources["model"]
+    optimizer = torch.optim.Adam(model[0].parameters(), lr=0.02)
+
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        if step == 2 and len(optimizer.param_groups) == 1:
+            optimizer.add_param_group({"params": list(model[2].parameters()), "lr": 0.01})
+        return squared(model, batch)
+
+    return resources | {"optimizer": optimizer, "training_step": step}
