@@ -5,12 +5,16 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from graphtrain.state.category import Category, slots_of
 
 Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The keys, none for what is only in order, and the values."""
+
+MOST_COMPARED = 100_000
+SAMPLES = 1_024
 
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
 
@@ -107,6 +111,16 @@ def _put_by_setattr(value: Any, parts: Any, removed: Sequence[Any]) -> None:
         setattr(value, name, part)
     for name in removed:
         delattr(value, name)
+
+
+def sample_of(value: Any, category: Category) -> Contents:
+    """What is in a container; of one with very many items some, evenly spaced, and of such a set nothing."""
+    if len(value) <= MOST_COMPARED:
+        return FORMS[category].contents(value)
+    step = len(value) // SAMPLES
+    if category == "mapping":
+        return tuple(islice(value, 0, None, step)), tuple(islice(value.values(), 0, None, step))
+    return (), () if category == "set" else tuple(islice(value, 0, None, step))
 
 
 _BY_ATTRIBUTES = Form(_attributes, _put_attributes, is_named=True)

@@ -18,7 +18,7 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_value
-from graphtrain.state.contents import FORMS
+from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import generator_of
 from graphtrain.state.reachable import Reachable, Reached, state_of
 from graphtrain.state.references import Describer, Rebuilder, UnknownState
@@ -29,10 +29,6 @@ NO_DRIFT: Section = {"changed": {}, "new": []}
 
 # Of larger tensors and arrays a sample is hashed.
 _WHOLE_BYTES = 64 * 2**10
-_SAMPLES = 1024
-# Containers up to this size are compared item by item, larger ones by their length and a sample.
-_MOST_COMPARED = 100_000
-_MOST_SAVED = 100_000
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -107,7 +103,7 @@ class Baseline:
         drift = Drift({"changed": {}, "new": describer.new})
         changed = drift.section["changed"]
         for reached in self._in(data):
-            if id(reached.value) in self._elsewhere:
+            if id(reached.value) in self._elsewhere or _has_not_changed(reached):
                 continue
             with describer.attempt(drift.unknown):
                 if (change := self._change(reached, describer, drift.unknown)) is not None:
@@ -193,7 +189,7 @@ class Baseline:
 
     def _all(self, reached: Reached, describer: Describer) -> dict[str, Any]:
         value, path = reached.value, reached.path
-        if len(reached.value if reached.category != "cell" else ()) > _MOST_SAVED:
+        if len(reached.value if reached.category != "cell" else ()) > MOST_COMPARED:
             raise UnknownState(path, f"has {len(value):,} items and has changed: too many to be saved")
         if reached.category == "mapping":
             return {"pairs": describer.pairs(value, path)}
@@ -203,10 +199,10 @@ class Baseline:
         return {"items": [describer.describe(part, f"{path}[{number}]") for number, part in enumerate(parts)]}
 
     def _changed_large(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
-        keys, parts = _sampled(reached.value, reached.category)
-        before_keys, before = _sampled_contents(reached)
-        if len(reached.value) == len(reached.parts) and _is_identical(parts, before) and _are_equal(keys, before_keys):
-            return None
+        if len(reached.value) == reached.length:
+            keys, parts = sample_of(reached.value, reached.category)
+            if _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
+                return None
         return self._all(reached, describer)
 
     def _changed_tensor(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
@@ -316,6 +312,16 @@ class Baseline:
         return hashes
 
 
+def _has_not_changed(reached: Reached) -> bool:
+    """A quick look at what most objects are: they hold the very same as before."""
+    if reached.category not in ("object", "optimizer", "cell", "list", "mapping"):
+        return False
+    if not reached.is_entered:
+        return False
+    keys, parts = FORMS[reached.category].contents(reached.value)
+    return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
+
+
 def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
     """Put one change over an object."""
     value = reached.value
@@ -393,17 +399,6 @@ def _is_equal(before: Any, now: Any) -> bool:
     return False
 
 
-def _sampled(value: Any, category: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    keys, parts = FORMS[category].contents(value)  # type: ignore[index]
-    step = 1 if len(parts) <= _MOST_COMPARED else len(parts) // _SAMPLES
-    return (keys[::step], parts[::step]) if category != "set" else (keys, parts)
-
-
-def _sampled_contents(reached: Reached) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    step = 1 if len(reached.parts) <= _MOST_COMPARED else len(reached.parts) // _SAMPLES
-    return (reached.keys[::step], reached.parts[::step]) if reached.category != "set" else (reached.keys, reached.parts)
-
-
 # ---- marks of tensors and arrays
 
 
@@ -430,12 +425,12 @@ def _mark(reached: Reached) -> Any:
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach()
-    numbers = torch.arange(0, flat.numel(), max(1, flat.numel() // _SAMPLES), device=flat.device)
+    numbers = torch.arange(0, flat.numel(), max(1, flat.numel() // SAMPLES), device=flat.device)
     return torch.take(flat, numbers)
 
 
 def _sample_of_array(array: Any) -> bytes:
-    step = max(1, array.size // _SAMPLES) if array.nbytes > _WHOLE_BYTES else 1
+    step = max(1, array.size // SAMPLES) if array.nbytes > _WHOLE_BYTES else 1
     return numpy.ascontiguousarray(array.flat[::step]).tobytes()
 
 
@@ -455,7 +450,7 @@ def _mark_of_content(reached: Reached, mark: Any) -> Any:
         for name, part in zip(names, reached.parts, strict=True)
         if name not in reached.ignored and name not in reached.covered
     ]
-    return reached.category, len(reached.parts), pairs if reached.is_entered else ()
+    return reached.category, reached.length or len(reached.parts), pairs if reached.is_entered else ()
 
 
 def _shown(part: Any) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain.state.category import Category, category_of, is_users, is_value
-from graphtrain.state.contents import FORMS
+from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 
 MOST_OBJECTS = 20_000
 MOST_DEPTH = 100
@@ -55,7 +55,8 @@ class Reached:
             that is its `state_dict`; its other attributes are its own.
         is_data: True for data, and for what belongs to it.
         is_entered: False for a container too large to be looked into.
-        keys, parts: what it held, in the form of its category.
+        length: how many items a container had.
+        keys, parts: what it held, in the form of its category; of a very large container a sample.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Reached:
     ignored: frozenset[str] = frozenset()
     covered: frozenset[str] = frozenset()
     is_entered: bool = True
+    length: int = 0
     keys: tuple[Any, ...] = ()
     parts: tuple[Any, ...] = ()
 
@@ -144,12 +146,9 @@ class Reachable:
 
     def _children(self, reached: Reached) -> Iterator[Child]:
         value, path = reached.value, reached.path
-        if form := FORMS.get(reached.category):
-            if reached.category in ("list", "tuple", "deque", "set", "mapping"):
-                most = MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS
-                reached.is_entered = len(value) <= most
-                if not reached.is_entered and not reached.is_data:
-                    self.bounds.setdefault(path, f"{len(value):,} items, which are compared by identity only")
+        if reached.category in ("list", "tuple", "deque", "set", "mapping"):
+            self._read_container(reached)
+        elif form := FORMS.get(reached.category):
             reached.keys, reached.parts = form.contents(value)
         match reached.category:
             case "module":
@@ -178,6 +177,18 @@ class Reachable:
             yield from _in_class(value)
         elif reached.category in ("module", "optimizer", "object"):
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
+
+    def _read_container(self, reached: Reached) -> None:
+        value, size = reached.value, len(reached.value)
+        reached.length = size
+        reached.keys, reached.parts = sample_of(value, reached.category)
+        reached.is_entered = size <= (MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS)
+        if not reached.is_entered and not reached.is_data:
+            # Plain values cannot change where they are, so that to compare them by identity is enough.
+            if size > MOST_COMPARED:
+                self.bounds.setdefault(reached.path, f"{size:,} items, of which a sample is compared")
+            elif not all(map(is_value, reached.parts)):
+                self.bounds.setdefault(reached.path, f"{size:,} items, in which changes are not looked for")
 
     def _in_module(self, reached: Reached) -> Iterator[Child]:
         value, path = reached.value, reached.path
