@@ -66,7 +66,8 @@ _OPAQUE_PACKAGES = frozenset(
     {"PIL", "asyncio", "concurrent", "datasets", "h5py", "lmdb", "multiprocessing", "pandas", "pyarrow", "sqlite3"}
     | {"tensorboard", "tqdm", "wandb", "zarr"}
 )
-_OPAQUE_MODULES = ("torch._", "torch.autograd", "torch.cuda", "torch.fx", "torch.jit", "torch.utils.hooks")
+# A trainer saves itself; of graphtrain only what is data is looked into.
+_OPAQUE_MODULES = ("graphtrain.", "torch._", "torch.autograd", "torch.cuda", "torch.fx", "torch.jit", "torch.utils.hooks")
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -89,7 +90,9 @@ def category_of(kind: type) -> Category:
     if hasattr(kind, "__next__") and (not has_attributes or kind.__name__.endswith("DataLoaderIter")):
         return "iterator"
     package = kind.__module__.partition(".")[0]
-    if package in _OPAQUE_PACKAGES or kind.__module__.startswith(_OPAQUE_MODULES):
+    if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith("graphtrain.data."):
+        return "opaque"
+    if package in _OPAQUE_PACKAGES:
         return "opaque"
     return "object" if has_attributes else "opaque"
 

@@ -54,6 +54,7 @@ def run_over(
         device="cpu",
         display=None,
         notify=notify,
+        not_state=["training_step<seen>"],
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
         training_step=training_step,

@@ -230,6 +230,7 @@ def full_trainer(
         device="cpu",
         notify=notify,
         display=None,
+        not_state=["training_step<losses>"],
         model=model,
         optimizer=optimizer,
         scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9),

@@ -643,4 +643,4 @@ def test_what_was_decided_is_reported(tmp_path: Path) -> None:
     said: list[str] = []
     trainer(tmp_path, said=said, lr=0.01, momentum=0.9).run(from_setup="optimizer.lr", from_saved=True)
     line = next(one for one in said if one.startswith("resumed"))
-    assert line.endswith("; changed: optimizer.lr: 0.1 -> 0.01 (taken), optimizer.momentum: 0 -> 0.9 (kept as saved)")
+    assert line.endswith("; exact except for what changed: optimizer.lr: 0.1 -> 0.01 (taken), optimizer.momentum: 0 -> 0.9 (kept as saved)")
