@@ -424,9 +424,9 @@ class StatefulObjects:
             for line in SECTIONS[name].restore(self, getattr(state, name), exempt) or ()
         ]
 
-    def restore_after_setup(self, state: RunState) -> None:
+    def restore_after_setup(self, state: RunState, sections: Collection[str] = _AFTER_SETUP) -> None:
         """Put back what setting nodes up may have changed."""
-        for name in _AFTER_SETUP:
+        for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
 
 

@@ -445,7 +445,7 @@ class Trainer:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
         finally:
-            former.state.restore_after_setup(state)
+            former.state.restore_after_setup(state, ("random",))
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._explainer.is_rewired()
