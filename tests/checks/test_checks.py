@@ -414,3 +414,23 @@ def test_a_problem_prints_and_is_plain() -> None:
     problem = Problem("G101", "error", "a.toml:3", "what", "do this", ("a", "b"))
     assert str(problem) == "a.toml:3: error G101: what\n    path: a -> b\n    do this"
     assert problem.as_plain()["path"] == ["a", "b"]
+
+
+def test_a_problem_of_a_node_that_was_inserted_before_a_hub_names_after() -> None:
+    problems = FIT.insert("x", "clip", before="decide").check()
+    assert [problem.code for problem in problems] == ["G411", "G402"]
+    for problem in problems:
+        first, *_, last = problem.hint.splitlines()
+        assert "`x`" not in first, "the hint of the check comes first"
+        assert "`x` is before `decide`, so it runs after each of `accumulate`, `zero_grad`, `end_epoch`, " in last
+        assert "insert it with `after`" in last
+    inner = FIT.set("validate", graph=EVALUATE.insert("x", "clip", before="next_batch")).check()
+    assert [problem.code for problem in inner] == ["G411", "G402"]
+    for problem in inner:
+        assert "`x` is before `next_batch`, so it runs after each of `begin_evaluation`, `eval_batch`;" in problem.hint
+
+
+def test_a_problem_of_a_node_with_one_predecessor_does_not() -> None:
+    for graph in (FIT.insert("x", "step", after="step"), FIT.insert("x", "step", between=("decide", "next_batch"))):
+        assert graph.check()
+        assert not any("`after`" in problem.hint for problem in graph.check())
