@@ -70,12 +70,15 @@ def _with_placement(problem: Problem, path: str, scopes: Mapping[str, Scope]) ->
     Arguments:
         path: of the graph in which the problem is.
     """
-    for node in dict.fromkeys([path + problem.where.rpartition(".")[2], *problem.path]):
+    at = path + problem.where.rpartition(".")[2]
+    for node in dict.fromkeys([at, *problem.path]):
         prefix, slash, name = node.rpartition("/")
         edges = scopes[prefix + slash].graph.edges
         targets = [edge.target for edge in edges.get(name, ())]
         sources = _sources(edges, name)
-        if len(targets) == 1 and len(sources) > 1 and _sources(edges, targets[0]) == [name]:
+        # On the way to a problem elsewhere, a node with two predecessors is usually meant to have them.
+        fewest = 2 if node == at else 3
+        if len(targets) == 1 and len(sources) >= fewest and _sources(edges, targets[0]) == [name]:
             hint = (
                 f"`{name}` is before `{targets[0]}`, so it runs after each of {quoted(sources, most=8)}; "
                 "insert it with `after` if it should run after only one of them"

@@ -426,8 +426,8 @@ def test_a_problem_of_a_node_that_was_inserted_before_a_hub_names_after() -> Non
         assert "insert it with `after`" in last
     inner = FIT.set("validate", graph=EVALUATE.insert("x", "clip", before="next_batch")).check()
     assert [problem.code for problem in inner] == ["G411", "G402"]
-    for problem in inner:
-        assert "`x` is before `next_batch`, so it runs after each of `begin_evaluation`, `eval_batch`;" in problem.hint
+    assert "`x` is before `next_batch`, so it runs after each of `begin_evaluation`, `eval_batch`;" in inner[0].hint
+    assert "`after`" not in inner[1].hint, "the problem is elsewhere, and two predecessors are usual"
 
 
 def test_a_problem_of_a_node_with_one_predecessor_does_not() -> None:
