@@ -434,3 +434,10 @@ def test_a_problem_of_a_node_with_one_predecessor_does_not() -> None:
     for graph in (FIT.insert("x", "step", after="step"), FIT.insert("x", "step", between=("decide", "next_batch"))):
         assert graph.check()
         assert not any("`after`" in problem.hint for problem in graph.check())
+
+
+@pytest.mark.parametrize(("all_kinds_known", "code"), [(True, "G102"), (False, "G118")])
+def test_a_graph_given_as_a_kind_is_a_body(all_kinds_known: bool, code: str) -> None:
+    (problem,) = check_graph(FIT.insert("test", "evaluate", after="validate"), all_kinds_known=all_kinds_known)
+    assert problem.code == code
+    assert problem.hint == '`evaluate` is a graph: give it as graph = "evaluate"'
