@@ -165,6 +165,7 @@ def _label(box: Box) -> str:
 
 def _caption(lines: tuple[str, ...]) -> str:
     """Lines above the drawing: the title in bold, the rest in smaller type."""
+    # Graphviz refuses a pair of tags with nothing between.
     title = f'<font point-size="14"><b>{html.escape(lines[0])}</b></font>' if lines[0] else ""
     rows = [title, *(f'<font point-size="10">{html.escape(line)}</font>' for line in lines[1:])]
     return _table([*filter(None, rows), '<font point-size="4"> </font>'])
@@ -215,12 +216,12 @@ def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], bodies: set[str]) ->
     if arrow.back and not arrow.returns_by:
         # Where `dot` chooses itself which edges to turn round, a cluster may come to stand above the start.
         attributes["constraint"] = "false"
-    if arrow.main:
-        attributes["weight"] = "20"
-    elif {arrow.source, arrow.target} & bodies and not arrow.back:
+    if {arrow.source, arrow.target} & bodies and not arrow.back:
         # To `dot` the direction of an edge of a cluster is no rule but a cost that grows with the weight: with 200, a
         # body may still be drawn above the start.
         attributes["weight"] = "1000"
+    elif arrow.main:
+        attributes["weight"] = "20"
     if rows.get(arrow, 1) > 1 and arrow.target not in bodies:  # a body is long itself, and lies better beside the rows
         attributes["minlen"] = str(rows[arrow])
     return attributes

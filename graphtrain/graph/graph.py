@@ -217,7 +217,7 @@ class Graph(Editable):
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
 
     def __str__(self) -> str:
-        from graphtrain.graph.text import readable_text
+        from graphtrain.graph.readable import readable_text
 
         return readable_text(self)
 
