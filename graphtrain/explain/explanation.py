@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, Literal, final
 
 from graphtrain.kind.trigger import decimal
+from graphtrain.printable import one_line
 
 Event = Literal["ran", "not due", "bypassed", "entered", "body ended", "asked again", "failed"]
 Answer = Literal["taken", "refused", "not asked", "raised"]
@@ -210,6 +211,10 @@ class Explanation:
         taken = self.choices[-1].taken if self.choices else None
         is_passed = taken is not None and taken.target not in ("end", self.next.rpartition("/")[2])
         return taken.target if taken is not None and is_passed else None
+
+    def __repr__(self) -> str:
+        transition = f"{self.choices[0].node} -> {self.target}" if self.choices else self.note
+        return one_line(f"<Explanation: {transition}>")
 
     def __str__(self) -> str:
         lines = [f"at {self.where}:"] if self.choices and self.where else []

@@ -93,7 +93,7 @@ class Trainer:
     ...     display=None,
     ... )
     >>> trainer.run()
-    <Outcome.FINISHED: 'the run is finished'>
+    Outcome.FINISHED
     >>> trainer.progress["step"]["steps"]
     3
     >>> print(trainer.explain())
@@ -108,7 +108,7 @@ class Trainer:
     the run is over
     >>> trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
     >>> trainer.run(), trainer.progress["step"]["steps"]
-    (<Outcome.FINISHED: 'the run is finished'>, 5)
+    (Outcome.FINISHED, 5)
     """
 
     def __init__(

@@ -414,3 +414,30 @@ def test_a_problem_prints_and_is_plain() -> None:
     problem = Problem("G101", "error", "a.toml:3", "what", "do this", ("a", "b"))
     assert str(problem) == "a.toml:3: error G101: what\n    path: a -> b\n    do this"
     assert problem.as_plain()["path"] == ["a", "b"]
+
+
+def test_a_problem_of_a_node_that_was_inserted_before_a_hub_names_after() -> None:
+    problems = FIT.insert("x", "clip", before="decide").check()
+    assert [problem.code for problem in problems] == ["G411", "G402"]
+    for problem in problems:
+        first, *_, last = problem.hint.splitlines()
+        assert "`x`" not in first, "the hint of the check comes first"
+        assert "`x` is before `decide`, so it runs after each of `accumulate`, `zero_grad`, `end_epoch`, " in last
+        assert "insert it with `after`" in last
+    inner = FIT.set("validate", graph=EVALUATE.insert("x", "clip", before="next_batch")).check()
+    assert [problem.code for problem in inner] == ["G411", "G402"]
+    assert "`x` is before `next_batch`, so it runs after each of `begin_evaluation`, `eval_batch`;" in inner[0].hint
+    assert "`after`" not in inner[1].hint, "the problem is elsewhere, and two predecessors are usual"
+
+
+def test_a_problem_of_a_node_with_one_predecessor_does_not() -> None:
+    for graph in (FIT.insert("x", "step", after="step"), FIT.insert("x", "step", between=("decide", "next_batch"))):
+        assert graph.check()
+        assert not any("`after`" in problem.hint for problem in graph.check())
+
+
+@pytest.mark.parametrize(("all_kinds_known", "code"), [(True, "G102"), (False, "G118")])
+def test_a_graph_given_as_a_kind_is_a_body(all_kinds_known: bool, code: str) -> None:
+    (problem,) = check_graph(FIT.insert("test", "evaluate", after="validate"), all_kinds_known=all_kinds_known)
+    assert problem.code == code
+    assert problem.hint == '`evaluate` is a graph: give it as graph = "evaluate"'

@@ -71,6 +71,14 @@ def read(guard: GuardReading) -> list[tuple[str, Any]]:
 # --- What is said -----------------------------------------------------------------------------------------------------
 
 
+def test_its_short_form_is_the_transition() -> None:
+    trainer = tiny()
+    assert repr(trainer.explain()) == f"<Explanation: {trainer.explain().note}>"
+    advance_to(trainer, "accumulate")
+    trainer.advance()
+    assert repr(trainer.explain()) == "<Explanation: accumulate -> clip>"
+
+
 def test_before_anything_ran_it_says_so() -> None:
     explanation = tiny().explain()
     assert explanation.choices == ()

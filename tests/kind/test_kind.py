@@ -431,3 +431,35 @@ def test_one_annotation_that_cannot_be_resolved_hides_no_other() -> None:
     kind = kind_of(Periodic)
     assert kind.trigger == "every"
     assert kind.parameters["size"].annotation is int
+
+
+MADE_BY_EXEC = """
+from graphtrain import Trigger, node, progress
+
+@node
+def remember(model, *, every: Trigger = Trigger("2 steps")):
+    pass
+
+@node
+class Recall:
+    every: Trigger = Trigger("3 steps")
+    recalled: int = progress(0)
+
+    def __call__(self, model):
+        self.recalled += 1
+"""
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"], ids=["types", "texts"])
+@pytest.mark.parametrize("namespace", [{}, {"__name__": "nowhere"}, {"__name__": "__main__"}], ids=repr)
+def test_a_kind_needs_no_file_and_no_module(namespace: dict[str, Any], future: str) -> None:
+    """As in `exec`, `python -c`, a notebook and an interactive session."""
+    namespace = dict(namespace)
+    exec(future + MADE_BY_EXEC, namespace)  # noqa: S102  # a text of our own
+    remember, recall = kind_of(namespace["remember"]), kind_of(namespace["Recall"])
+    assert (DECLARED["remember"], DECLARED["recall"]) == (remember, recall)
+    assert (remember.trigger, recall.trigger) == ("every", "every")
+    assert set(recall.fields) == {"recalled", "runs", "due", "fired"}
+    graph = Graph.load("fit").insert("a", "remember", after="step").insert("b", namespace["Recall"], after="a")
+    assert graph.check() == []
+    assert repr(graph.nodes["b"]) == "<Node b: recall>"
