@@ -30,9 +30,11 @@ app = typer.Typer(
     epilog="Begin with: [bold]graphtrain render fit -o fit.svg[/bold]",
 )
 
-GraphArgument = Annotated[
-    str, typer.Argument(metavar="GRAPH", help="A shipped graph (`fit`) or the path of a TOML file.")
-]
+_GRAPH = (
+    "A shipped graph (`fit`), a TOML file, a script (`train.py`: the graph that it trains with; to find it, the script "
+    "is imported, which runs its code), a run directory, or a checkpoint in one."
+)
+GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH)]
 
 
 def _example(*lines: str) -> str:
@@ -210,10 +212,12 @@ def diff(
     before: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="A shipped graph, a TOML file, a run directory (its newest checkpoint) or a checkpoint."
+            metavar="A",
+            help="A shipped graph, a TOML file, a script (which is imported), a run directory (its newest checkpoint), "
+            "or a checkpoint.",
         ),
     ],
-    after: Annotated[str, typer.Argument(metavar="B", help="The graph to compare with, likewise.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="What to compare it with, likewise.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."),

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.output import escaped, notify
+from graphtrain.command.script_graph import load_graph
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference
@@ -46,7 +47,7 @@ def _graph(source: str) -> Graph:
     """The graph of a name, a file, a run directory or a checkpoint; skipped checkpoints are reported."""
     if find_graph(source) is None and os.path.isdir(source) and holds_a_graph(Path(source)):
         return saved_graph(source, notify)
-    return Graph.load(source)
+    return load_graph(source)
 
 
 def _table(difference: Difference) -> Table:

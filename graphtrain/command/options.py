@@ -26,8 +26,9 @@ class RunOptions:
         str | None,
         typer.Option(
             "--graph",
-            help="A shipped graph or the path of a TOML file; saved: the graph in the checkpoint that is resumed. "
-            "Default: the graph that the script passes to main, if the script itself is run; else fit.",
+            metavar="GRAPH",
+            help="A shipped graph, a TOML file, or another script; saved: the graph in the checkpoint that is resumed. "
+            "Default: the graph of the script, which is what it passes to main or calls `graph`; else fit.",
         ),
     ] = None
     run_dir: Annotated[

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import typer
 
-from graphtrain.graph import Graph
+from graphtrain.command.script_graph import load_graph
 from graphtrain.viz.render import render
 
 
 def render_command(source: str, output: Path, run_dir: Path | None) -> None:
     """Draw a graph to a file, with the counts and the position of a run if one is named."""
-    graph = Graph.load(source)
+    graph = load_graph(source)
     counts, position = _counts(run_dir) if run_dir is not None else (None, None)
     typer.echo(f"wrote {render(graph, output, counts=counts, position=position)}")
 

@@ -22,6 +22,7 @@ from graphtrain.command.run_directories import (
     named_or_new_directory,
 )
 from graphtrain.command.script import resources_of, setup_function
+from graphtrain.command.script_graph import load_graph, script_graph
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.command.trace import TraceLines
 from graphtrain.command.warm_start import split, warm_start
@@ -45,7 +46,7 @@ class Script:
         stem: the name of a new run directory begins with it.
         words: the beginning of the command line: ``["graphtrain", "run", "train.py"]``.
         script: the file of the program; None if it has none.
-        graph: used if the command line names none.
+        graph: its own, used if the command line names none.
     """
 
     setup: Callable[..., Any]
@@ -53,7 +54,7 @@ class Script:
     stem: str
     words: list[str]
     script: Path | None
-    graph: Graph | str | Path = "fit"
+    graph: Graph | str | Path
 
     @classmethod
     def of(cls, setup: Callable[..., Any], graph: Graph | str | Path, words: list[str], script: Path | None) -> Script:
@@ -68,7 +69,8 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
     # Errors of the command line are reported before the script is imported, which may take long.
     _checked_settings(settings, options)
     path, function_name, setup = setup_function(script)
-    program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path)
+    graph = script_graph(script) if options.graph is None else options.graph
+    program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path, graph)
     return run_program(program, settings, options)
 
 
@@ -83,8 +85,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     source = options.graph if options.graph is not None else program.graph
     if source == SAVED:
         source = graph_to_resume(options.run_dir, resume, report)
-    graph = with_parameters(source if isinstance(source, Graph) else Graph.load(source), parameters)
-    graph = checked_graph(graph)
+    graph = checked_graph(with_parameters(load_graph(source), parameters))
     if options.until is not None:
         parse_amount(options.until, graph)
     seed_everything(options.seed)

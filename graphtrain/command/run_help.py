@@ -36,20 +36,21 @@ class RunCommand(TyperCommand):
             return
         with exit_on_failure():
             from graphtrain.command.script import setup_function
+            from graphtrain.command.script_graph import load_graph
             from graphtrain.command.settings_help import print_settings
 
             name = "setup"
             if setup is None:
                 assert script is not None
                 _, name, setup = setup_function(script)
-            graph = self._named_graph()
-            print_settings(setup, name, graph if isinstance(graph, Graph) else Graph.load(graph))
+            print_settings(setup, name, load_graph(self._named_graph(script)))
 
-    def _named_graph(self) -> Graph | str | Path:
+    def _named_graph(self, script: str | None) -> Graph | str | Path:
+        """The graph of the command line, or else that of the script."""
         named = self._value("--graph")
         if named == "saved":
-            return self._value("--run-dir") or self.graph
-        return named or self.graph
+            named = self._value("--run-dir")
+        return named or (self.graph if self.setup is not None or script is None else script)
 
     def _value(self, option: str) -> str | None:
         for word, following in zip(self._typed, (*self._typed[1:], ""), strict=True):
