@@ -23,7 +23,7 @@ from graphtrain.command.run_directories import (
 )
 from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.script_graph import load_graph, script_graph
-from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
+from graphtrain.command.settings import arguments_in_force, renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.command.trace import TraceLines
 from graphtrain.command.warm_start import split, warm_start
 from graphtrain.display.choose import display_for, introduce
@@ -82,6 +82,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     if options.fork is not None:
         resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
     arguments = setup_arguments(program.setup, values, program.name)
+    in_force = arguments_in_force(program.setup, arguments)  # before a default that is mutable is changed
     source = options.graph if options.graph is not None else program.graph
     if source == SAVED:
         source = graph_to_resume(options.run_dir, resume, report)
@@ -95,7 +96,8 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     loaded = warm_start(resources, options.init)
     about = {
         "command": _command_as_typed(program),
-        "arguments": {key: repr(value) for key, value in arguments.items()},
+        "arguments": in_force,
+        "given": sorted(arguments),
         "script": str(program.script) if program.script is not None else "",
         "init": list(options.init),
     }

@@ -28,7 +28,8 @@ class RunEnvironment:
 
     Attributes:
         environment: library versions, machine, threads, numeric flags and the seed.
-        about: plain data of whoever started the run: the `command`, the `arguments` of its `setup`, ...
+        about: plain data of whoever started the run: the `command`, the `arguments` of its `setup` and which of them
+            were `given`, ...
     """
 
     origin: Provenance
@@ -49,11 +50,10 @@ class RunEnvironment:
         """
         now = self.as_plain()
         code = code_changes(saved["origin"], now["origin"])
-        arguments_before = saved["about"].get("arguments", {})
         changes = [
             *others,
             *(code or ()),
-            *_argument_changes(arguments_before, now["about"].get("arguments", {})),
+            *_argument_changes(saved["about"], now["about"]),
             *data_changes(saved["data"], now["data"]),
             *_environment_changes(saved["environment"], now["environment"]),
         ]
@@ -64,7 +64,7 @@ class RunEnvironment:
         data = [facts for name, facts in now["data"].items() if name in saved["data"]]
         was_compared = {
             "code": code is not None,
-            "arguments": bool(arguments_before),
+            "arguments": bool(saved["about"].get("arguments")),
             "data": any({*facts.values()} - {None, ""} for facts in data),
             "versions, threads": bool(saved["environment"]),
         }
@@ -96,10 +96,21 @@ def run_environment(
 
 
 def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The arguments that differ, in words.
+
+    Earlier versions kept only those that were given, so that one which was not kept is a change only if it is given.
+
+    >>> _argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"lr": "0.2", "width": "8"}, "given": []})
+    ['lr 0.1 -> 0.2']
+    >>> _argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"width": "8"}, "given": ["width"]})
+    ['lr 0.1 -> not given', 'width default -> 8']
+    """
+    before, after = saved.get("arguments", {}), now.get("arguments", {})
+    given = now.get("given", after)
     return [
-        f"{name} {saved.get(name, 'default')} -> {now.get(name, 'default')}"
-        for name in sorted({*saved, *now})
-        if saved.get(name) != now.get(name)
+        f"{name} {before.get(name, 'default')} -> {after.get(name, 'not given')}"
+        for name in sorted({*before, *given})
+        if before.get(name) != after.get(name)
     ]
 
 

@@ -142,7 +142,8 @@ def _is_origin(value: Any) -> bool:
 
 
 def _is_about(value: Any) -> bool:
-    return _is_table(value) and _is_table(value.get("arguments", {}))
+    given = value.get("given", []) if _is_table(value) else None
+    return isinstance(given, list) and all(map(_is_text, given)) and _is_table(value.get("arguments", {}))
 
 
 def _are_files(value: Any) -> bool:
