@@ -451,6 +451,7 @@ def test_defaults_are_those_of_the_run(folder: Path, command: Command) -> None:
     words = ["checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r", "--quiet"]
     assert command("run", "mine.py", *words).code == 0
     (folder / "mine.py").write_text(text.replace("batches: int = 4, gone: int = 1", "batches: int = 5"))
+    del sys.modules["mine"]  # as in another process
     result = command("verify", "mine.py", "--run-dir", "r")
     assert (result.code, result.err) == (0, "changed: mine.py, gone 1 -> not given\n"), result
 
