@@ -25,7 +25,7 @@ from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.script_graph import load_graph, script_graph
 from graphtrain.command.settings import arguments_in_force, renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.command.trace import TraceLines
-from graphtrain.command.warm_start import split, warm_start
+from graphtrain.command.warm_start import fingerprints, split, warm_start
 from graphtrain.display.choose import display_for, introduce
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -100,6 +100,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
         "given": sorted(arguments),
         "script": str(program.script) if program.script is not None else "",
         "init": list(options.init),
+        "weights": fingerprints(resources),
     }
     with named_or_new_directory(options.run_dir, program.stem) as run_dir:
         trainer = Trainer(
@@ -135,12 +136,33 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
         except KeyboardInterrupt:
             report(f"resume with: {command_line(program.words, settings, resuming)}")
             raise
-    report(f"{outcome}: {run_dir}  digest {trainer.digest()[:16]}")
+        if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
+            raise _finished_error(run_dir, trainer)
+    endings = _endings(trainer) if outcome is Outcome.ALREADY_FINISHED else ""
+    report(
+        f"{outcome}{endings and f'; a later {endings} trains it further'}: {run_dir}  digest {trainer.digest()[:16]}"
+    )
     if outcome.resumable:
         if outcome is Outcome.REACHED:
             resuming = replace(resuming, until=None)
         report(f"resume with: {command_line(program.words, settings, resuming)}")
     return STOPPED if outcome is Outcome.STOPPED else 0
+
+
+def _endings(trainer: Trainer) -> str:
+    """The parameters that end the run: ``"finish.after"``; empty where it ends by itself, as an evaluation does."""
+    activities = trainer.summary().activities
+    return ", ".join(f"{activity.path}.after" for activity in activities if activity.verb == "after")
+
+
+def _finished_error(run_dir: Path, trainer: Trainer) -> UsageError:
+    """What to say where something else is asked of a finished run: nothing of it would be done."""
+    endings = _endings(trainer)
+    further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
+    return UsageError(
+        f"the run in `{run_dir}` is finished, so nothing was run; changed since: {', '.join(trainer.changes)}",
+        f"begin another run in a directory of its own, with --run-dir{further if endings else ''}",
+    )
 
 
 def _checked_settings(settings: list[str], options: RunOptions) -> tuple[dict[str, Any], dict[str, Any]]:

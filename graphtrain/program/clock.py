@@ -9,7 +9,7 @@ from typing import final
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import Field
-from graphtrain.kind.trigger import Term, Trigger, exactly
+from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.program.bind import BoundNode, Program
 
 # Units that start again at 0, or that count what another one counts: no rate is taken of them.
@@ -100,7 +100,10 @@ class RunClock:
                     yield bound, field, getattr(bound.instance, field.name), _target(bound, field.name)
 
     def describe(self) -> str:
-        """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``."""
+        """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``.
+
+        Of a graph that counts none of these, the units that it counts: ``4 batches, 8 samples``.
+        """
         parts = []
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):
             if (value := self.count(unit)) is not None:
@@ -110,7 +113,7 @@ class RunClock:
                 parts.append(f"{word} {text}")
         if (window := self.window()) is not None:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
-        return ", ".join(parts)
+        return ", ".join(parts or [f"{decimal(self.count(unit) or Fraction(0))} {unit}" for unit in self._units])
 
 
 def _target(bound: BoundNode, name: str) -> int:

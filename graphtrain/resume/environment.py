@@ -29,7 +29,7 @@ class RunEnvironment:
     Attributes:
         environment: library versions, machine, threads, numeric flags and the seed.
         about: plain data of whoever started the run: the `command`, the `arguments` of its `setup` and which of them
-            were `given`, ...
+            were `given`, fingerprints of the `weights` that it returned, ...
     """
 
     origin: Provenance
@@ -42,6 +42,23 @@ class RunEnvironment:
         plain: dict[str, Any] = all_utf8({**vars(self), "origin": self.origin.as_plain()})
         return plain
 
+    def changes(self, saved: Mapping[str, Any]) -> list[str]:
+        """What a person has changed since a manifest was written, in words: code, arguments and data."""
+        now = self.as_plain()
+        return [
+            *(code_changes(saved["origin"], now["origin"]) or ()),
+            *_argument_changes(saved["about"], now["about"]),
+            *data_changes(saved["data"], now["data"]),
+        ]
+
+    def changes_of_weights(self, saved: Mapping[str, Any]) -> list[str]:
+        """The models that were not set up with the weights of then, where both are known, in words.
+
+        To a run that trains them on they make no difference: a resume loads the saved ones.
+        """
+        before, now = (about.get("weights") or {} for about in (saved["about"], self.about))
+        return [f"the weights of `{name}`" for name in now if before.get(name, now[name]) != now[name]]
+
     def compared(self, saved: Mapping[str, Any], others: Sequence[str] = ()) -> str:
         """What has changed since a manifest was written, in words: ``code, data, threads unchanged: exact``.
 
@@ -49,12 +66,9 @@ class RunEnvironment:
             others: what else has changed, in words. Default: nothing.
         """
         now = self.as_plain()
-        code = code_changes(saved["origin"], now["origin"])
         changes = [
             *others,
-            *(code or ()),
-            *_argument_changes(saved["about"], now["about"]),
-            *data_changes(saved["data"], now["data"]),
+            *self.changes(saved),
             *_environment_changes(saved["environment"], now["environment"]),
         ]
         if changes:
@@ -63,7 +77,7 @@ class RunEnvironment:
             return "changed: " + ", ".join(shown + more)
         data = [facts for name, facts in now["data"].items() if name in saved["data"]]
         was_compared = {
-            "code": code is not None,
+            "code": code_changes(saved["origin"], now["origin"]) is not None,
             "arguments": bool(saved["about"].get("arguments")),
             "data": any({*facts.values()} - {None, ""} for facts in data),
             "versions, threads": bool(saved["environment"]),

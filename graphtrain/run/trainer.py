@@ -165,6 +165,7 @@ class Trainer:
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
         self._requests.is_busy = self._writer.is_busy
         self._environment: RunEnvironment | None = None
+        self._changes: tuple[str, ...] = ()
         self._reporter = Reporter(
             self._watch,
             self.snapshot,
@@ -279,6 +280,14 @@ class Trainer:
         These are times of the host: what a device still computes is not waited for.
         """
         return MappingProxyType(self._watch.seconds())
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What has changed since the checkpoint that the run was resumed from, in words; empty for a run that began.
+
+        Graph, hyper-parameters, code, arguments of `setup`, data, and the weights that the models were set up with.
+        """
+        return self._changes
 
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
@@ -623,13 +632,19 @@ class Trainer:
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
-        run_clock = self._compiled.run_clock
+        run_clock, environment = self._compiled.run_clock, run.environment
+        self._changes = (
+            *restored.changes,
+            *environment.changes(checkpoint.manifest),
+            *environment.changes_of_weights(checkpoint.manifest),
+        )
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
-            run.environment.compared(checkpoint.manifest, restored.changes),
+            environment.compared(checkpoint.manifest, restored.changes),
         ]
-        self._notify("; ".join([f"resumed {where}: {run_clock.describe()}", *filter(None, facts)]))
+        place = run_clock.describe() or f"at `{self.position}`"
+        self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
         for line in restored.below:
             self._notify(line)
         if run_files is not None:
