@@ -205,6 +205,7 @@ def show(
 @_command(
     "diff",
     "graphtrain diff fit my_fit.toml",
+    "graphtrain diff runs/first runs/second",
     "graphtrain diff runs/first my_fit.toml -o difference.svg",
     "graphtrain diff runs/first/checkpoints/000001-step-60 runs/second",
 )
@@ -226,9 +227,12 @@ def diff(
         list[str] | None,
         typer.Option("--rename", metavar="OLD=NEW", help="The node OLD of A is the node NEW of B."),
     ] = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the graphs differ.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if anything that is compared differs.")
+    ] = False,
 ) -> int:
-    """Show how two graphs differ: nodes, edges and their order, guards, parameters, clock.
+    """Show how two graphs differ: nodes, edges and their order, guards, parameters, clock. Of two run directories or
+    checkpoints also: arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics.
 
     A + was added, a - removed, a ~ changed from A to B.
 
