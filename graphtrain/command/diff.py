@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.output import escaped, notify
-from graphtrain.command.run_difference import Row, SavedRun, sections
+from graphtrain.command.run_difference import ChangedValue, SavedRun, sections
 from graphtrain.command.script_graph import load_graph
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
@@ -65,7 +65,7 @@ def _read(source: str) -> tuple[Graph, SavedRun | None]:
     return load_graph(source), None
 
 
-def _table_of_rows(rows: list[Row]) -> Table:
+def _table_of_rows(rows: list[ChangedValue]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("", "what", "before", "after"):
         table.add_column(column, overflow="fold")

@@ -16,7 +16,7 @@ from graphtrain.storage.run_directory import last_rows
 _MOST_CHARACTERS = 60
 
 
-class Row(NamedTuple):
+class ChangedValue(NamedTuple):
     """One thing that differs, as text; empty where one of the runs does not have it."""
 
     name: str
@@ -44,13 +44,13 @@ class SavedRun:
         return cls(manifest, latest or manifest["metrics"])
 
 
-def sections(before: SavedRun, after: SavedRun) -> dict[str, list[Row]]:
+def sections(before: SavedRun, after: SavedRun) -> dict[str, list[ChangedValue]]:
     """What differs, by section; one without differences is empty.
 
     >>> fields = {"about": {"arguments": {"lr": "0.1"}}, "origin": {}, "data": {}, "environment": {"threads": 1}}
     >>> other = {**fields, "about": {"arguments": {"lr": "0.2"}}}
     >>> sections(SavedRun(fields, {"loss": 0.51}), SavedRun(other, {"loss": 0.25}))["arguments of setup"]
-    [Row(name='lr', before='0.1', after='0.2')]
+    [ChangedValue(name='lr', before='0.1', after='0.2')]
     """
     one, two = before.manifest, after.manifest
     return {
@@ -63,16 +63,16 @@ def sections(before: SavedRun, after: SavedRun) -> dict[str, list[Row]]:
     }
 
 
-def _rows(before: Mapping[str, Any], after: Mapping[str, Any], *, only_common: bool = False) -> Iterator[Row]:
+def _rows(before: Mapping[str, Any], after: Mapping[str, Any], *, only_common: bool = False) -> Iterator[ChangedValue]:
     """The entries of two tables that differ, in the order of the first."""
     for name in dict.fromkeys([*before, *after]):
         if only_common and not (name in before and name in after):
             continue  # what only another version of graphtrain keeps
         if name not in before or name not in after or not is_equal(before[name], after[name]):
-            yield Row(name, *(_text(table[name]) if name in table else "" for table in (before, after)))
+            yield ChangedValue(name, *(_text(table[name]) if name in table else "" for table in (before, after)))
 
 
-def _arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Row]:
+def _arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
     tables = [dict(about.get("arguments", {})) for about in (before, after)]
     for table, other, about, about_other in ((*tables, before, after), (*tables[::-1], after, before)):
         # Earlier versions kept no defaults, so that nothing is known of an argument that they lack.
@@ -87,37 +87,37 @@ def _hyper_parameters(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}.{field}": value for name, fields in in_force.items() for field, value in fields.items()}
 
 
-def _code(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Row]:
+def _code(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
     """The files that differ, with the beginning of the hash of each."""
     for name in code_changes(before, after) or ():
         scripts = before.get("script", ""), after.get("script", "")
         if name == " -> ".join(scripts):
-            yield Row("program", *scripts)
+            yield ChangedValue("program", *scripts)
         else:
-            yield Row(name, *(origin["code"].get(name, "")[:8] for origin in (before, after)))
+            yield ChangedValue(name, *(origin["code"].get(name, "")[:8] for origin in (before, after)))
 
 
-def _data(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Row]:
+def _data(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
     """Lengths; and where these are equal, the samples that were looked at, by their hash."""
     for name in dict.fromkeys([*before, *after]):
         if name not in before or name not in after:
-            yield Row(name, *("supplied" if name in table else "" for table in (before, after)))
+            yield ChangedValue(name, *("supplied" if name in table else "" for table in (before, after)))
             continue
         one, two = before[name], after[name]
         sizes = [size for size in ("length", "samples") if one.get(size) != two.get(size)]
         hashes = one.get("hash"), two.get("hash")
         for size in sizes:
-            yield Row(f"{name}.{size}", _text(one.get(size)), _text(two.get(size)))
+            yield ChangedValue(f"{name}.{size}", _text(one.get(size)), _text(two.get(size)))
         if not sizes and all(hashes) and hashes[0] != hashes[1]:
-            yield Row(f"{name} (its samples)", *(str(value)[:8] for value in hashes))
+            yield ChangedValue(f"{name} (its samples)", *(str(value)[:8] for value in hashes))
 
 
-def _metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Row]:
+def _metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
     for row in _rows(before, after):
         values = [table.get(row.name) for table in (before, after)]
         if all(isinstance(value, int | float) for value in values):
             texts = [metric(value) for value in values]
-            row = row if texts[0] == texts[1] else Row(row.name, *texts)
+            row = row if texts[0] == texts[1] else ChangedValue(row.name, *texts)
         yield row
 
 

@@ -64,6 +64,8 @@ def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
 
     As JSON has them: NaN and infinities are texts.
     """
+    if not (path / METRICS_FILE).is_file():  # missing, or a pipe
+        return []
     try:
         with (path / METRICS_FILE).open("rb") as file:
             start = max(length - _MOST_BYTES_OF_LAST_ROWS, 0)

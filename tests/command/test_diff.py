@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from graphtrain.command.run_difference import Row, SavedRun, sections
+from graphtrain.command.run_difference import ChangedValue, SavedRun, sections
 from tests.command.conftest import Command
 from tests.command.running import TINY, arguments, environment
 
@@ -185,8 +185,8 @@ def test_a_default_that_an_earlier_version_did_not_keep_is_no_difference() -> No
     after = SavedRun(
         {**rest, "about": {"arguments": {"lr": "0.1", "width": "8", "depth": "2"}, "given": ["depth"]}}, {}
     )
-    assert sections(before, after)["arguments of setup"] == [Row("depth", "", "2")]
-    assert sections(after, before)["arguments of setup"] == [Row("depth", "2", "")]
+    assert sections(before, after)["arguments of setup"] == [ChangedValue("depth", "", "2")]
+    assert sections(after, before)["arguments of setup"] == [ChangedValue("depth", "2", "")]
 
 
 def test_a_picture(command: Command, folder: Path) -> None:
