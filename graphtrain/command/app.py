@@ -231,10 +231,10 @@ def diff(
         bool, typer.Option("--exit-code", help="Exit with 1 if anything that is compared differs.")
     ] = False,
 ) -> int:
-    """Show how two graphs differ: nodes, edges and their order, guards, parameters, clock. Of two run directories or
-    checkpoints also: arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics.
+    """Show how two graphs, or two runs, differ.
 
-    A + was added, a - removed, a ~ changed from A to B.
+    Of graphs: nodes, edges and their order, guards, parameters, clock. Of two run directories or checkpoints also:
+    arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics. A + was added, a - removed, a ~ changed from A to B.
 
     Exit codes: 0 shown, different or not; 1 different, with --exit-code; 2 there is no such graph.
     """

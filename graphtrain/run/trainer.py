@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -43,6 +43,7 @@ from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
+from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
@@ -556,7 +557,7 @@ class Trainer:
         try:
             with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
-                    with self._writer.completed():
+                    with self._writer.completed(), untimed_breakpoints(self._paused):
                         self._get_ready(options, limit)
                         yield
                 finally:
@@ -565,6 +566,11 @@ class Trainer:
             if self._life.is_running:  # it never began
                 self._life.go("stop")
             raise
+
+    def _paused(self) -> AbstractContextManager[None]:
+        """A span that is no time of the run, inside the node that is running."""
+        bound = self._compiled.program.nodes[self._loop.position]
+        return self._watch.paused(bound.kind.activity if self._loop.inside and bound.scope.activity is None else None)
 
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         if not self._begun:

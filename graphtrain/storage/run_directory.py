@@ -17,6 +17,8 @@ METRICS_FILE = "metrics.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
+# How old the status may be while the run is running.
+STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
 _MOST_BYTES_OF_STARTS = 64 << 20
 _MOST_BYTES_OF_LAST_ROWS = 256 << 10
