@@ -234,7 +234,8 @@ def diff(
     """Show how two graphs, or two runs, differ.
 
     Of graphs: nodes, edges and their order, guards, parameters, clock. Of two run directories or checkpoints also:
-    arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics. A + was added, a - removed, a ~ changed from A to B.
+    arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics. A + was added, a -
+    removed, a ~ changed from A to B.
 
     Exit codes: 0 shown, different or not; 1 different, with --exit-code; 2 there is no such graph.
     """
@@ -272,9 +273,31 @@ def nodes(
     nodes_command(kind)
 
 
+@_command("ls", "graphtrain ls runs", "graphtrain ls runs --json")
+def ls(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="The folder that holds the run directories, at most 4 levels below it."),
+    ] = Path("runs"),
+    json: Annotated[bool, typer.Option("--json", help="Print the status of each run, as JSON.")] = False,
+) -> None:
+    """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
+
+    Only status files are read. A run whose process is gone is `interrupted`.
+
+    Exit codes: 0 listed, 2 there is no such folder.
+    """
+    from graphtrain.command.ls import ls_command
+
+    ls_command(folder, as_json=json)
+
+
 @_command("status", "graphtrain status runs/digits-001", "graphtrain status runs/digits-001 --json")
 def status(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")],
+    run_dir: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_DIR", help="The directory of a run; or a folder of them, listed as by ls."),
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     """Show the progress of a run, running or not, from its run directory."""

@@ -21,7 +21,7 @@ from graphtrain.graph.registry import find_graph, known_graphs, known_kinds
 from tests.command.conftest import Command
 from tests.command.running import arguments, environment, in_a_new_process
 
-COMMANDS = ["run", "check", "render", "show", "diff", "copy", "graphs", "nodes", "status", "verify", "replay"]
+COMMANDS = ["run", "check", "render", "show", "diff", "copy", "graphs", "nodes", "ls", "status", "verify", "replay"]
 
 OWN_KIND = """\
 from graphtrain import node
@@ -342,6 +342,7 @@ def test_an_unknown_command(command: Command) -> None:
         (["show", "fit"], True),
         (["diff", "fit", "evaluate", "-o", "difference.svg"], True),
         (["graphs"], True),
+        (["ls", "."], True),
         (["render", "fit", "-o", "fit.svg"], True),
         (["copy", "fit", "my.toml"], True),
         (["check", "fit"], False),
