@@ -73,13 +73,13 @@ def _rows(before: Mapping[str, Any], after: Mapping[str, Any], *, only_common: b
 
 
 def _arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
-    tables = [dict(about.get("arguments", {})) for about in (before, after)]
-    for table, other, about, about_other in ((*tables, before, after), (*tables[::-1], after, before)):
-        # Earlier versions kept no defaults, so that nothing is known of an argument that they lack.
-        if "given" not in about:
-            for name in {*other} - {*table} - {*about_other.get("given", other)}:
-                del other[name]
-    yield from _rows(*tables)
+    yield from _rows(_comparable(before, after), _comparable(after, before))
+
+
+def _comparable(about: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that another run tells something of: earlier versions kept no defaults, only what was given."""
+    arguments, known = about.get("arguments", {}), {*other.get("arguments", {}), *about.get("given", ())}
+    return {name: text for name, text in arguments.items() if "given" in other or "given" not in about or name in known}
 
 
 def _hyper_parameters(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,11 +114,10 @@ def _data(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Chang
 
 def _metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
     for row in _rows(before, after):
-        values = [table.get(row.name) for table in (before, after)]
-        if all(isinstance(value, int | float) for value in values):
-            texts = [metric(value) for value in values]
-            row = row if texts[0] == texts[1] else ChangedValue(row.name, *texts)
-        yield row
+        numbers = [value for table in (before, after) if isinstance(value := table.get(row.name), int | float)]
+        texts = [metric(number) for number in numbers]
+        # Where four digits do not tell two values apart, all of them are shown.
+        yield ChangedValue(row.name, *texts) if len(set(texts)) == 2 else row
 
 
 def _text(value: Any) -> str:
