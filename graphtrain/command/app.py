@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, takes_run_options
+from graphtrain.command.plain_command import PlainCommand, PlainGroup
 from graphtrain.command.run_help import RunCommand
 from graphtrain.graph import Graph
 from graphtrain.version import __version__
@@ -25,6 +25,7 @@ _LOOKS: dict[str, Any] = {
 
 app = typer.Typer(
     **_LOOKS,
+    cls=PlainGroup,
     no_args_is_help=True,
     help="Train PyTorch models with an explicit graph: edit it, draw it, check it, stop it, resume it bit for bit.",
     epilog="Begin with: [bold]graphtrain render fit -o fit.svg[/bold]",
@@ -43,7 +44,7 @@ def _example(*lines: str) -> str:
 
 
 def _command(
-    name: str | None, *examples: str, cls: type[TyperCommand] | None = None, app: typer.Typer = app
+    name: str | None, *examples: str, cls: type[PlainCommand] = PlainCommand, app: typer.Typer = app
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """A command that exits with the code its function returns, and reports failures as one readable message."""
 
@@ -79,8 +80,8 @@ SettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="NAME=VALUE",
-        help="NAME=VALUE is an argument of setup, NODE.PARAM=VALUE a parameter of a node. "
-        "Values are TOML, else strings.",
+        help="NAME=VALUE sets an argument of setup, as in lr=1e-3; NODE.PARAM=VALUE a parameter of a node, "
+        "as in finish.after='500 steps'. Values are TOML, else strings.",
     ),
 ]
 
@@ -97,15 +98,17 @@ def run(
     script: Annotated[
         str,
         typer.Argument(
-            metavar="SCRIPT[:FUNCTION]", help="A Python file; FUNCTION returns the resources. Default: setup."
+            metavar="SCRIPT[:FUNCTION]",
+            help="A Python file, and its function that returns the model, the optimizer, the data, ... Default: setup.",
         ),
     ],
     settings: SettingsArgument = None,
     *,
     options: RunOptions,
 ) -> int:
-    """Train: call SCRIPT's setup, bind the resources it returns to a graph, and run; an existing run is resumed.
+    """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
 
+    What is done with them, in which order and when, is said by a graph: that of the script, of --graph, or `fit`.
     With a SCRIPT, --help also lists what can be set.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
@@ -135,7 +138,9 @@ def program_app(
     )
     @takes_run_options
     def run(settings: SettingsArgument = None, *, options: RunOptions) -> int:
-        """Train: call setup, bind the resources it returns to a graph, and run; an existing run is resumed.
+        """Train with this script. A run that was interrupted is resumed.
+
+        What is done, in which order and when, is said by a graph: that of the script, of --graph, or `fit`.
 
         Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
         """
@@ -149,11 +154,13 @@ def program_app(
 @_command("check", "graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
 def check(
     graph: GraphArgument,
-    script: Annotated[str | None, typer.Option("--script", help="A Python file that declares further kinds.")] = None,
+    script: Annotated[
+        str | None, typer.Option("--script", metavar="SCRIPT", help="A Python file that declares further kinds.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
 ) -> int:
-    """Check a graph before it runs: all problems at once, each with a code, a place and a hint.
+    """Check a graph without running it: all its problems, each with a code, a place and a hint.
 
     Exit codes: 0 no errors, 2 errors.
     """
@@ -168,13 +175,20 @@ def check(
 def render(
     graph: GraphArgument,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."),
     ],
     run_dir: Annotated[
-        Path | None, typer.Option("--run-dir", help="Show how often each node has run in this run, and which is next.")
+        Path | None,
+        typer.Option(
+            "--run-dir", metavar="RUN_DIR", help="Show how often each node ran in this run, and which is next."
+        ),
     ] = None,
 ) -> None:
-    """Draw a graph."""
+    """Draw a graph to a file.
+
+    The graph of a run directory is drawn as the run has it; --run-dir adds the counts of a run to any graph.
+    """
     from graphtrain.command.render import render_command
 
     render_command(graph, output, run_dir)
@@ -191,7 +205,9 @@ def show(
             "which slots it would hold. Imports the kinds, and therefore torch.",
         ),
     ] = False,
-    script: Annotated[str | None, typer.Option("--script", help="A Python file that declares further kinds.")] = None,
+    script: Annotated[
+        str | None, typer.Option("--script", metavar="SCRIPT", help="A Python file that declares further kinds.")
+    ] = None,
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
@@ -221,7 +237,9 @@ def diff(
     after: Annotated[str, typer.Argument(metavar="B", help="What to compare it with, likewise.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."
+        ),
     ] = None,
     rename: Annotated[
         list[str] | None,
@@ -267,7 +285,7 @@ def graphs() -> None:
 def nodes(
     kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Describe this kind in detail.")] = None,
 ) -> None:
-    """List the kinds of nodes, or describe one: parameters, slots, guard fields, effects."""
+    """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ..."""
     from graphtrain.command.listing import nodes_command
 
     nodes_command(kind)
@@ -300,7 +318,7 @@ def status(
     ],
     json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
-    """Show the progress of a run, running or not, from its run directory."""
+    """Show the progress of a run, whether it is running or not, from its run directory."""
     from graphtrain.command.status import status_command
 
     status_command(run_dir, as_json=json)
@@ -310,7 +328,9 @@ ScriptArgument = Annotated[
     str,
     typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that the run was started with."),
 ]
-PastRunOption = Annotated[Path, typer.Option("--run-dir", help="The run directory; it is only read.")]
+PastRunOption = Annotated[
+    Path, typer.Option("--run-dir", metavar="RUN_DIR", help="The run directory; it is only read.")
+]
 ArgumentsOfSetup = Annotated[
     list[str] | None,
     typer.Argument(metavar="NAME=VALUE", help="Arguments of setup, in place of those that the run had."),

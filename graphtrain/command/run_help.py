@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
-
 from graphtrain.command.failure import exit_on_failure
+from graphtrain.command.plain_command import PlainCommand
 from graphtrain.graph import Graph
 
 
-class RunCommand(TyperCommand):
+class RunCommand(PlainCommand):
     """The command `run`; its help lists arguments and parameters if a script is named, and imports nothing else."""
 
     setup: Callable[..., Any] | None = None
