@@ -78,8 +78,8 @@ class RunOptions:
         typer.Option(
             "--from-setup",
             metavar="NAMES",
-            help="If setup() now sets other hyper-parameters than the run was begun with: take the new values of these, "
-            "as in optimizer.lr,scheduler.",
+            help="If setup() now sets other hyper-parameters than when the run began: take the new values of these, as "
+            "in optimizer.lr,scheduler.",
         ),
     ] = ""
     from_saved: Annotated[

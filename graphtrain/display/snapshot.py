@@ -17,7 +17,7 @@ class Snapshot:
 
     Attributes:
         state: ready, running, stopping, stopped, finished, failed or interrupted.
-        graph: the name of the graph.
+        graph: the file of the graph, or its name where it has none.
         position: the path of the node that runs next, or is running.
         step: steps of the optimizer.
         epoch: epochs, as a fraction.

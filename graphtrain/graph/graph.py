@@ -34,6 +34,7 @@ class Graph(Editable):
         outputs: slots that leave the graph when it is the body of a node.
         optional: resources without which a node with this graph as its body is bypassed.
         allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
+        source: the file that it was read from; edits keep it. Default: none.
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
     >>> [str(edge) for edge in graph.edges["accumulate"]]
@@ -52,6 +53,7 @@ class Graph(Editable):
     optional: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("nodes", "edges", "guards", "units", "places"):
@@ -179,6 +181,11 @@ class Graph(Editable):
         from graphtrain.plan.machine import to_machine
 
         return to_machine(self, read)
+
+    @property
+    def title(self) -> str:
+        """What a person calls it: the file that it was read from, or else its name."""
+        return self.source or self.name
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"

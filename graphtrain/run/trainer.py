@@ -292,7 +292,7 @@ class Trainer:
 
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
-        return self._observer.snapshot(self.state, self.graph.name, self.position, self._compiled.run_clock)
+        return self._observer.snapshot(self.state, self.graph.title, self.position, self._compiled.run_clock)
 
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
@@ -306,7 +306,7 @@ class Trainer:
                 amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
                 activities.append(Activity(bound.path, verb, amount, "" if trigger.terms else "never"))
         models = {name: ModelSummary.of(module) for name, module in modules.items()}
-        return Summary(self.graph.name, models, activities)
+        return Summary(self.graph.title, models, activities)
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._compiled.run_clock.describe()}>"

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.canonical import from_json
 from graphtrain.storage.manifest import MANIFEST_FILE, checkpoint_paths, read_manifest, sound_files
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
@@ -59,6 +60,6 @@ def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:
         CheckpointError: it cannot be read.
     """
     try:
-        return Graph.from_json(manifest["graph"])
+        return from_json(manifest["graph"], manifest.get("graph_order", ""))
     except (ValueError, GraphtrainError) as error:
         raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None
