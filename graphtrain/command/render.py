@@ -34,8 +34,8 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
         count = len(difference.changes)
         differences = "1 difference" if count == 1 else f"{count} differences"
         notify(
-            f"`{source}` is not the graph of the run in `{run_dir}` ({differences}): counts are drawn at the nodes of the "
-            f"same name; graphtrain render {run_dir} draws the graph of the run"
+            f"`{source}` is not the graph of the run in `{run_dir}` ({differences}): counts are drawn at the nodes of "
+            f"the same name; graphtrain render {run_dir} draws the graph of the run"
         )
     counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
     return counts, checkpoint.manifest["position"]
