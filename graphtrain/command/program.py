@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from graphtrain.command.script import is_importing, note_graph
@@ -34,7 +35,7 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
     ...     main(setup)
     """
     if is_importing():
-        note_graph(sys._getframe(1).f_globals["__name__"], graph)
+        note_graph(_module_that_runs(sys._getframe(1)), graph)
         return
     if _in_a_worker(setup):
         return
@@ -51,6 +52,13 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
     with exit_on_failure():
         graph = graph_of_module(graph, sys.modules["__main__"], script.name if script is not None else "main")
     program_app(setup, graph, words, script)(prog_name=" ".join(words))
+
+
+def _module_that_runs(frame: FrameType | None) -> str:
+    """The module whose top level is running, and has called `main`, perhaps by a function of another module."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return str(frame.f_globals["__name__"]) if frame is not None else ""
 
 
 def _in_a_worker(setup: Callable[..., Any]) -> bool:

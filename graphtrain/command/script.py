@@ -26,7 +26,8 @@ def is_importing() -> bool:
 
 def note_graph(module: str, graph: Any) -> None:
     """Keep the graph that the module of that name passes to `main` while it is imported."""
-    _PASSED[sys.modules[module]] = graph
+    if module in sys.modules:
+        _PASSED[sys.modules[module]] = graph
 
 
 def graph_passed_to_main(module: ModuleType) -> Any:

@@ -226,6 +226,20 @@ def test_loggers_of_a_setup_are_called(script: Path, command: Command) -> None:
     assert (result.code, "`loggers` with a int, which is not callable" in result.err) == (2, True)
 
 
+def test_loggers_are_told_every_argument_of_the_setup(script: Path, command: Command) -> None:
+    text = TINY.replace(
+        "    return {\n",
+        "    class Told(RunLogger):\n"
+        "        def begin(self, beginning):\n            print(sorted(beginning.hyper_parameters.items())[:3])\n"
+        "        def __call__(self, metrics, step): pass\n        def close(self): pass\n"
+        '    return {"loggers": [Told()],\n',
+    )
+    (script / "told.py").write_text("from graphtrain import RunLogger\n" + text)
+    result = command("run", "told.py", "lr=0.5", "finish.after=1 steps")
+    assert result.code == 0, result.err
+    assert "('batches', '4')" in result.out, "a default"
+
+
 # ---- --init
 
 

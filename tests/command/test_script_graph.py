@@ -32,6 +32,7 @@ KNOWN = {
     "a path that is passed": ("", GUARDED.format('setup, "mine.toml"')),
     "of an import": ("import nets", GUARDED.format("setup, nets.graph")),
     "made in a call that an import makes": ("", f"graphtrain.main(setup, {EDITED})\n"),
+    "in a function of another module": ("import nets", f"nets.launch(setup, {EDITED})\n"),
     "by another name of main": (
         f"from graphtrain import main as go\nMINE = {EDITED}",
         '\nif __name__ == "__main__":\n    go(setup, MINE)\n',
@@ -42,7 +43,8 @@ KNOWN = {
 @pytest.mark.parametrize("pieces", KNOWN.values(), ids=KNOWN)
 def test_every_command_uses_the_graph_of_the_script(pieces: tuple[str, str], folder: Path, command: Command) -> None:
     definition, call = pieces
-    (folder / "nets.py").write_text(f"import graphtrain\ngraph = {EDITED}\n")
+    launch = "def launch(setup, graph):\n    graphtrain.main(setup, graph)\n"
+    (folder / "nets.py").write_text(f"import graphtrain\ngraph = {EDITED}\n{launch}")
     (folder / "mine.toml").write_text('format = 1\nextends = "fit"\n[[edit]]\nset = "finish"\nafter = "2 steps"\n')
     (folder / "train.py").write_text(f"import graphtrain\n{TINY}\n{definition}\n{call}")
     assert command("run", "train.py", "--run-dir", "r", "--quiet").code == 0
