@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +45,11 @@ def _example(*lines: str) -> str:
     return "\n\n".join(["[dim]Examples:[/dim]", *[f"  [bold]{line}[/bold]" for line in lines]])
 
 
+def _unwrapped(function: Callable[..., Any]) -> str:
+    """The docstring of a command with a line for each paragraph: rich keeps every break that is in a text."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(function) or "")
+
+
 def _command(
     name: str | None, *examples: str, cls: type[PlainCommand] = PlainCommand, app: typer.Typer = app
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
@@ -56,7 +63,7 @@ def _command(
                 code = function(*arguments, **options)
             raise typer.Exit(code or 0)
 
-        return app.command(name, epilog=_example(*examples), cls=cls)(guarded)
+        return app.command(name, help=_unwrapped(function), epilog=_example(*examples), cls=cls)(guarded)
 
     return declare
 
@@ -155,7 +162,10 @@ def program_app(
 def check(
     graph: GraphArgument,
     script: Annotated[
-        str | None, typer.Option("--script", metavar="SCRIPT", help="A Python file that declares further kinds.")
+        str | None,
+        typer.Option(
+            "--script", metavar="SCRIPT", help="A Python file that declares kinds which the graph uses; it is imported."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
@@ -206,7 +216,10 @@ def show(
         ),
     ] = False,
     script: Annotated[
-        str | None, typer.Option("--script", metavar="SCRIPT", help="A Python file that declares further kinds.")
+        str | None,
+        typer.Option(
+            "--script", metavar="SCRIPT", help="A Python file that declares kinds which the graph uses; it is imported."
+        ),
     ] = None,
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
@@ -283,7 +296,9 @@ def graphs() -> None:
 
 @_command("nodes", "graphtrain nodes", "graphtrain nodes clip")
 def nodes(
-    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Describe this kind in detail.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="KIND", help="Describe this kind in detail. Default: all are listed.")
+    ] = None,
 ) -> None:
     """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ..."""
     from graphtrain.command.listing import nodes_command
