@@ -30,19 +30,21 @@ class RunCommand(PlainCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         setup = type(self).setup
-        script = next((word for word in self._typed if word.partition(":")[0].endswith(".py")), None)
+        words = [word for word in self._typed if word != self._value("--graph")]
+        script = next((word for word in words if word.partition(":")[0].endswith(".py")), None)
         if setup is None and script is None:
             return
         with exit_on_failure():
             from graphtrain.command.script import setup_function
             from graphtrain.command.script_graph import load_graph
-            from graphtrain.command.settings_help import print_settings
+            from graphtrain.command.settings_help import print_arguments, print_parameters
 
             name = "setup"
             if setup is None:
                 assert script is not None
                 _, name, setup = setup_function(script)
-            print_settings(setup, name, load_graph(self._named_graph(script)))
+            print_arguments(setup, name)
+            print_parameters(load_graph(self._named_graph(script)))
 
     def _named_graph(self, script: str | None) -> Graph | str | Path:
         """The graph of the command line, or else that of the script."""

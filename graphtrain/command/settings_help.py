@@ -22,9 +22,13 @@ from graphtrain.kind.parameter import REQUIRED, plain_value, show_value, type_na
 _SECTION = re.compile(r"^(?:Arguments|Args|Parameters):\s*$")
 
 
-def print_settings(setup: Callable[..., Any], name: str, graph: Graph) -> None:
-    """Print the arguments of a setup and the parameters of a graph."""
+def print_arguments(setup: Callable[..., Any], name: str) -> None:
+    """Print the arguments of a setup."""
     _print(f"Arguments of {name}", "NAME=VALUE", list(setup_rows(setup)))
+
+
+def print_parameters(graph: Graph) -> None:
+    """Print the parameters of the nodes of a graph."""
     _print(f"Parameters of the graph {graph.name}", "NODE.PARAM=VALUE", list(graph_rows(graph)))
 
 

@@ -74,6 +74,8 @@ def test_commands_that_accept_a_graph_accept_a_script(folder: Path, command: Com
     (folder / "other.py").write_text(TINY)
     assert command("run", "other.py", "--graph", "train.py", "--run-dir", "r").code == 0
     assert status_of("r")["step"] == 2
+    listed = command("run", "--graph", "train.py", "other.py", "--help").out.partition("Parameters of the graph")[2]
+    assert "2 steps" in listed
 
 
 def test_kinds_of_the_script_are_known(folder: Path, command: Command) -> None:
@@ -100,6 +102,8 @@ def test_a_graph_that_only_the_running_script_knows_is_an_error(call: str, folde
         assert result.code == 2 and "makes its graph where it calls main, in line" in result.err, result
         assert "only `python train.py` knows it" in result.err and "graph = Graph.load(...)" in result.err
     assert not (folder / "r").exists()
+    shown = command("run", "train.py", "--help")
+    assert shown.code == 2 and "Arguments of setup" in shown.out and "makes its graph where" in shown.err
     assert command("run", "train.py", "--graph", "fit", "finish.after=1 steps", "--run-dir", "r").code == 0
 
 
