@@ -280,7 +280,10 @@ def copy(
     graph: GraphArgument,
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write; it must not exist.")],
 ) -> None:
-    """Copy the text of a graph, comments included, to a new file that you can edit."""
+    """Copy a graph to a new file that you can edit.
+
+    The text of a shipped graph or of a file is copied with its comments; that of a script or a run is generated.
+    """
     from graphtrain.command.listing import copy_command
 
     copy_command(graph, path)
