@@ -139,9 +139,8 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
             raise _finished_error(run_dir, trainer)
     endings = _endings(trainer) if outcome is Outcome.ALREADY_FINISHED else ""
-    report(
-        f"{outcome}{endings and f'; a later {endings} trains it further'}: {run_dir}  digest {trainer.digest()[:16]}"
-    )
+    further = f"; a later {endings} trains it further" if endings else ""
+    report(f"{outcome}{further}: {run_dir}  digest {trainer.digest()[:16]}")
     if outcome.resumable:
         if outcome is Outcome.REACHED:
             resuming = replace(resuming, until=None)

@@ -95,13 +95,14 @@ def _graph_in_the_source(path: Path, module: ModuleType) -> Any:
     """
     tree = ast.parse(path.read_bytes(), str(path))
     calls = list(_calls_of_main(tree))
+    not_run = _bound_when_run(tree)
     graphs: list[Any] = []
     for call, around in calls:
         argument = _graph_argument(call)
         if argument is None:
-            graphs.append(None)
-            continue
-        known, value = _value(argument, module, around)
+            known, value = NAME not in not_run, None
+        else:
+            known, value = _value(argument, module, not_run | _bound_in(around))
         if not known:
             raise UsageError(
                 f"`{path}` makes its graph where it calls main, in line {call.lineno}: only `python {path}` knows it",
@@ -140,12 +141,16 @@ def _graph_argument(call: ast.Call) -> ast.expr | None:
     return starred or (call.args[1] if len(call.args) > 1 else None)
 
 
-def _value(argument: ast.expr, module: ModuleType, around: ast.stmt) -> tuple[bool, Any]:
-    """Whether the value of an argument is known without running the call, and the value."""
+def _value(argument: ast.expr, module: ModuleType, bound: set[str]) -> tuple[bool, Any]:
+    """Whether the value of an argument is known without running the call, and the value.
+
+    Arguments:
+        bound: names that get their values only when the script runs.
+    """
     if isinstance(argument, ast.Constant):
         return True, argument.value
     names = ast.unparse(argument).split(".")
-    if not all(name.isidentifier() for name in names) or names[0] in _bound_in(around):
+    if not all(name.isidentifier() for name in names) or names[0] in bound:
         return False, None
     value: Any = module
     for name in names:
@@ -155,8 +160,15 @@ def _value(argument: ast.expr, module: ModuleType, around: ast.stmt) -> tuple[bo
     return True, value
 
 
+def _bound_when_run(tree: ast.Module) -> set[str]:
+    """The names of a module that stand under ``if __name__ == "__main__"``."""
+    guarded = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
+    return set().union(*map(_bound_in, guarded))
+
+
 def _bound_in(statement: ast.stmt) -> set[str]:
     """The names that a statement binds when it runs: an import has not."""
     nodes = list(ast.walk(statement))
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
+    imported = {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    return stored | imported | {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -88,6 +88,14 @@ def test_kinds_of_the_script_are_known(folder: Path, command: Command) -> None:
 UNKNOWN = {
     "made in the call": GUARDED.format(f"setup, {EDITED}"),
     "made before the call": f'\nif __name__ == "__main__":\n    MINE = {EDITED}\n    graphtrain.main(setup, MINE)\n',
+    "named where it is called": f'\nif __name__ == "__main__":\n    graph = {EDITED}\n    graphtrain.main(setup)\n',
+    "changed where it is called": (
+        '\ngraph = graphtrain.Graph.load("fit")\nif __name__ == "__main__":\n'
+        '    graph = graph.set("finish", after="2 steps")\n    graphtrain.main(setup, graph)\n'
+    ),
+    "imported where it is called": (
+        '\nif __name__ == "__main__":\n    from nets import graph\n    graphtrain.main(setup)\n'
+    ),
     "of a function": "\ndef begin(graph):\n    graphtrain.main(setup, graph)\n",
     "in a mapping": GUARDED.format("setup, **{'graph': 'fit'}"),
     "in a sequence": GUARDED.format("*[setup, 'fit']"),
