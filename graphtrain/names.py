@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 # Names of PyTorch Lightning's Trainer and of Hugging Face's TrainingArguments, and their equivalents.
@@ -96,6 +97,15 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if 0 < len(known) <= 20:
         return "known: " + ", ".join(known)
     return ""
+
+
+def in_natural_order(name: str) -> list[tuple[int, str]]:
+    """A key for sorting by which ``run-10`` comes after ``run-9``.
+
+    >>> sorted(["run-10", "run-9", "a"], key=in_natural_order)
+    ['a', 'run-9', 'run-10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def quoted(names: Iterable[str], most: int = 6) -> str:

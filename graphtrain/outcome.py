@@ -13,7 +13,7 @@ class Outcome(enum.Enum):
     """
 
     FINISHED = "the run is finished"
-    ALREADY_FINISHED = "the run was finished before; raise its ending to train further"
+    ALREADY_FINISHED = "the run was finished before"
     REACHED = "the amount given as `until` is reached; it counts from the beginning of the run, so name a later one"
     STOPPED = "stopped on request; run again to resume"
 

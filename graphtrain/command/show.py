@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.output import escaped
+from graphtrain.command.script_graph import load_graph
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import kind_text, settings_of
 
@@ -28,7 +29,7 @@ def show_command(source: str, *, save_points: bool = False, script: str | None =
         from graphtrain.command.script import import_script
 
         import_script(Path(script.partition(":")[0]))
-    graph = Graph.load(source)
+    graph = load_graph(source)
     console = Console(highlight=False)
     if not save_points:
         _show(graph, graph.name, console)

@@ -276,11 +276,17 @@ def _reasons_of(choice: Choice) -> str:
     elif choice.event in ("bypassed", "entered", "failed"):
         words.append(choice.event)
     for guard in (edge.guard for edge in choice.edges if edge.guard is not None):
-        values = dict.fromkeys(f"{reading.name}={shown(reading.value)}" for reading in guard.readings())
-        # The value of a guard that is only another name of what it reads says it all.
-        is_alias = not guard.error and guard.expression.strip() in [reading.name for reading in guard.reads]
-        words.append(f"{guard.name}={_answer(guard)}" + (f"({' '.join(values)})" if values and not is_alias else ""))
+        values = dict.fromkeys(f"{reading.name}={shown(reading.value)}{_due(reading)}" for reading in guard.readings())
+        if not guard.error and guard.expression.strip() in [reading.name for reading in guard.reads]:
+            # A guard that is only another name of what it reads has its value; what is left is why that is due.
+            values = dict.fromkeys(filter(None, (_due(reading).strip("()") for reading in guard.readings())))
+        words.append(f"{guard.name}={_answer(guard)}" + (f"({' '.join(values)})" if values else ""))
     return " ".join(words)
+
+
+def _due(reading: Reading) -> str:
+    """The numbers of the trigger that a field `due` was computed from, in parentheses; empty for anything else."""
+    return f"({reading.trigger})" if reading.trigger is not None and not reading.is_bypassed else ""
 
 
 def _answer(guard: GuardReading) -> str:

@@ -184,7 +184,7 @@ def _explanation(
         END if is_over else compiled.path(position),
         clock.describe(),
         int(steps) if steps is not None else None,
-        float(epochs) if epochs is not None else None,
+        float(epochs) if epochs is not None and clock.epochs_move() else None,
         int(batch) if batch is not None else None,
         note,
         error,

@@ -36,6 +36,7 @@ class Graph(Editable):
         outputs: slots that leave the graph when it is the body of a node.
         optional: resources without which a node with this graph as its body is bypassed.
         allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
+        source: the file that it was read from; edits keep it. Default: none.
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
     >>> graph, graph.nodes["accumulate"]
@@ -56,6 +57,7 @@ class Graph(Editable):
     optional: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("nodes", "edges", "guards", "units", "places"):
@@ -212,6 +214,11 @@ class Graph(Editable):
         from graphtrain.viz.render import render
 
         return render(self, path, counts, position)
+
+    @property
+    def title(self) -> str:
+        """What a person calls it: the file that it was read from, or else its name."""
+        return self.source or self.name
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"

@@ -23,7 +23,7 @@ from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, le
 from graphtrain.program.resources import PROVIDED
 
 # What people supply to every graph, whether it is read or not.
-USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "val_data")
+USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "train_data", "val_data")
 
 
 @dataclass(eq=False)
@@ -276,7 +276,7 @@ class Program:
         lines = []
         for name in self.resources:
             if name not in known and name not in PROVIDED and name not in USUAL:
-                hint = suggestion(name, known - set(PROVIDED) - {name})
+                hint = suggestion(name, known - {*PROVIDED, *self.resources})
                 lines.append(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you mean" in hint else ""))
         return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -43,6 +43,7 @@ from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
+from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
@@ -165,6 +166,7 @@ class Trainer:
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
         self._requests.is_busy = self._writer.is_busy
         self._environment: RunEnvironment | None = None
+        self._changes: tuple[str, ...] = ()
         self._reporter = Reporter(
             self._watch,
             self.snapshot,
@@ -280,9 +282,17 @@ class Trainer:
         """
         return MappingProxyType(self._watch.seconds())
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What has changed since the checkpoint that the run was resumed from, in words; empty for a run that began.
+
+        Graph, hyper-parameters, code, arguments of `setup`, data, and the weights that the models were set up with.
+        """
+        return self._changes
+
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
-        return self._observer.snapshot(self.state, self.graph.name, self.position, self._compiled.run_clock)
+        return self._observer.snapshot(self.state, self.graph.title, self.position, self._compiled.run_clock)
 
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
@@ -296,7 +306,7 @@ class Trainer:
                 amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
                 activities.append(Activity(bound.path, verb, amount, "" if trigger.terms else "never"))
         models = {name: ModelSummary.of(module) for name, module in modules.items()}
-        return Summary(self.graph.name, models, activities)
+        return Summary(self.graph.title, models, activities)
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._compiled.run_clock.describe()}>"
@@ -547,7 +557,7 @@ class Trainer:
         try:
             with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
-                    with self._writer.completed():
+                    with self._writer.completed(), untimed_breakpoints(self._paused):
                         self._get_ready(options, limit)
                         yield
                 finally:
@@ -556,6 +566,11 @@ class Trainer:
             if self._life.is_running:  # it never began
                 self._life.go("stop")
             raise
+
+    def _paused(self) -> AbstractContextManager[None]:
+        """A span that is no time of the run, inside the node that is running."""
+        bound = self._compiled.program.nodes[self._loop.position]
+        return self._watch.paused(bound.kind.activity if self._loop.inside and bound.scope.activity is None else None)
 
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         if not self._begun:
@@ -623,13 +638,19 @@ class Trainer:
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
-        run_clock = self._compiled.run_clock
+        run_clock, environment = self._compiled.run_clock, run.environment
+        self._changes = (
+            *restored.changes,
+            *environment.changes(checkpoint.manifest),
+            *environment.changes_of_weights(checkpoint.manifest),
+        )
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
-            run.environment.compared(checkpoint.manifest, restored.changes),
+            environment.compared(checkpoint.manifest, restored.changes),
         ]
-        self._notify("; ".join([f"resumed {where}: {run_clock.describe()}", *filter(None, facts)]))
+        place = run_clock.describe() or f"at `{self.position}`"
+        self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
         for line in restored.below:
             self._notify(line)
         if run_files is not None:

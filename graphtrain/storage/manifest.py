@@ -142,7 +142,9 @@ def _is_origin(value: Any) -> bool:
 
 
 def _is_about(value: Any) -> bool:
-    return _is_table(value) and _is_table(value.get("arguments", {}))
+    given = value.get("given", []) if _is_table(value) else None
+    tables = [value.get(name, {}) for name in ("arguments", "weights")] if _is_table(value) else []
+    return isinstance(given, list) and all(map(_is_text, given)) and all(map(_is_table, tables))
 
 
 def _are_files(value: Any) -> bool:

@@ -7,11 +7,14 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.command.conftest import Command
 from tests.command.running import SLOW, TINY, Result, in_a_process, start
@@ -116,11 +119,65 @@ def test_a_finished_run_is_reported(tiny: Path, command: Command) -> None:
     before = status_of(tiny / "r")
     again = command(*words)
     assert again.code == 0
-    assert "the run was finished before; raise its ending to train further" in again.err
+    assert "\nthe run was finished before; a later finish.after trains it further: r  digest " in again.err
     assert (status_of(tiny / "r")["digest"], status_of(tiny / "r")["step"]) == (before["digest"], 4)
     raised = command(*words[:2], "finish.after=2 epochs", *words[3:])
     assert raised.code == 0 and "the run is finished: r" in raised.err
     assert status_of(tiny / "r")["step"] == 8
+
+
+EVALUATED = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)] * batches, "training_step"')
+
+
+def test_an_evaluation_is_finished(folder: Path, command: Command) -> None:
+    (folder / "tiny.py").write_text(EVALUATED)
+    words = ["run", "tiny.py", "--graph", "evaluate", "--run-dir", "r"]
+    first = command(*words)
+    assert first.code == 0 and "train_data" not in first.err
+    again = command(*words)
+    assert again.code == 0 and "\nthe run was finished before: r  digest " in again.err
+    assert "\nresumed r: 4 batches, 8 samples; repeating nothing; code, arguments, data, " in again.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "change"),
+    [
+        (["batches=5"], EVALUATED, "batches 4 -> 5"),
+        (["next_batch.limit=2"], EVALUATED, "next_batch.limit"),
+        ([], EVALUATED.replace("torch.ones(2, 2)", "torch.zeros(2, 2)"), "val_data (its samples)"),
+        ([], EVALUATED.replace("Linear(2, 1)", "Linear(2, 1, bias=True)"), "tiny.py"),
+        (["--init", "model=other.safetensors"], EVALUATED, "the weights of `model`"),
+    ],
+    ids=["arguments", "graph", "data", "code", "weights"],
+)
+def test_something_else_is_not_asked_of_a_finished_run(
+    words: list[str], text: str, change: str, folder: Path, command: Command
+) -> None:
+    save_file({"weight": torch.ones(1, 2), "bias": torch.ones(1)}, "other.safetensors")
+    (folder / "tiny.py").write_text(EVALUATED)
+    command_words = ["run", "tiny.py", "--graph", "evaluate", "--run-dir"]
+    assert command(*command_words, "r").code == 0
+    (folder / "tiny.py").write_text(text)
+    for name in set(sys.modules) & {"tiny"}:
+        del sys.modules[name]
+    refused = command(*command_words, "r", *words)
+    assert refused.code == 2, refused
+    assert "error: the run in `r` is finished, so nothing was run; changed since: " in refused.err
+    assert (
+        change in refused.err
+        and "\n  hint: begin another run in a directory of its own, with --run-dir\n" in refused.err
+    )
+    assert command(*command_words, "r", *words).code == 2, "nor when it is asked again"
+    assert command(*command_words, "new", *words).code == 0
+
+
+def test_a_finished_training_can_be_trained_further_or_forked(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "batches=3", "--run-dir", "r"]
+    assert command(*words[:2], "finish.after=1 epochs", "--run-dir", "r").code == 0
+    refused = command(*words, "finish.after=1 epochs")
+    assert refused.code == 2
+    assert "or train this one further, with a later finish.after (in a new directory: --fork r)" in refused.err
+    assert command(*words, "finish.after=2 epochs").code == 0
 
 
 def test_quiet_prints_errors_only(tiny: Path, command: Command) -> None:

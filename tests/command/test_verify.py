@@ -444,6 +444,18 @@ def test_an_argument_that_cannot_be_read_back_is_asked_for(folder: Path, command
     assert command("verify", "mine.py", "day=2026-01-02", "--run-dir", "r").code == 0
 
 
+def test_defaults_are_those_of_the_run(folder: Path, command: Command) -> None:
+    former = "lr: float = 0.1, make: object = torch.nn.Linear, batches: int = 4, gone: int = 1"
+    text = TINY.replace('lr: float = 0.1, batches: int = 4, name: str = "tiny"', former)
+    (folder / "mine.py").write_text(text)
+    words = ["checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r", "--quiet"]
+    assert command("run", "mine.py", *words).code == 0
+    (folder / "mine.py").write_text(text.replace("batches: int = 4, gone: int = 1", "batches: int = 5"))
+    del sys.modules["mine"]  # as in another process
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert (result.code, result.err) == (0, "changed: mine.py, gone 1 -> not given\n"), result
+
+
 def test_a_change_of_code_is_said_first(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r").code == 0
     (tiny / "tiny.py").write_text(TINY + "\n# changed\n")

@@ -138,6 +138,7 @@ def test_a_field_of_another_type_is_named_and_passed_over(field: str, store: Fol
         {"origin": {"code": {"a": 1}}},
         {"origin": {"script": 1}},
         {"about": {"arguments": 1}},
+        {"about": {"given": "lr"}},
         {"seconds": {"data": "x"}},
         {"seconds": {"data": float("inf")}},
         {"metrics": {"loss": True}},
