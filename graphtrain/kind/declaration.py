@@ -26,7 +26,7 @@ class StepFunction:
 
     Such a function may ask by parameter name for further slots, for `step`, and for the `step_inputs` of the kind that
     counts batches (`epoch`, `batch_index`); the compiler binds those, so the kind calls it with the model and the batch
-    alone.
+    alone. `step` and `epoch` are those of the training, in an evaluation too.
     """
 
     def __call__(self, model: Any, batch: Any) -> Any:

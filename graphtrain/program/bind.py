@@ -25,6 +25,9 @@ from graphtrain.program.resources import PROVIDED
 # What people supply to every graph, whether it is read or not.
 USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "val_data")
 
+# What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
+_OF_TRAINING = ("step", "epoch")
+
 
 @dataclass(eq=False)
 class BoundNode:
@@ -123,6 +126,11 @@ class BoundGraph:
             return around
         return None if _trains(self.graph) else self.outer.node.name
 
+    @property
+    def steps(self) -> bool:
+        """True if one of its own nodes steps an optimizer."""
+        return any("step" in bound.kind.effects for bound in self.nodes.values())
+
     def inner(self) -> Iterator[BoundGraph]:
         """The graphs inside this one, at any depth."""
         for bound in self.nodes.values():
@@ -215,19 +223,25 @@ class Program:
         return None
 
     def step_input(self, bound: BoundNode, read: Read) -> Target:
-        """What a further parameter of a user's step function means, seen from the node that calls it."""
+        """What a further parameter of a user's step function means, seen from the node that calls it.
+
+        A resource of that name comes first, and a slot that is written no further out than what is counted. `step` and
+        `epoch` are counted by the innermost graph around that steps an optimizer, or by the outermost where none does;
+        anything else by the loop in which the function is called.
+        """
         name = read.name
-        scope: BoundGraph | None = bound.scope if name not in self.resources else None
         unit = "steps" if name == "step" else "batches"
-        while scope is not None and name not in scope.names.written:
-            if unit in scope.graph.units:
-                owner, _, counted = scope.graph.units[unit].partition(".")
-                field_name = counted if name == "step" else scope.nodes[owner].kind.step_inputs.get(name)
-                if field_name is not None:
-                    return FieldTarget(scope.nodes[owner].path, field_name)
-                self._batch_counters[name] = scope.nodes[owner]
-                break
-            scope = scope.outer.scope if scope.outer is not None else None
+        around = list(bound.scope.around())
+        counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]
+        if name in _OF_TRAINING:
+            counting = [scope for scope in counting if scope.steps][-1:] or counting[:1]
+        if counting and not any(name in scope.names.written for scope in around[around.index(counting[-1]) :]):
+            owner, _, counted = counting[-1].graph.units[unit].partition(".")
+            counter = counting[-1].nodes[owner]
+            field_name = counted if name == "step" else counter.kind.step_inputs.get(name)
+            if field_name is not None:
+                return FieldTarget(counter.path, field_name)
+            self._batch_counters[name] = counter
         return bound.scope.names.resolve(name)
 
     def slot_index(self, path: str) -> int:
