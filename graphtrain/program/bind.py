@@ -5,7 +5,7 @@ The result is data. `program.table` makes calls of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -20,10 +20,10 @@ from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, leaves, reads_of
-from graphtrain.program.resources import PROVIDED
+from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
 
 # What people supply to every graph, whether it is read or not.
-USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "val_data")
+USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "train_data", "val_data")
 
 # What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
 _OF_TRAINING = ("step", "epoch")
@@ -261,38 +261,46 @@ class Program:
 
     # ---- reports
 
-    def problems(self, supplied: Mapping[str, Any]) -> list[Problem]:
-        """A problem for each resource that nothing reads and that names a setting of another library, or is missing.
+    def problems(self, supplied: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
+        """A problem for each resource that nothing reads, or that is missing; what is read is known once compiled.
 
-        What is read is known once the graph is compiled.
+        Arguments:
+            supplied: what the user supplies.
+            given: the names in it that are new. Of the others, and of objects whose state is saved, it is only reported
+                that nothing reads them.
         """
-        read = self._read_resources | reads_of(self.graph)
         problems = []
-        for name in self.resources:
-            if name in FOREIGN and name not in read:
-                message, hint = f"nothing reads a resource `{name}`", f"that is {FOREIGN[name]} here"
-                problems.append(Problem("G302", "error", self.graph.name, message, hint))
+        unread = self._unread()
         for name, paths in sorted(self.missing.items()):
             hint = suggestion(name, [other for other in supplied if other not in self._read_resources])
             if "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
                 if counter := self._batch_counters.get(name):
                     hint += f"; or let `{counter.kind.name}`, which counts batches, declare it in its `step_inputs`"
+            unread = [other for other in unread if f"`{other}`" not in hint]  # a misspelt name is one problem
             readers = sorted(paths)
             where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
+        unread = [
+            name for name in unread if name in given and (name in FOREIGN or not keeps_state(self.resources[name]))
+        ]
+        for name in unread:
+            hint = suggestion(name, self._readable()) or "leave it out, or insert a node that reads it"
+            problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         return problems
+
+    def _unread(self) -> list[str]:
+        read = self._read_resources | resources_read(self.graph, self.resources)
+        return [name for name in self.resources if name not in read and name not in PROVIDED and name not in USUAL]
+
+    def _readable(self) -> set[str]:
+        """The resources that the graph could do something with."""
+        return (resources_read(self.graph, self.resources) | set(USUAL)) - set(PROVIDED) - self.plan.main.written
 
     def unread_resources(self) -> list[str]:
         """What to say of each resource that no node of the graph reads."""
-        known = self._read_resources | reads_of(self.graph)
-        lines = []
-        for name in self.resources:
-            if name not in known and name not in PROVIDED and name not in USUAL:
-                hint = suggestion(name, known - set(PROVIDED) - {name})
-                lines.append(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you mean" in hint else ""))
-        return lines
+        return [unread_line(name, self._readable()) for name in self._unread()]
 
     def outdated_kinds(self) -> list[str]:
         """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
@@ -316,3 +324,32 @@ class Program:
                     "so a resume is exact only between its firings"
                 )
         return lines
+
+
+def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
+    """The names that the nodes of a graph read, and the step functions supplied; whether a node is bypassed or not.
+
+    Arguments:
+        resources: with step functions wrapped.
+    """
+    functions = [value for value in resources.values() if isinstance(value, StepCall)]
+    return reads_of(graph) | {read.name for function in functions for read in function.extra_inputs}
+
+
+def unread_line(name: str, readable: Collection[str]) -> str:
+    """What to say of a resource that nothing reads."""
+    hint = suggestion(name, readable)
+    is_known = name in FOREIGN or "did you mean" in hint
+    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if is_known else "")
+
+
+def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
+
+    What is usual for every graph stays, and so do objects whose state is saved.
+    """
+    prepared = with_step_functions(resources)
+    readable = resources_read(graph, prepared) | set(USUAL)
+    kept = {name: value for name, value in resources.items() if name in readable or keeps_state(value)}
+    readable -= set(PROVIDED) | Scope(graph).written
+    return kept, [unread_line(name, readable) for name in resources if name not in kept]

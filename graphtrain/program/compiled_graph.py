@@ -31,9 +31,11 @@ class CompiledGraph:
         resources: what the user supplies, by name.
         prepared: the same made ready, with what the engine provides.
         requests: is told when an edge leads to the end.
+        former, renaming: the graph that this one takes the place of, and what of it has another name now.
+        given: the names of the resources that are new. Default: all.
 
     Raises:
-        GraphError: a resource that the graph reads is missing.
+        GraphError: a resource that the graph reads is missing, or one that is new is not read.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class CompiledGraph:
         watch: Stopwatch,
         former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
+        given: Collection[str] | None = None,
     ) -> None:
         self.graph = graph
         self.program = Program(Plan(graph), prepared)
@@ -57,7 +60,7 @@ class CompiledGraph:
             self._kept = _keep_instances(self.program, former.program, renaming)
         self.compiler = Compiler(self.program, lambda: requests.post("ended"), watch)
         # Everything that is read, by users' step functions too, is known now.
-        if problems := self.program.problems(resources):
+        if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)

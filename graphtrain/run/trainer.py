@@ -80,7 +80,8 @@ class Trainer:
             and `validation_step` are used where none is given.
 
     Raises:
-        GraphError: the graph has problems, or a resource that it reads is missing.
+        GraphError: the graph has problems, or a resource that it reads is missing, or one is supplied that it does not
+            read; objects with a `state_dict` may be supplied all the same.
         UsageError: an argument is wrong.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -410,7 +411,7 @@ class Trainer:
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            GraphError: the graph has problems, or reads a resource that is missing.
+            GraphError: the graph has problems, reads a resource that is missing, or does not read one given here.
             UsageError: the run is at a node, or needs a slot there, that the graph does not have; or `rename` names no
                 node.
             DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
@@ -428,7 +429,15 @@ class Trainer:
             renaming = Renaming(rename or {}, former.graph, graph)
             kept = former if self._begun else None
             compiled = CompiledGraph(
-                graph, all_resources, prepared, self._requests, self._recorder, self._watch, kept, renaming
+                graph,
+                all_resources,
+                prepared,
+                self._requests,
+                self._recorder,
+                self._watch,
+                kept,
+                renaming,
+                given=resources,
             )
             position = self._move(state, renaming, compiled) if self._begun else compiled.start
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)

@@ -55,6 +55,21 @@ def test_a_directory_that_is_taken_is_passed_over(tiny: Path, command: Command) 
     assert list((tiny / "runs" / "tiny-001").iterdir()) == []
 
 
+def test_a_setup_serves_its_own_graph_or_several(folder: Path, command: Command) -> None:
+    """Its own graph reads all that it returns; another one, named by --graph, may read less."""
+    (folder / "tiny.py").write_text(TINY.replace('"training_step"', '"callbacks": [], "warm_up": 3, "training_step"'))
+    (folder / "my.toml").write_text('format = 1\nextends = "fit"\n')
+    for words in ([], ["--graph", "fit"]):
+        result = command("run", "tiny.py", "finish.after=1 steps", "--run-dir", "r", *words)
+        assert result.code == 2 and "nothing reads a resource `warm_up`" in result.err
+        assert "nothing reads a resource `callbacks`" in result.err and "`graph.insert(...)`" in result.err
+    result = command("run", "tiny.py", "finish.after=1 steps", "--run-dir", "r", "--graph", "my.toml")
+    assert result.code == 0
+    assert "nothing in the graph reads `warm_up`\n" in result.err
+    assert "nothing in the graph reads `callbacks`; that is a node for each" in result.err
+    assert command("replay", "tiny.py", "--run-dir", "r", "--to", "1 steps").code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "steps", "rows"),
     [
