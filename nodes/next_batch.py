@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from graphtrain.data.batch import EarlyMover, batch_mover, sample_counter
 from graphtrain.data.source import Indexed, Resume, Source, source_of
 from graphtrain.errors import UsageError
-from graphtrain.kind import derived_clock, node, progress
+from graphtrain.kind import Batches, derived_clock, node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 
@@ -100,7 +100,7 @@ class NextBatch:
 
     def setup(
         self,
-        train_data: Any,
+        train_data: Batches,
         seed: int,
         device: Any,
         saving: bool,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,6 +19,16 @@ from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
+
+
+class Batches:
+    """Annotation of a slot that holds data whose iteration gives batches; where it is a mapping, that gives its keys.
+
+    The Trainer refuses such a mapping when it is made.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
 
 
 class StepFunction:
@@ -40,6 +50,7 @@ class Read:
     name: str
     default: Any = REQUIRED
     is_step_function: bool = False
+    is_batches: bool = False
 
     @property
     def required(self) -> bool:
@@ -65,6 +76,7 @@ class Kind:
     idle_without: tuple[str, ...]
     transient: tuple[str, ...]
     step_inputs: Mapping[str, str]
+    records: str
     observer: bool
     activity: str
     family: str

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from graphtrain.kind.declaration import Read, StepFunction
+from graphtrain.kind.declaration import Batches, Read, StepFunction
 from graphtrain.kind.fields import EFFECTS, Field, Progress
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
@@ -138,6 +138,6 @@ def _read(function: Callable[..., Any], name: str, *, method: bool) -> tuple[tup
         if argument.kind is argument.KEYWORD_ONLY:
             parameters[argument.name] = Parameter(argument.name, annotation, default)
         else:
-            is_step_function = StepFunction in (annotation, *get_args(annotation))
-            reads.append(Read(argument.name, default, is_step_function))
+            annotations = (annotation, *get_args(annotation))
+            reads.append(Read(argument.name, default, StepFunction in annotations, Batches in annotations))
     return tuple(reads), parameters

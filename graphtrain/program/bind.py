@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import torch
+
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
@@ -20,6 +22,7 @@ from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, leaves, reads_of
+from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
 
 # What people supply to every graph, whether it is read or not.
@@ -262,7 +265,7 @@ class Program:
     # ---- reports
 
     def problems(self, supplied: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
-        """A problem for each resource that nothing reads, or that is missing; what is read is known once compiled.
+        """A problem for each resource that is missing, not read, or no use; what is read is known once compiled.
 
         Arguments:
             supplied: what the user supplies.
@@ -288,7 +291,32 @@ class Program:
         for name in unread:
             hint = suggestion(name, self._readable()) or "leave it out, or insert a node that reads it"
             problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
-        return problems
+        return [*problems, *self._foreign_optimizers(supplied), *self._mappings()]
+
+    def _foreign_optimizers(self, supplied: Mapping[str, Any]) -> Iterator[Problem]:
+        modules = quoted(name for name, value in supplied.items() if isinstance(value, torch.nn.Module))
+        for name, value in supplied.items():
+            if isinstance(value, torch.optim.Optimizer) and is_foreign(value, supplied):
+                message = f"`{name}` has no parameter of {modules}: it would step, and train nothing"
+                hint = (
+                    "it was made of another model, or before this one was copied or replaced: make it of the model "
+                    "that the Trainer is given"
+                )
+                yield Problem("G308", "error", self.graph.name, message, hint)
+
+    def _mappings(self) -> Iterator[Problem]:
+        for bound in self.nodes:
+            reads = (*bound.planned.reads, *bound.planned.setup_reads)
+            for leaf in [leaf for read, target in reads if read.is_batches for leaf in leaves(target)]:
+                data = self.resources.get(leaf.name) if isinstance(leaf, ResourceTarget) else None
+                if isinstance(leaf, ResourceTarget) and isinstance(data, Mapping):
+                    keys = quoted(map(str, data), 4) or "no keys"
+                    message = f"`{leaf.name}` is a mapping ({keys}): to iterate over it gives its keys, not batches"
+                    hint = (
+                        f"supply what one of them holds, as in {leaf.name}=data[{next(iter(data), 'key')!r}]; a "
+                        "dataset of tensors is TensorDataset(*data.values()), in a Loader"
+                    )
+                    yield Problem("G309", "error", f"{self.graph.name}: nodes.{bound.path}", message, hint)
 
     def _unread(self) -> list[str]:
         read = self._read_resources | resources_read(self.graph, self.resources)
