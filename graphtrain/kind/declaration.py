@@ -82,6 +82,7 @@ class Kind:
     family: str
     description: str
     keeps_state: bool
+    acts_at_end: bool
 
     @property
     def trigger(self) -> Literal["every", "after"] | None:

@@ -149,6 +149,7 @@ def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any])
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=callable(getattr(target, "state_dict", None))
         and callable(getattr(target, "load_state_dict", None)),
+        acts_at_end=callable(getattr(target, "at_end", None)),
         **declared,
     )
     _check(kind)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.kind import FunctionRecord
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
@@ -135,6 +136,60 @@ class CompiledGraph:
                 )
         return bound.index
 
+    def at_end(self) -> None:
+        """What nodes do when the run has ended; once more, it is nothing."""
+        for act in self.table.at_end:
+            act()
+
+    # ---- asking edges again
+
+    def choose_again(self, position: int, *, ended: bool) -> tuple[int, bool]:
+        """Where a run stands if the edges that led it there are asked again: the position, and True at its end.
+
+        For a run whose graph has changed since. At the end, its ending may have been raised. Before a node that the
+        edges of one other node have chosen, an ending may be reached now, and is then not trained past: an edge of that
+        node leads to the end, or to a node whose `after` is due. Anything else is asked when the run comes by again.
+        """
+        if ended:
+            target = next(self.compiler.open_targets(self.program.nodes[position]))
+            return (position, True) if target is None else (self.compiler.position(target), False)
+        ways = sorted(self._ways_to(self.program.nodes[position]), key=lambda way: len(way[1]))
+        if len({chooser.index for chooser, _ in ways}) != 1:
+            return position, False
+        for chooser, marks in ways:
+            for mark in marks:  # it has not been passed then
+                mark.fields["runs"] -= 1
+            target = next(self.compiler.open_targets(chooser))
+            if self._is_reached_ending(chooser, target):
+                return (chooser.index, True) if target is None else (target.index, False)
+            for mark in marks:
+                mark.fields["runs"] += 1
+        chooser, marks = ways[0]
+        targets = list(self.compiler.open_targets(chooser))
+        if not marks and targets[0] is not None and any(self._is_reached_ending(chooser, target) for target in targets):
+            return self.compiler.position(targets[0]), False  # something else that is due comes before the ending
+        return position, False
+
+    def _is_reached_ending(self, chooser: BoundNode, target: BoundNode | None) -> bool:
+        if target is None:
+            return chooser.scope is self.program.main
+        return target.kind.trigger == "after" and not target.bypassed and bool(target.trigger())
+
+    def _ways_to(
+        self, bound: BoundNode, seen: tuple[BoundNode, ...] = ()
+    ) -> Iterator[tuple[BoundNode, tuple[BoundNode, ...]]]:
+        """The nodes that choose among several edges of which one leads to a node, and what only marks the way there."""
+        for other in bound.scope.nodes.values():
+            targets = self.program.targets(other)
+            leads_there = any(target and self.compiler.position(target) == bound.index for target in targets)
+            if not leads_there or other is bound or other in seen:
+                continue
+            if len(targets) > 1:
+                yield other, ()
+            elif _is_mark(other):
+                for chooser, marks in self._ways_to(other, (*seen, bound)):
+                    yield chooser, (*marks, other)
+
     @property
     def kept_paths(self) -> set[str]:
         """The paths of the nodes that kept the object that they had in the former graph."""
@@ -144,6 +199,14 @@ class CompiledGraph:
         """Set the nodes around a position up, from the progress that they have. May draw random numbers."""
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self._kept)
+
+
+def _is_mark(bound: BoundNode) -> bool:
+    """True for a node whose visit leaves nothing behind but its count."""
+    planned = bound.planned
+    is_function = isinstance(bound.instance, FunctionRecord) and planned.body is None and not bound.bypassed
+    leaves_nothing = not (planned.reads or planned.writes or bound.kind.effects or bound.kind.trigger)
+    return is_function and leaves_nothing and bound.instance.runs > 0
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:

@@ -7,7 +7,7 @@ of a node without work costs 0.15 us.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,14 +32,16 @@ class TransitionTable:
 
     Attributes:
         transitions: position -> run the node, return the next position.
-        exits: position -> choose the exit edge again, without running the node.
+        exits: position -> choose the exit edge, once the node has run.
         setups: position -> call the node's `setup` (nothing for most).
+        at_end: called when the run has ended: what nodes of the outermost graph do then.
         extra_inputs: path -> what the user's functions called there read beside the model and the batch.
     """
 
     transitions: list[Transition] = field(default_factory=list)
     exits: list[Transition] = field(default_factory=list)
     setups: list[Act] = field(default_factory=list)
+    at_end: list[Act] = field(default_factory=list)
     extra_inputs: dict[str, list[Target]] = field(default_factory=dict)
 
 
@@ -67,7 +69,13 @@ class Compiler:
             bound.trigger = self._trigger(bound)
         self.table.setups = [self._setup(bound) for bound in program.nodes]
         self.table.exits = [self._exit(bound) for bound in program.nodes]
+        self.table.at_end = [self._call(bound.instance.at_end, bound) for bound in self._acting_at_end()]
         self.table.transitions = [self._timed(bound, self._transition(bound)) for bound in program.nodes]
+
+    def _acting_at_end(self) -> list[BoundNode]:
+        """The nodes with something to do when the run has ended, those that end it last: they see what others did."""
+        acting = [bound for bound in self._program.main.nodes.values() if bound.kind.acts_at_end and not bound.bypassed]
+        return sorted(acting, key=lambda bound: (None in self._program.targets(bound), bound.path))
 
     # ---- entering graphs
 
@@ -344,6 +352,21 @@ class Compiler:
             return position
 
         return -1, end
+
+    def open_targets(self, bound: BoundNode) -> Iterator[BoundNode | None]:
+        """Where the edges of a node lead whose guards hold now, in order; None is the end. To ask changes nothing.
+
+        Raises:
+            GuardError: a guard raises.
+        """
+        graph, names = bound.scope.graph, _Names(self, bound.scope)
+        for edge, target in zip(graph.edges[bound.node.name], self._program.targets(bound), strict=True):
+            try:
+                holds = edge.when is None or compile_guard(bound.scope.guards[edge.when], names)()
+            except Exception as error:
+                raise GuardError(bound.path, edge.when or "", graph.guards[edge.when or ""], error) from None
+            if holds:
+                yield target
 
     # ---- what names mean
 

@@ -161,6 +161,7 @@ class Trainer:
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
         self._begun = False
+        self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
@@ -439,7 +440,9 @@ class Trainer:
                 renaming,
                 given=resources,
             )
-            position = self._move(state, renaming, compiled) if self._begun else compiled.start
+            position, is_other = compiled.start, False
+            if self._begun:
+                position, is_other = self._move(state, renaming, compiled)
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
@@ -448,6 +451,7 @@ class Trainer:
             former.state.restore_after_setup(state)
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
+        self._is_other_graph |= is_other
         self._explainer.is_rewired()
         self._notify_of_graph()
         if self._begun:
@@ -463,8 +467,8 @@ class Trainer:
                 data[name] = fingerprint(resource)
         return replace(self._environment, data=data)
 
-    def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> int:
-        """Restore what nodes held in the former graph; the position in the new one."""
+    def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> tuple[int, bool]:
+        """Restore what nodes held in the former graph; the position in the new one, and if the two differ."""
         former = self._compiled.graph
         change = GraphChange(former, renaming, renaming.graph(former).diff(compiled.graph))
         state = RunState.of(renaming.sections(state.sections()))
@@ -477,7 +481,7 @@ class Trainer:
         compiled.resume_at(position)
         for line in compiled.run_clock.mixed_windows(former, renaming):
             self._notify(line)
-        return position
+        return position, change.difference.matters
 
     def save(self) -> Path | None:
         """Save a checkpoint now.
@@ -523,6 +527,7 @@ class Trainer:
             self._report_written()
         if "ended" in requests:
             self._loop.ended, self._end_is_saved = True, False
+            self._compiled.at_end()
             requests.clear()
             self._save_end()
             return Outcome.FINISHED
@@ -570,10 +575,9 @@ class Trainer:
         if not self._begun:
             self._begin(options)
             self._begun = True
-        if self._loop.ended:  # the ending may have been raised meanwhile
-            self._loop.choose_again(self._compiled.table.exits)
-            if not self._loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
-                self._notify(line)
+        self._choose_again()
+        if self._loop.ended and not self._end_is_saved:
+            self._compiled.at_end()
         if self._compiled.activity(self._loop.position) is None:
             for name in self._compiled.state.trained_in_evaluation_mode():
                 self._notify_once(
@@ -583,6 +587,17 @@ class Trainer:
         self._observer.begin(self._compiled.run_clock, limit.terms if limit is not None else ())
         self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
+
+    def _choose_again(self) -> None:
+        """Ask the edges again that led here, where the graph is another one now, or the ending may have been raised."""
+        loop, was_ended = self._loop, self._loop.ended
+        if was_ended or self._is_other_graph:
+            loop.position, loop.ended = self._compiled.choose_again(loop.position, ended=was_ended)
+        self._is_other_graph = False
+        if loop.ended and not was_ended:
+            self._end_is_saved = False
+        if was_ended and not loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
+            self._notify(line)
 
     def _stop(self) -> None:
         self._watch.stop()
@@ -643,9 +658,12 @@ class Trainer:
             self._notify(line)
         if run_files is not None:
             self._recorder.load_rows(run_files.cut_back_to(checkpoint))
-            # On the disk before anything else, so that from now on a resume chooses this.
-            if restored.decided or not run_files.is_newest(checkpoint):
-                self._save(self._sync_policy)
+        if restored.is_other_graph and not self._loop.ended:
+            self._is_other_graph = True
+            self._choose_again()
+        # On the disk before anything else, so that from now on a resume chooses this.
+        if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
+            self._save(self._sync_policy)
 
     def _announce(self) -> None:
         """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""
