@@ -228,7 +228,7 @@ class NextBatch:
         """Batches that the current epoch will have; 0 where that is not known."""
         return self._expected_length() or 0
 
-    @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at")
+    @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at", fractions="_has_length")
     def epochs(self) -> Fraction:
         """Epochs fetched so far; the fraction of the current one where its length is known."""
         if self.last or not self.opened:
@@ -244,6 +244,9 @@ class NextBatch:
             return _NEVER  # nothing within this epoch; its end voids this answer
         batches = math.ceil((epochs - self.epoch) * length)
         return batches if batches < length else _NEVER
+
+    def _has_length(self) -> bool:
+        return self._source.has_length()
 
     def _expected_length(self) -> int | None:
         if self.limit is None or self.length is None:

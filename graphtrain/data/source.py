@@ -54,6 +54,10 @@ class Source(ABC):
         Whatever has to be saved beyond `drawn` is added to `state` while the epoch goes on, here as in `open`.
         """
 
+    def has_length(self) -> bool:
+        """False if the length of an epoch is not known."""
+        return True
+
     def position(self) -> dict[str, Any]:
         """The position that the data itself reports; empty if it has none."""
         return {}
@@ -232,6 +236,9 @@ class Stateful(Source):
             yield batch
         self._loaded = {}
 
+    def has_length(self) -> bool:
+        return _length(self._data) is not None
+
     def position(self) -> dict[str, Any]:
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
@@ -282,6 +289,9 @@ class Replayed(Source):
         if self._once:
             state["once"] = True
         return Opened(self._begin(state), length, state)
+
+    def has_length(self) -> bool:
+        return _length(self._data) is not None
 
     def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
         iterator = iterate(self._data)

@@ -9,6 +9,7 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import FunctionRecord
+from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
@@ -135,6 +136,15 @@ class CompiledGraph:
                     f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
                 )
         return bound.index
+
+    def refuse_fractions(self, name: str, limit: Trigger | None) -> None:
+        """Raise if a limit of the run has an amount that is not counted, as a fraction of an epoch without a length.
+
+        Raises:
+            UsageError: it has.
+        """
+        terms = limit.terms if limit is not None else ()
+        self.compiler.refuse_fractions(self.program.main, [(name, term) for term in terms])
 
     def at_end(self) -> None:
         """What nodes do when the run has ended; once more, it is nothing."""

@@ -7,16 +7,16 @@ of a node without work costs 0.15 us.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphtrain.errors import GuardError
+from graphtrain.errors import GuardError, UsageError
 from graphtrain.guards.closures import compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
 from graphtrain.kind import FunctionRecord, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
+from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target, leaves
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.loop import Transition
 from graphtrain.program.resources import StepCall, StepInputs
@@ -24,6 +24,8 @@ from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after
 
 Act = Callable[[], Any]
+Amount = tuple[str, Term]
+"""An amount, and what it is called in a message: ``"validate.every"``."""
 
 
 @dataclass
@@ -64,6 +66,11 @@ class Compiler:
             for declared in bound.kind.fields.values()
             if declared.counts is not None and not bound.bypassed
         ]
+        # Most graphs have none: nothing is asked when they are entered.
+        self._fractions: dict[BoundGraph, list[Amount]] = {}
+        for bound in program.nodes:
+            if amounts := [amount for amount in self._amounts(bound) if amount[1].base.amount.denominator != 1]:
+                self._fractions.setdefault(bound.scope, []).extend(amounts)
         self.table = TransitionTable()
         for bound in program.nodes:
             bound.trigger = self._trigger(bound)
@@ -94,6 +101,7 @@ class Compiler:
         for bound in scope.nodes.values():
             if isinstance(bound.trigger, Every):
                 bound.trigger.start()
+        self.refuse_fractions(scope, self._fractions.get(scope, ()))
 
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
@@ -111,6 +119,34 @@ class Compiler:
     def clocks(self, bound: BoundNode, trigger: Trigger) -> list[tuple[Clock, Term]]:
         """For each amount of a trigger of a node: the clock that counts its unit, and the amount."""
         return [(self.clock(owner, counted), term) for owner, counted, term in self._program.terms(bound, trigger)]
+
+    def _amounts(self, bound: BoundNode) -> Iterator[Amount]:
+        """The amounts of the trigger of a node, if it has one."""
+        if bound.planned.trigger is not None and not bound.bypassed:
+            for term in bound.planned.trigger.terms:
+                yield f"{bound.path}.{bound.kind.trigger}", term
+
+    def refuse_fractions(self, scope: BoundGraph, amounts: Iterable[Amount]) -> None:
+        """Raise if some of these amounts are fractions of what is counted as a whole only; whole ones never are.
+
+        Raises:
+            UsageError: such as ``"0.25 epochs"`` of data without a length.
+        """
+        refused = []
+        for name, term in amounts:
+            owner, _, field_name = scope.graph.units[term.base.unit].partition(".")
+            if term.base.amount.denominator != 1 and not self.clock(scope.nodes[owner], field_name).counts_fractions():
+                refused.append((f'{name} = "{term}"', scope.nodes[owner], name))
+        if refused:
+            texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
+            data = [leaf for read, target in counter.planned.setup_reads if read.is_batches for leaf in leaves(target)]
+            named = (
+                f"`{data[0].name}`" if data and isinstance(data[0], ResourceTarget) else f"the data of `{counter.path}`"
+            )
+            raise UsageError(
+                f"{texts}: {named} has no length, so a fraction of an epoch cannot be counted",
+                f'count batches or steps, as in {name} = "100 batches", or whole epochs; or give the data a `__len__`',
+            )
 
     def _trigger(self, bound: BoundNode) -> Every | Due | None:
         trigger = bound.planned.trigger

@@ -345,8 +345,9 @@ class Trainer:
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            UsageError: `until` or `resume` cannot be used, hyper-parameters differ, or the graph does not have the node
-                that is next, or needs a slot there that was not saved.
+            UsageError: `until` or `resume` cannot be used, an amount is a fraction of an epoch of data without a
+                length, hyper-parameters differ, or the graph does not have the node that is next, or needs a slot there
+                that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
@@ -575,6 +576,7 @@ class Trainer:
         if not self._begun:
             self._begin(options)
             self._begun = True
+        self._compiled.refuse_fractions("until", limit)
         self._choose_again()
         if self._loop.ended and not self._end_is_saved:
             self._compiled.at_end()

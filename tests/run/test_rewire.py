@@ -23,7 +23,7 @@ def test_the_same_graph_again_changes_nothing(loader: str, transitions: int) -> 
     whole.run()
     rewired.advance(transitions)
     before = rewired.digest()
-    rewired.rewire(small_graph())
+    rewired.rewire(small_graph(loader=loader))
     assert rewired.digest() == before
     rewired.run()
     assert (rewired.digest(), rewired.metrics) == (whole.digest(), whole.metrics)
