@@ -83,7 +83,6 @@ class NextBatch:
     fetched_ahead: int = progress(0)
     source_state: dict[str, Any] = progress({})
 
-    _iterator: Iterator[Any]
     _turns: int
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
     _clock: Callable[[], float]
@@ -95,6 +94,7 @@ class NextBatch:
 
     def __init__(self) -> None:
         self._source: Source = Indexed(())  # until it is set up
+        self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
 
@@ -200,6 +200,17 @@ class NextBatch:
         self._iterator = iter(())  # releases the workers of a loader now, not when the next epoch begins
         self.source_state = {}
         self._turns += 1
+
+    def release(self) -> None:
+        """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
+        if self._source.release(self._iterator) and self.opened and not self.last:
+            self._iterator = self._reopened(self.epoch_batches + len(self._ahead))
+
+    def _reopened(self, drawn: int) -> Iterator[Any]:
+        self._iterator = self._source.reopen_aside(self.epoch, drawn, self.source_state)
+        for batch in self._iterator:
+            yield batch
+            return  # what follows is asked of the iterator itself
 
     def state_dict(self) -> dict[str, Any]:
         """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""

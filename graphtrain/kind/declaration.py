@@ -83,6 +83,7 @@ class Kind:
     description: str
     keeps_state: bool
     acts_at_end: bool
+    releases: bool
 
     @property
     def trigger(self) -> Literal["every", "after"] | None:

@@ -150,6 +150,7 @@ def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any])
         keeps_state=callable(getattr(target, "state_dict", None))
         and callable(getattr(target, "load_state_dict", None)),
         acts_at_end=callable(getattr(target, "at_end", None)),
+        releases=callable(getattr(target, "release", None)),
         **declared,
     )
     _check(kind)

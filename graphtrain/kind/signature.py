@@ -54,6 +54,8 @@ def _of_class(target: type, name: str) -> Signature:
     if (at_end := getattr(target, "at_end", None)) is not None and _read(at_end, name, method=True) != (reads, {}):
         names = ", ".join(read.name for read in reads) or "nothing"
         raise TypeError(f"{name}.at_end: it reads what __call__ reads, with the same defaults: {names}")
+    if (release := getattr(target, "release", None)) is not None and _read(release, name, method=True) != ((), {}):
+        raise TypeError(f"{name}.release: it takes nothing, and ends what the node can begin again, such as processes")
     return reads, setup_reads, parameters, fields
 
 

@@ -151,6 +151,17 @@ class CompiledGraph:
         for act in self.table.at_end:
             act()
 
+    def release(self, kept: Collection[BoundNode] = ()) -> None:
+        """Let nodes end what they can begin again, such as the worker processes of a loader.
+
+        Arguments:
+            kept: nodes, of another graph too, whose objects go on. Default: none.
+        """
+        objects = {id(bound.instance) for bound in kept}
+        for bound in self.program.nodes:
+            if bound.kind.releases and not bound.bypassed and id(bound.instance) not in objects:
+                bound.instance.release()
+
     # ---- asking edges again
 
     def choose_again(self, position: int, *, ended: bool) -> tuple[int, bool]:
@@ -201,9 +212,9 @@ class CompiledGraph:
                     yield chooser, (*marks, other)
 
     @property
-    def kept_paths(self) -> set[str]:
-        """The paths of the nodes that kept the object that they had in the former graph."""
-        return {bound.path for bound in self._kept}
+    def kept(self) -> frozenset[BoundNode]:
+        """The nodes that kept the object that they had in the former graph."""
+        return frozenset(self._kept)
 
     def resume_at(self, position: int) -> None:
         """Set the nodes around a position up, from the progress that they have. May draw random numbers."""

@@ -477,8 +477,10 @@ class Trainer:
         hint = lost_position_hint(path, change.difference, compiled.program.by_path)
         position = compiled.locate(path, state.slots, self._loop.ended, hint)
         # Nodes that keep their object hold their progress in it.
-        progress = {path: fields for path, fields in state.progress.items() if path not in compiled.kept_paths}
+        kept_paths = {bound.path for bound in compiled.kept}
+        progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
         compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
+        self._compiled.release(compiled.kept)  # before the new ones open the same data
         compiled.resume_at(position)
         for line in compiled.run_clock.mixed_windows(former, renaming):
             self._notify(line)
@@ -567,6 +569,9 @@ class Trainer:
                         yield
                 finally:
                     self._stop()
+                    # Between single transitions workers go on: to start them takes longer than a transition.
+                    if limit is not None or self._loop.ended or self._life.state == "failed":
+                        self._compiled.release()
         except BaseException:
             if self._life.is_running:  # it never began
                 self._life.go("stop")
