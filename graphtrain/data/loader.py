@@ -152,12 +152,10 @@ class Loader:
         Arguments:
             batches: what `batches` returned last.
         """
-        if self._inner is None or not self._inner.persistent_workers:
-            return shut_down(batches)
-        iterator, self._inner = self._inner._iterator, None
-        if iterator is not None:
-            iterator._shutdown_workers()
-        return iterator is not None
+        if self._inner is not None and self._inner.persistent_workers:
+            persistent, self._inner = self._inner._iterator, None
+            batches = batches if persistent is None else persistent
+        return shut_down(batches, even_persistent=True)
 
     def _order(self, start: int) -> Iterable[Any]:
         """The indices of each batch from number `start`. A sampler is exhausted here, while the epoch's seed is set."""

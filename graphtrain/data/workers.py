@@ -42,14 +42,18 @@ def iterate(data: Any) -> Iterator[Any]:
         _STARTED.update(set(multiprocessing.active_children()) - children_before)
 
 
-def shut_down(iterator: Any) -> bool:
+def shut_down(iterator: Any, *, even_persistent: bool = False) -> bool:
     """End the worker processes of an iterator over a DataLoader now; True if it has any.
 
     torch ends them when the iterator is deleted, which may be late: a traceback holds it, or a cycle that waits for the
-    garbage collector. Those of a DataLoader with `persistent_workers` outlive every iterator, and are left alone.
+    garbage collector.
+
+    Arguments:
+        even_persistent: True ends those of a DataLoader with `persistent_workers` too, after which that DataLoader is
+            of no use. Default: they are left to torch.
     """
     end = getattr(iterator, "_shutdown_workers", None)
-    if end is None or getattr(iterator, "_persistent_workers", False):
+    if end is None or (getattr(iterator, "_persistent_workers", False) and not even_persistent):
         return False
     end()
     return True

@@ -341,7 +341,9 @@ class Trainer:
         that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
         another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
         Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
-        of that is reported.
+        of that is reported. An ending that is reached already ends the run without another batch.
+
+        Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
@@ -374,6 +376,8 @@ class Trainer:
         rename: Mapping[str, str] | None = None,
     ) -> str:
         """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
+
+        Worker processes of loaders go on between its calls; they end with the run, or with the next `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
