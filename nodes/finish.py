@@ -7,7 +7,7 @@ from typing import Any
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._log_row import record_since_last_row
+from graphtrain.nodes._log_row import record_means
 
 
 @node(family="bookkeeping")
@@ -38,4 +38,4 @@ class Finish:
 
     def at_end(self, optimizer: Any = None) -> None:
         if not self._recorder.rows:
-            record_since_last_row(self._recorder, self._recorder.means("train"), optimizer)
+            record_means(self._recorder, self._recorder.means("train").peek("log"), optimizer)

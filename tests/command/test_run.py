@@ -330,9 +330,7 @@ def test_a_fork_begins_from_another_run_and_goes_on_by_itself(tiny: Path, comman
     assert "resumed" in forked.err
     assert status_of(tiny / "new")["digest"] == status_of(tiny / "whole")["digest"]
     assert (tiny / "old" / "metrics.jsonl").read_bytes() == old
-    epochs, last = rows_of(tiny / "new"), rows_of(tiny / "new")[-1]
-    assert [row for row in epochs if "epoch/loss" in row] == rows_of(tiny / "whole")[1:2]
-    assert (last["step"], last["loss"]) == (8, epochs[0]["epoch/loss"]), "the means of what came after the fork"
+    assert rows_of(tiny / "new") == rows_of(tiny / "whole")[1:]
     again = command("run", "tiny.py", "finish.after=2 epochs", "--fork", "old", "--run-dir", "new")
     assert (again.code, "was finished before" in again.err) == (0, True)
 

@@ -57,7 +57,7 @@ def test_nothing_gathered_is_no_row() -> None:
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
-def test_a_run_that_continues_has_the_means_of_what_came_after(is_resumed: bool, tmp_path: Path) -> None:
+def test_a_run_that_continues_has_the_other_rows_of_the_longer_one(is_resumed: bool, tmp_path: Path) -> None:
     trainer = make_trainer(fit("6 steps"), tmp_path)
     trainer.run()
     if is_resumed:
@@ -65,11 +65,19 @@ def test_a_run_that_continues_has_the_means_of_what_came_after(is_resumed: bool,
     else:
         trainer.rewire(fit("10 steps"))
     assert trainer.run() is Outcome.FINISHED
-    assert losses(trainer) == [(4, 1.5), (6, 4.5), (8, 6.5), (10, 8.5)]
-    assert [row["epoch/loss"] for row in trainer.metrics if "epoch/loss" in row] == [4.5]
+    assert losses(trainer) == [(4, 1.5), (6, 4.5), (8, 5.5), (10, 8.5)]
     whole = make_trainer(fit("10 steps"))
     whole.run()
     assert trainer.digest() == whole.digest()
+    assert [row for row in trainer.metrics if row["step"] != 6] == whole.metrics
+
+
+def test_no_row_is_recorded_twice() -> None:
+    trainer = make_trainer(fit("6 steps"))
+    trainer.run()
+    trainer.rewire(fit("8 steps", every="6 steps"))  # `log` is due at once, and has what is recorded already
+    trainer.run()
+    assert losses(trainer) == [(4, 1.5), (6, 4.5), (8, 6.5)]
 
 
 def test_stopped_and_resumed_the_rows_are_the_same(tmp_path: Path) -> None:
