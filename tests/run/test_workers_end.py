@@ -55,8 +55,15 @@ def no_workers_of_other_tests() -> None:
         process.join()
 
 
+def stateful_data_loader() -> Any:
+    module = pytest.importorskip("torchdata.stateful_dataloader")
+    seed_everything(3)  # it draws a seed when it is made
+    return module.StatefulDataLoader(Augmented(), 3, shuffle=True, num_workers=2)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # which torchdata 0.11 calls
 @pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("make", [loader, data_loader])
+@pytest.mark.parametrize("make", [loader, data_loader, stateful_data_loader])
 def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any], prefetch: bool) -> None:
     whole = make_trainer(make(), prefetch=prefetch)
     assert whole.run() is Outcome.FINISHED
@@ -114,14 +121,17 @@ def test_a_run_that_fails() -> None:
 
 
 def test_a_run_that_is_stopped_by_a_signal() -> None:
+    held: list[Any] = []  # as a traceback or a cycle would
+
     def stops(model: Any, batch: Any, batch_index: int) -> Any:
         if batch_index == 1:
+            held.append(trainer._compiled.program.by_path["next_batch"].instance._iterator)
             os.kill(os.getpid(), signal.SIGTERM)
         return training_step(model, batch)
 
     trainer = make_trainer(loader(), stops)
     assert trainer.run() is Outcome.STOPPED
-    assert not workers()
+    assert held and not workers()
 
 
 def test_inside_an_evaluation() -> None:
