@@ -295,8 +295,9 @@ class Program:
 
     def _foreign_optimizers(self, supplied: Mapping[str, Any]) -> Iterator[Problem]:
         modules = quoted(name for name, value in supplied.items() if isinstance(value, torch.nn.Module))
+        read = self._read_resources | resources_read(self.graph, self.resources)
         for name, value in supplied.items():
-            if isinstance(value, torch.optim.Optimizer) and is_foreign(value, supplied):
+            if name in read and isinstance(value, torch.optim.Optimizer) and is_foreign(value, supplied):
                 message = f"`{name}` has no parameter of {modules}: it would step, and train nothing"
                 hint = (
                     "it was made of another model, or before this one was copied or replaced: make it of the model "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
-from graphtrain.errors import GraphError, UsageError
+from graphtrain.errors import GraphError, GuardError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import FunctionRecord
@@ -178,18 +178,32 @@ class CompiledGraph:
         if len({chooser.index for chooser, _ in ways}) != 1:
             return position, False
         for chooser, marks in ways:
-            for mark in marks:  # it has not been passed then
-                mark.fields["runs"] -= 1
-            target = next(self.compiler.open_targets(chooser))
-            if self._is_reached_ending(chooser, target):
-                return (chooser.index, True) if target is None else (target.index, False)
-            for mark in marks:
-                mark.fields["runs"] += 1
+            targets = self._open_before(chooser, marks)
+            if targets and self._is_reached_ending(chooser, targets[0]):
+                for mark in marks:
+                    mark.fields["runs"] -= 1
+                return (chooser.index, True) if targets[0] is None else (targets[0].index, False)
         chooser, marks = ways[0]
-        targets = list(self.compiler.open_targets(chooser))
-        if not marks and targets[0] is not None and any(self._is_reached_ending(chooser, target) for target in targets):
+        targets = self._open_before(chooser, marks)
+        is_reached = any(self._is_reached_ending(chooser, target) for target in targets)
+        if is_reached and not marks and targets[0] is not None:
             return self.compiler.position(targets[0]), False  # something else that is due comes before the ending
         return position, False
+
+    def _open_before(self, chooser: BoundNode, marks: Collection[BoundNode]) -> list[BoundNode | None]:
+        """Where the edges of a node lead whose guards held before the marks behind it were passed.
+
+        None where a guard raises, as one may that reads a slot which is not alive any more.
+        """
+        for mark in marks:
+            mark.fields["runs"] -= 1
+        try:
+            return list(self.compiler.open_targets(chooser))
+        except GuardError:
+            return []
+        finally:
+            for mark in marks:
+                mark.fields["runs"] += 1
 
     def _is_reached_ending(self, chooser: BoundNode, target: BoundNode | None) -> bool:
         if target is None:

@@ -69,7 +69,7 @@ def test_all_problems_are_reported_at_once() -> None:
             train_data={"train": [torch.ones(2, 1)], "test": []},
             epochs=3,
         )
-    foreign, mapping, unread = sorted(caught.value.problems, key=lambda problem: problem.message)[::1]
+    foreign, mapping, unread = sorted(caught.value.problems, key=lambda problem: problem.message)
     assert [problem.code for problem in caught.value.problems] == ["G302", "G308", "G309"]
     assert foreign.message == "`optimizer` has no parameter of `model`: it would step, and train nothing"
     assert "make it of the model that the Trainer is given" in foreign.hint
@@ -103,6 +103,20 @@ def test_a_module_in_a_plain_list_of_the_model_is_reached() -> None:
     model = nn.Linear(1, 1)
     model.__dict__["blocks"] = [OTHER]
     make_trainer(model=model, optimizer=sgd(OTHER))
+
+
+def test_an_optimizer_that_nothing_reads_is_left_alone() -> None:
+    model = nn.Linear(1, 1)
+    Trainer(
+        "evaluate",
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=copy.deepcopy(model),
+        optimizer=sgd(model),
+        val_data=[],
+        training_step=training_step,
+    )
 
 
 def test_another_model_in_place_needs_its_optimizer() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer
+from graphtrain import Graph, Outcome, Trainer, node
 
 BATCHES = 5
 
@@ -130,6 +130,24 @@ def test_an_edge_to_the_end_is_an_ending(get_there: GetThere, edit: Callable[[Gr
     assert trainer.position == "end"
     assert [row["step"] for row in trainer.metrics] == [7], "and it is recorded"
     assert trainer.run() is Outcome.ALREADY_FINISHED
+
+
+def test_a_guard_that_cannot_be_asked_is_not(tmp_path: Path) -> None:
+    """It reads a slot that nothing has written yet: the run comes by there later."""
+
+    @node(writes="norm")
+    def measure(loss: Any) -> float:
+        return 1.0
+
+    measured = (
+        Graph.loads(SEQUENCE)
+        .insert("measure", measure, after="train_batch")
+        .guard("done", "finish.due and norm > 0")
+        .set("finish", after="7 steps")
+    )
+    trainer = resumed(Graph.loads(SEQUENCE), "7 steps", measured, tmp_path)
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.progress["step"]["steps"] == 8
 
 
 def test_the_same_graph_is_not_asked_again(tmp_path: Path) -> None:
