@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -30,21 +31,27 @@ def is_foreign(optimizer: torch.optim.Optimizer, resources: Mapping[str, Any]) -
     if not any(isinstance(value, torch.nn.Module) for value in resources.values()):
         return False
     own = {id(parameter) for parameter in parameters}
-    seen: set[int] = set()
+    seen: dict[int, tuple[Any, int]] = {}
     return not any(id(tensor) in own for value in resources.values() for tensor in _tensors(value, _DEPTH, seen))
 
 
-def _tensors(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
-    """The tensors that a value holds, and those of the modules that it holds or captures."""
+def _tensors(value: Any, depth: int, seen: dict[int, tuple[Any, int]]) -> Iterator[torch.Tensor]:
+    """The tensors that a value holds, and those of the modules that it holds or captures.
+
+    Arguments:
+        seen: what was met, and how deep was looked from there; it is kept, so that no other object gets its identity.
+    """
     if isinstance(value, torch.Tensor):
         yield value
         return
-    if value is None or isinstance(value, torch.optim.Optimizer | str | bytes | int | float) or id(value) in seen:
+    if value is None or isinstance(value, torch.optim.Optimizer | str | bytes | int | float):
         return
-    seen.add(id(value))
+    if seen.get(id(value), (None, -1))[1] >= depth:
+        return
+    seen[id(value)] = value, depth
     if isinstance(value, torch.nn.Module):
         yield from value.parameters()
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # another mapping may read a file for each value
         value = list(itertools.islice(value.values(), _MOST_ITEMS))
     elif isinstance(value, functools.partial):
         value = (value.func, value.args, value.keywords)
@@ -61,9 +68,11 @@ def _tensors(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
 def _parts(value: Any) -> Iterator[Any]:
     """What an object has as attributes, and a function as what it captures."""
     if inspect.isfunction(value):
-        captured = inspect.getclosurevars(value)
-        yield from (captured.nonlocals, captured.globals, value.__defaults__, value.__kwdefaults__)
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # a variable that is not assigned yet
+                yield cell.cell_contents
+        yield [value.__globals__.get(name) for name in value.__code__.co_names]
+        yield (value.__defaults__, value.__kwdefaults__)
     elif not inspect.isclass(value) and not inspect.ismodule(value):
         yield getattr(value, "__dict__", None)
-        if inspect.ismethod(call := getattr(value, "__call__", None)):  # noqa: B004 - its globals are wanted
-            yield call.__func__
+        yield getattr(type(value), "__call__", None)  # noqa: B004 - what it captures is wanted

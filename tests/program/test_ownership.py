@@ -56,6 +56,17 @@ def closure_over(held: Any) -> Callable[..., Any]:
     return step
 
 
+def recursive_over(module: nn.Module) -> Callable[..., Any]:
+    """It names a variable that is never assigned."""
+
+    def step(model: nn.Module, batch: Any) -> Any:
+        return later(module) if batch is None else model(batch).mean()
+
+    if module is None:
+        later = step
+    return step
+
+
 def step_with_a_global(model: nn.Module, batch: Any) -> Any:
     return model(batch).mean() + EMBEDDING.weight.sum()
 
@@ -91,12 +102,19 @@ OTHER = nn.Linear(2, 1)
         {"training_step": closure_over(list(OTHER.parameters())), "optimizer": sgd(OTHER)},
         {"training_step": functools.partial(Holder({"a": OTHER}).step), "optimizer": sgd(OTHER)},
         {"training_step": step_with_a_global, "optimizer": sgd(EMBEDDING)},
+        {"training_step": recursive_over(OTHER), "optimizer": sgd(OTHER)},
         {"optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)},
     ],
-    ids=["a part", "another", "callable", "method", "closure", "partial", "global", "a tensor"],
+    ids=["a part", "another", "callable", "method", "closure", "partial", "global", "an empty cell", "a tensor"],
 )
 def test_what_may_be_meant_is_not_refused(resources: dict[str, Any]) -> None:
     make_trainer(**resources)
+
+
+def test_an_object_that_is_met_again_nearer_is_looked_into() -> None:
+    """First three attributes away, and then as a step function."""
+    holder = Holder([OTHER])
+    make_trainer(batch_size=Holder(Holder(holder)), training_step=holder.step, optimizer=sgd(OTHER))
 
 
 def test_a_module_in_a_plain_list_of_the_model_is_reached() -> None:
