@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-# Names of PyTorch Lightning's Trainer and of Hugging Face's TrainingArguments, and their equivalents.
+# Names of Lightning, Hugging Face's TrainingArguments, Keras' `fit`, ignite and Composer, and their equivalents.
 FOREIGN: dict[str, str] = {
     "max_epochs": '`finish.after = "N epochs"`',
     "num_train_epochs": '`finish.after = "N epochs"`',
@@ -62,6 +62,57 @@ FOREIGN: dict[str, str] = {
     "detect_anomaly": "`torch.autograd.set_detect_anomaly(True)`",
     "benchmark": "`torch.backends.cudnn.benchmark = True`",
     "dataloaders": "the resource `val_data`",
+    "callbacks": "a node for each, added with `graph.insert(...)`",
+    "algorithms": "a node for each, added with `graph.insert(...)`",
+    "epochs": '`finish.after = "N epochs"`',
+    "n_epochs": '`finish.after = "N epochs"`',
+    "num_epochs": '`finish.after = "N epochs"`',
+    "max_duration": '`finish.after = "N epochs"` or `"N steps"`',
+    "initial_epoch": "`trainer.run(resume=...)`",
+    "epoch_length": "`next_batch.limit = N`",
+    "steps_per_epoch": "`next_batch.limit = N`",
+    "validation_steps": "`validate/next_batch.limit = N`",
+    "eval_subset_num_batches": "`validate/next_batch.limit = N`",
+    "validation_freq": '`validate.every = "N epochs"`',
+    "eval_interval": '`validate.every = "N epochs"`',
+    "evaluation_strategy": '`validate.every = "1 epochs"` or `"N steps"`',
+    "save_strategy": '`checkpoint.every = "1 epochs"` or `"N steps"`',
+    "save_interval": '`checkpoint.every = "N epochs"`',
+    "save_folder": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
+    "load_path": "`--resume`, or `trainer.run(resume=...)`",
+    "logging_dir": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
+    "logging_strategy": '`log.every = "N steps"`',
+    "report_to": "`loggers=[...]`",
+    "progress_bar": "`display=None`, or `--quiet`",
+    "verbose": "`display=None`, or `--quiet`",
+    "grad_accum": "`accumulate.every = N`",
+    "accumulation_steps": "`accumulate.every = N`",
+    "grad_clip": "`clip.max_norm = X`",
+    "clipnorm": "`clip.max_norm = X`",
+    "fp16": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision`',
+    "bf16": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision`',
+    "warmup_steps": "a part of the resource `scheduler`",
+    "lr_scheduler_type": "the resource `scheduler`",
+    "schedulers": "the resource `scheduler`",
+    "optim": "the resource `optimizer`",
+    "opt": "the resource `optimizer`",
+    "net": "the resource `model`",
+    "network": "the resource `model`",
+    "valid_data": "the resource `val_data`",
+    "eval_data": "the resource `val_data`",
+    "valid_loader": "the resource `val_data`",
+    "valid_dataloader": "the resource `val_data`",
+    "eval_dataloader": "the resource `val_data`",
+    "train_dl": "the resource `train_data`",
+    "valid_dl": "the resource `val_data`",
+    "data_loader": "the resource `train_data`",
+    "dataloader": "the resource `train_data`",
+    "per_device_train_batch_size": "the batch size of the loader `train_data`",
+    "per_device_eval_batch_size": "the batch size of the loader `val_data`",
+    "dataloader_num_workers": "`num_workers` of the loader `train_data`",
+    "data_collator": "`collate_fn` of the loader `train_data`",
+    "compute_metrics": "a part of `validation_step(model, batch)`, which returns the metrics",
+    "compute_loss": "a part of `training_step(model, batch)`, which returns the loss",
 }
 
 
@@ -80,8 +131,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str], foreign: Mapping[str, str] = FOREIGN) -> str:
     """A hint for an unknown name; empty if there is none.
+
+    Arguments:
+        foreign: names of other libraries and their equivalents, which go first. Default: those of settings.
 
     >>> suggestion("max_epochs", ["after"])
     'that is `finish.after = "N epochs"` here'
@@ -89,8 +143,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     'did you mean `after`?'
     """
     known = sorted(known)
-    if name in FOREIGN:
-        return f"that is {FOREIGN[name]} here"
+    if name in foreign:
+        return f"that is {foreign[name]} here"
     match = nearest(name, known)
     if match is not None:
         return f"did you mean `{match}`?"

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from graphtrain.data.batch import EarlyMover, batch_mover, sample_counter
 from graphtrain.data.source import Indexed, Resume, Source, source_of
 from graphtrain.errors import UsageError
-from graphtrain.kind import derived_clock, node, progress
+from graphtrain.kind import Batches, derived_clock, node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 
@@ -83,7 +83,6 @@ class NextBatch:
     fetched_ahead: int = progress(0)
     source_state: dict[str, Any] = progress({})
 
-    _iterator: Iterator[Any]
     _turns: int
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
     _clock: Callable[[], float]
@@ -95,12 +94,13 @@ class NextBatch:
 
     def __init__(self) -> None:
         self._source: Source = Indexed(())  # until it is set up
+        self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
 
     def setup(
         self,
-        train_data: Any,
+        train_data: Batches,
         seed: int,
         device: Any,
         saving: bool,
@@ -201,6 +201,17 @@ class NextBatch:
         self.source_state = {}
         self._turns += 1
 
+    def release(self) -> None:
+        """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
+        if self._source.release(self._iterator) and self.opened and not self.last:
+            self._iterator = self._reopened(self.epoch_batches + len(self._ahead))
+
+    def _reopened(self, drawn: int) -> Iterator[Any]:
+        self._iterator = self._source.reopen_aside(self.epoch, drawn, self.source_state)
+        for batch in self._iterator:
+            yield batch
+            return  # what follows is asked of the iterator itself
+
     def state_dict(self) -> dict[str, Any]:
         """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
         if self._position:
@@ -228,7 +239,7 @@ class NextBatch:
         """Batches that the current epoch will have; 0 where that is not known."""
         return self._expected_length() or 0
 
-    @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at")
+    @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at", fractions="_has_length")
     def epochs(self) -> Fraction:
         """Epochs fetched so far; the fraction of the current one where its length is known."""
         if self.last or not self.opened:
@@ -244,6 +255,9 @@ class NextBatch:
             return _NEVER  # nothing within this epoch; its end voids this answer
         batches = math.ceil((epochs - self.epoch) * length)
         return batches if batches < length else _NEVER
+
+    def _has_length(self) -> bool:
+        return self._source.has_length()
 
     def _expected_length(self) -> int | None:
         if self.limit is None or self.length is None:

@@ -155,7 +155,7 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
     for term in trigger.terms:
         if term.unit not in known:
             singular = f"{term.unit}s"
-            hint = f"did you mean `{singular}`?" if singular in known else suggestion(term.unit, known)
+            hint = f"did you mean `{singular}`?" if singular in known else suggestion(term.unit, known, {})
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
             yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
 

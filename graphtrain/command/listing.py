@@ -55,6 +55,7 @@ def nodes_command(name: str | None) -> None:
         ("effects", list(kind.effects)),
         ("bypassed without", [*kind.optional, *kind.idle_without]),
         ("step inputs", list(kind.step_inputs)),
+        ("records under", [kind.records] if kind.records else []),
         ("drawn as", [kind.family]),
     ]
     table = Table(box=None, pad_edge=False, show_header=False)

@@ -13,6 +13,7 @@ from graphtrain.command.script import resources_of, setup_function
 from graphtrain.command.settings import arguments_in_force, setup_arguments, split_settings, toml_value
 from graphtrain.command.warm_start import warm_start
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.program.bind import without_unread
 from graphtrain.replay.history import SavedCheckpoint
 from graphtrain.resume.environment import run_environment
 from graphtrain.run.trainer import Trainer
@@ -69,6 +70,7 @@ class TrainerFactory:
             seed_everything(seed)
         resources = resources_of(self._setup, arguments, name)
         resources.pop("loggers", None)
+        resources, _ = without_unread(graph, resources)
         if from_the_beginning:
             warm_start(resources, map(str, about.get("init") or ()))
         about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(self._path)}

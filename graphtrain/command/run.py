@@ -31,6 +31,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
+from graphtrain.program.bind import without_unread
 from graphtrain.program.resources import resolve_device
 from graphtrain.run.breakpoints import parse_amount
 from graphtrain.run.trainer import Trainer
@@ -93,6 +94,10 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     resources = resources_of(program.setup, arguments, program.name)
     loggers = _loggers(resources.pop("loggers", ()), options, program)
     _check_names(resources, program)
+    if options.graph is not None and options.graph != program.graph:  # then `setup` serves several graphs
+        resources, unread = without_unread(graph, resources)
+        for line in unread:
+            report(line)
     loaded = warm_start(resources, options.init)
     about = {
         "command": _command_as_typed(program),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -21,12 +21,22 @@ Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping
 FAMILIES: tuple[str, ...] = get_args(Family)
 
 
+class Batches:
+    """Annotation of a slot that holds data whose iteration gives batches; where it is a mapping, that gives its keys.
+
+    The Trainer refuses such a mapping when it is made.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+
 class StepFunction:
     """Annotation of a slot that holds a user's function of ``(model, batch)``.
 
     Such a function may ask by parameter name for further slots, for `step`, and for the `step_inputs` of the kind that
     counts batches (`epoch`, `batch_index`); the compiler binds those, so the kind calls it with the model and the batch
-    alone.
+    alone. `step` and `epoch` are those of the training, in an evaluation too.
     """
 
     def __call__(self, model: Any, batch: Any) -> Any:
@@ -40,6 +50,7 @@ class Read:
     name: str
     default: Any = REQUIRED
     is_step_function: bool = False
+    is_batches: bool = False
 
     @property
     def required(self) -> bool:
@@ -65,11 +76,14 @@ class Kind:
     idle_without: tuple[str, ...]
     transient: tuple[str, ...]
     step_inputs: Mapping[str, str]
+    records: str
     observer: bool
     activity: str
     family: str
     description: str
     keeps_state: bool
+    acts_at_end: bool
+    releases: bool
 
     @property
     def trigger(self) -> Literal["every", "after"] | None:

@@ -29,6 +29,7 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
+    records: str = "",
     observer: bool = False,
     activity: str = "",
     family: Family | None = None,
@@ -44,6 +45,7 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
+    records: str = "",
     observer: bool = False,
     activity: str = "",
     family: str | None = None,
@@ -62,6 +64,8 @@ def node(
             Default: none.
         step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
             holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
+        records: the parameter with the name that is put before its metrics, as in ``val/loss``: no two nodes may have
+            one value of it. Default: none.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
             False.
         activity: what its host time is counted under, beside `train`, such as ``"data"``. Default: as training.
@@ -85,6 +89,7 @@ def node(
         "idle_without": _names(idle_without),
         "transient": _names(transient),
         "step_inputs": MappingProxyType(dict(step_inputs)),
+        "records": records,
         "observer": observer,
         "activity": activity,
         "family": drawn_family(effects, activity, observer, family),
@@ -145,6 +150,8 @@ def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any])
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=callable(getattr(target, "state_dict", None))
         and callable(getattr(target, "load_state_dict", None)),
+        acts_at_end=callable(getattr(target, "at_end", None)),
+        releases=callable(getattr(target, "release", None)),
         **declared,
     )
     _check(kind)
@@ -168,6 +175,9 @@ def _check(kind: Kind) -> None:
         if parameter not in kind.parameters:
             known = ", ".join(kind.parameters) or "none"
             raise TypeError(f"{kind.name}: idle without {parameter!r}, which is no parameter; known: {known}")
+    if kind.records and kind.records not in kind.parameters:
+        known = ", ".join(kind.parameters) or "none"
+        raise TypeError(f"{kind.name}: records by {kind.records!r}, which is no parameter; known: {known}")
     for name, field in kind.step_inputs.items():
         if field not in kind.fields:
             raise TypeError(

@@ -16,6 +16,7 @@ from graphtrain.data.samplers import generators_of
 from graphtrain.errors import CheckpointError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.resources import keeps_state
 from graphtrain.state.modules import (
     capture_gradients,
     capture_module,
@@ -250,7 +251,7 @@ class StatefulObjects:
         self.recorder = recorder
         self.modules = {name: value for name, value in resources.items() if isinstance(value, torch.nn.Module)}
         self.optimizers = {name: value for name, value in resources.items() if isinstance(value, torch.optim.Optimizer)}
-        self.stateful = {name: value for name, value in resources.items() if _keeps_state(value)}
+        self.stateful = {name: value for name, value in resources.items() if keeps_state(value)}
         self.generators = {
             f"{name}/{number}": generator
             for name, value in resources.items()
@@ -321,12 +322,6 @@ def _is_alike(value: Any, saved: Any) -> bool:
     """True if a saved value may be one of a field that holds `value` now."""
     numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
     return value is None or numbers or type(value) is type(saved)
-
-
-def _keeps_state(value: Any) -> bool:
-    """True for objects whose state is saved with the run. Data is not among them: its position is replayed."""
-    both = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-    return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
 
 
 def _units_of_time(bound: BoundNode) -> set[str]:

@@ -38,6 +38,11 @@ class Clock:
         declared = getattr(type(self.owner), self.field, None)
         return declared if isinstance(declared, derived_clock) else None
 
+    def counts_fractions(self) -> bool:
+        """False if only whole amounts are counted at present, as of epochs whose length is not known."""
+        derived = self.derived
+        return derived is None or derived.fractions is None or bool(getattr(self.owner, derived.fractions)())
+
     def now(self) -> Fraction:
         """The exact value of the clock."""
         return exactly(getattr(self.owner, self.field))

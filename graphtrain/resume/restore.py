@@ -60,12 +60,14 @@ class Restored:
     Attributes:
         decided: True if something was decided for this resume, so that the next one need not decide again: which
             hyper-parameters to take, or which node is which.
+        is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph and of hyper-parameters, these with what was decided; in words.
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
     """
 
     decided: bool
+    is_other_graph: bool
     changes: list[str]
     aside: str = ""
     below: tuple[str, ...] = ()
@@ -127,6 +129,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     left_out = [f"progress of {', '.join(gone)} left out"] if gone else []
     return Restored(
         bool(differences or chosen or change.renaming.names),
+        change.difference.matters,
         [*change.words(), *left_out, *not_restored, *decided, *notes],
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),

@@ -81,7 +81,8 @@ class Trainer:
             and `validation_step` are used where none is given.
 
     Raises:
-        GraphError: the graph has problems, or a resource that it reads is missing.
+        GraphError: the graph has problems, or a resource that it reads is missing, or one is supplied that it does not
+            read; objects with a `state_dict` may be supplied all the same.
         UsageError: an argument is wrong.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -161,6 +162,7 @@ class Trainer:
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
         self._begun = False
+        self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
@@ -349,12 +351,15 @@ class Trainer:
         that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
         another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
         Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
-        of that is reported.
+        of that is reported. An ending that is reached already ends the run without another batch.
+
+        Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            UsageError: `until` or `resume` cannot be used, hyper-parameters differ, or the graph does not have the node
-                that is next, or needs a slot there that was not saved.
+            UsageError: `until` or `resume` cannot be used, an amount is a fraction of an epoch of data without a
+                length, hyper-parameters differ, or the graph does not have the node that is next, or needs a slot there
+                that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
@@ -381,6 +386,8 @@ class Trainer:
         rename: Mapping[str, str] | None = None,
     ) -> str:
         """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
+
+        Worker processes of loaders go on between its calls; they end with the run, or with the next `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
@@ -420,7 +427,7 @@ class Trainer:
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            GraphError: the graph has problems, or reads a resource that is missing.
+            GraphError: the graph has problems, reads a resource that is missing, or does not read one given here.
             UsageError: the run is at a node, or needs a slot there, that the graph does not have; or `rename` names no
                 node.
             DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
@@ -438,9 +445,19 @@ class Trainer:
             renaming = Renaming(rename or {}, former.graph, graph)
             kept = former if self._begun else None
             compiled = CompiledGraph(
-                graph, all_resources, prepared, self._requests, self._recorder, self._watch, kept, renaming
+                graph,
+                all_resources,
+                prepared,
+                self._requests,
+                self._recorder,
+                self._watch,
+                kept,
+                renaming,
+                given=resources,
             )
-            position = self._move(state, renaming, compiled) if self._begun else compiled.start
+            position, is_other = compiled.start, False
+            if self._begun:
+                position, is_other = self._move(state, renaming, compiled)
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
@@ -449,6 +466,7 @@ class Trainer:
             former.state.restore_after_setup(state)
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
+        self._is_other_graph |= is_other
         self._explainer.is_rewired()
         self._notify_of_graph()
         if self._begun:
@@ -464,8 +482,8 @@ class Trainer:
                 data[name] = fingerprint(resource)
         return replace(self._environment, data=data)
 
-    def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> int:
-        """Restore what nodes held in the former graph; the position in the new one."""
+    def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> tuple[int, bool]:
+        """Restore what nodes held in the former graph; the position in the new one, and if the two differ."""
         former = self._compiled.graph
         change = GraphChange(former, renaming, renaming.graph(former).diff(compiled.graph))
         state = RunState.of(renaming.sections(state.sections()))
@@ -473,12 +491,14 @@ class Trainer:
         hint = lost_position_hint(path, change.difference, compiled.program.by_path)
         position = compiled.locate(path, state.slots, self._loop.ended, hint)
         # Nodes that keep their object hold their progress in it.
-        progress = {path: fields for path, fields in state.progress.items() if path not in compiled.kept_paths}
+        kept_paths = {bound.path for bound in compiled.kept}
+        progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
         compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
+        self._compiled.release(compiled.kept)  # before the new ones open the same data
         compiled.resume_at(position)
         for line in compiled.run_clock.mixed_windows(former, renaming):
             self._notify(line)
-        return position
+        return position, change.difference.matters
 
     def save(self) -> Path | None:
         """Save a checkpoint now.
@@ -524,6 +544,7 @@ class Trainer:
             self._report_written()
         if "ended" in requests:
             self._loop.ended, self._end_is_saved = True, False
+            self._compiled.at_end()
             requests.clear()
             self._save_end()
             return Outcome.FINISHED
@@ -562,6 +583,9 @@ class Trainer:
                         yield
                 finally:
                     self._stop()
+                    # Between single transitions workers go on: to start them takes longer than a transition.
+                    if limit is not None or self._loop.ended or self._life.state == "failed":
+                        self._compiled.release()
         except BaseException:
             if self._life.is_running:  # it never began
                 self._life.go("stop")
@@ -576,10 +600,10 @@ class Trainer:
         if not self._begun:
             self._begin(options)
             self._begun = True
-        if self._loop.ended:  # the ending may have been raised meanwhile
-            self._loop.choose_again(self._compiled.table.exits)
-            if not self._loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
-                self._notify(line)
+        self._compiled.refuse_fractions("until", limit)
+        self._choose_again()
+        if self._loop.ended and not self._end_is_saved:
+            self._compiled.at_end()
         if self._compiled.activity(self._loop.position) is None:
             for name in self._compiled.state.trained_in_evaluation_mode():
                 self._notify_once(
@@ -589,6 +613,17 @@ class Trainer:
         self._observer.begin(self._compiled.run_clock, limit.terms if limit is not None else ())
         self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
+
+    def _choose_again(self) -> None:
+        """Ask the edges again that led here, where the graph is another one now, or the ending may have been raised."""
+        loop, was_ended = self._loop, self._loop.ended
+        if was_ended or self._is_other_graph:
+            loop.position, loop.ended = self._compiled.choose_again(loop.position, ended=was_ended)
+        self._is_other_graph = False
+        if loop.ended and not was_ended:
+            self._end_is_saved = False
+        if was_ended and not loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
+            self._notify(line)
 
     def _stop(self) -> None:
         self._watch.stop()
@@ -655,9 +690,12 @@ class Trainer:
             self._notify(line)
         if run_files is not None:
             self._recorder.load_rows(run_files.cut_back_to(checkpoint))
-            # On the disk before anything else, so that from now on a resume chooses this.
-            if restored.decided or not run_files.is_newest(checkpoint):
-                self._save(self._sync_policy)
+        if restored.is_other_graph and not self._loop.ended:
+            self._is_other_graph = True
+            self._choose_again()
+        # On the disk before anything else, so that from now on a resume chooses this.
+        if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
+            self._save(self._sync_policy)
 
     def _announce(self) -> None:
         """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""

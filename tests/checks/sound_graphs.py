@@ -33,7 +33,7 @@ class Sound:
 
 
 def optimizer_of_its_own() -> torch.optim.Optimizer:
-    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    return torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
 
 
 def optimizers(*names: str) -> dict[str, Callable[[], Any]]:

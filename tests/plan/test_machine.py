@@ -49,7 +49,7 @@ def visits(trainer: Trainer, idle: Collection[str] = (), most: int = 2_000) -> l
 SETTINGS = [
     Setting(),
     Setting(accumulate=3, validate=("2 batches",), checkpoint=("3 batches",), after=("2.5 epochs",)),
-    Setting(accumulate=4, validate=("0.25 epochs",), claim=None, window="carry"),
+    Setting(accumulate=4, validate=("2 epoch_batches",), claim=None, window="carry"),
     Setting(accumulate=4, validate=("2 steps",), claim=3, window="drop", val_length=0),
     Setting(lengths=(3, 0), claim=-2, validate=("7 samples", "1 epochs"), val_claim=2, limit=2),
     Setting(lengths=(0,)),

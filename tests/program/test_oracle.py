@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,7 +71,21 @@ def settings(length: int, accumulate: int, claim: int | None) -> Iterator[Settin
         )
 
 
+def countable(setting: Setting) -> Setting:
+    """Of data without a length no fraction of an epoch is counted: the next whole number of them instead."""
+    if setting.claim is not None:
+        return setting
+
+    def whole(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{math.ceil(float(text[:-7]))} epochs" if text.endswith(" epochs") else text for text in texts)
+
+    return replace(
+        setting, validate=whole(setting.validate), checkpoint=whole(setting.checkpoint), after=whole(setting.after)
+    )
+
+
 def assert_as_expected(setting: Setting) -> list[Event]:
+    setting = countable(setting)
     events = observed(setting)
     assert events == expected(setting), setting
     return events

@@ -23,7 +23,7 @@ def test_the_same_graph_again_changes_nothing(loader: str, transitions: int) -> 
     whole.run()
     rewired.advance(transitions)
     before = rewired.digest()
-    rewired.rewire(small_graph())
+    rewired.rewire(small_graph(loader=loader))
     assert rewired.digest() == before
     rewired.run()
     assert (rewired.digest(), rewired.metrics) == (whole.digest(), whole.metrics)
@@ -225,6 +225,24 @@ def test_a_given_step_function_goes_before_that_of_a_new_model() -> None:
     assert trainer.run() is Outcome.FINISHED
 
 
+def test_a_resource_that_nothing_reads_is_refused_where_it_is_given_and_later_reported() -> None:
+    @node
+    def scale(temperature: Any) -> None:
+        pass
+
+    said: list[str] = []
+    trainer = tiny(notify=said.append)
+    trainer.run(until="2 batches")
+    with pytest.raises(GraphError, match="G302: nothing reads a resource `temprature`"):
+        trainer.rewire(trainer.graph, temprature=2.0)
+    scaled = trainer.graph.insert("scale", scale, after="step")
+    plain = trainer.graph
+    trainer.rewire(scaled, temperature=2.0)
+    trainer.rewire(plain)
+    assert [line for line in said if "reads" in line] == ["nothing in the graph reads `temperature`"]
+    assert trainer.run() is Outcome.FINISHED
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_setup_that_raises_leaves_the_run_as_it_was(error: type[BaseException], tmp_path: Path) -> None:
     @node
@@ -242,7 +260,10 @@ def test_a_setup_that_raises_leaves_the_run_as_it_was(error: type[BaseException]
     trainer.run(until="3 batches")
     before = (trainer.digest(), trainer.graph, dict(trainer.resources))
     with pytest.raises(error, match="mine"):
-        trainer.rewire(trainer.graph.set("checkpoint", keep=1).insert("raising", Raising, after="step"), further=5)
+        trainer.rewire(
+            trainer.graph.set("checkpoint", keep=1).insert("raising", Raising, after="step"),
+            further=torch.nn.Identity(),
+        )
     assert (trainer.digest(), trainer.graph, dict(trainer.resources)) == before
     trainer.run(until="4 batches")
     trainer.run()

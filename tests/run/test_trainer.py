@@ -73,10 +73,40 @@ def test_absent_options_are_bypassed_and_said_once() -> None:
     assert trainer.progress["validate"]["runs"] == 0
 
 
-def test_a_resource_that_nothing_reads_is_said() -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("val_dat", "did you mean `val_data`?"),
+        ("callbacks", "that is a node for each, added with `graph.insert(...)` here"),
+        ("epochs", 'that is `finish.after = "N epochs"` here'),
+        ("valid_data", "that is the resource `val_data` here"),
+        ("learning_rate", "that is the learning rate of the `optimizer`"),
+        ("qqq", "known: batch_size, model, optimizer"),
+    ],
+)
+def test_a_resource_that_nothing_reads_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        tiny(**{name: [1]})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.message) == ("G302", f"nothing reads a resource `{name}`")
+    assert hint in problem.hint
+
+
+def test_an_object_with_state_that_nothing_reads_is_saved_and_reported() -> None:
     said: list[str] = []
-    tiny(said=said, val_dat=[1])
-    assert any("nothing in the graph reads `val_dat`; did you mean `val_data`?" in line for line in said)
+    trainer = tiny(said=said, average=torch.nn.Linear(1, 1), train_data=[torch.ones(2, 1)])
+    assert "nothing in the graph reads `average`" in said
+    assert "average" in trainer.resources
+
+
+def test_what_is_usual_or_asked_for_by_a_step_function_is_not_refused() -> None:
+    def validation_step(model: Any, batch: Any, temperature: float) -> Any:
+        return model(batch).mean() * temperature
+
+    said: list[str] = []
+    tiny(said=said, validation_step=validation_step, temperature=2.0)  # and `validate` is bypassed
+    tiny(Graph.load("evaluate"), said=said, val_data=[])
+    assert not [line for line in said if "nothing in the graph reads" in line]
 
 
 def test_a_name_that_the_engine_supplies_is_refused() -> None:
@@ -134,7 +164,7 @@ def test_the_models_own_methods_are_used() -> None:
     trainer = tiny(model=Model(1, 1), training_step=None, val_data=[torch.ones(3, 1)])
     trainer.run()
     assert Model.calls[:7] == ["train 0", "train 1", "train 2", "train 3", "train 4", "validate", "train 0"]
-    assert trainer.metrics[-1]["val/answer"] == 42
+    assert [row["val/answer"] for row in trainer.metrics if "val/answer" in row] == [42, 42]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +297,7 @@ def test_loggers_get_every_row_and_losses_are_means_over_samples() -> None:
         training_step=lambda model, batch: {"loss": model(batch).mean(), "size": batch.mean()},
     )
     trainer.run()
-    assert [step for _, step in rows] == [2, 3]
+    assert [step for _, step in rows] == [2, 3, 3]
     assert rows[0][0]["size"] == pytest.approx((1 * 1 + 2 * 2) / 3)
     assert rows[1][0]["epoch/size"] == pytest.approx((1 + 4 + 9) / 6)
     assert trainer.metrics == [dict(row) for row, _ in rows]
@@ -534,8 +564,7 @@ def test_two_optimizers_have_windows_of_their_own() -> None:
         .insert("other_batch", "train_batch", after="zero_grad", reads={"optimizer": "other"})
         .insert("other_window", "accumulate", after="other_batch", reads={"optimizer": "other"})
     )
-    other = torch.nn.Linear(1, 1)
-    trainer = tiny(graph, other=torch.optim.SGD(other.parameters(), lr=0.1))
+    trainer = tiny(graph, other=torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1))
     trainer.run()
     assert trainer.progress["other_window"]["count"] == 6
     assert trainer.progress["accumulate"]["count"] == 0
