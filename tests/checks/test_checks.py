@@ -260,7 +260,7 @@ def test_what_the_outer_graph_allows_holds_inside() -> None:
     assert replace(inside, allow=("G209",)).check() == []
 
 
-def test_guards_that_explode_are_told_once() -> None:
+def test_guards_that_explode_are_reported_once() -> None:
     graph = FIT.guard("g0", "step.steps > 1")
     for number in range(60):
         graph = graph.guard(f"g{number + 1}", f"g{number} and g{number}")
@@ -269,7 +269,7 @@ def test_guards_that_explode_are_told_once() -> None:
     assert "more than 10000 parts" in found[0].message
 
 
-def test_a_circle_is_told_once_and_only_of_its_members() -> None:
+def test_a_circle_is_reported_once_and_only_for_its_members() -> None:
     graph = FIT.guard("log_due", "a").guard("a", "b and log.due").guard("b", "c").guard("c", "b")
     found = [problem for problem in graph.check() if problem.code == "G207"]
     assert [problem.where for problem in found] == ["guards.b"]

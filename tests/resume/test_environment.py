@@ -64,7 +64,7 @@ def test_each_change_is_named(project: Path) -> None:
     assert line.endswith("changed: helper.py, batches 4 -> 5, train_data (length 4 -> 5)")
 
 
-def test_what_is_repeated_is_said(project: Path) -> None:
+def test_what_is_repeated_is_reported(project: Path) -> None:
     begin(project, "checkpoint.every=never")
     status = json.loads((project / "r" / "status.json").read_text())
     status["trained"] = [status["trained"][0] + 7, status["trained"][1] + 41.2]
@@ -322,6 +322,6 @@ def test_what_was_saved_commands_no_terminal() -> None:
     assert line.isprintable() and len(line) < 50 * 400
 
 
-def test_another_seed_is_said(project: Path) -> None:
+def test_another_seed_is_reported(project: Path) -> None:
     begin(project)
     assert resumed(project, "finish.after=6 steps", "--seed", "3").endswith("seed 0 -> 3")
