@@ -1,0 +1,113 @@
+"""The page about Lightning is right: every row that can be run does what Lightning does.
+
+`make test` compares the graph of a row with a plain loop that does what Lightning does with the options of that row;
+`make sweep` compares the loop with Lightning, where it is installed, in this environment or in `.venv-peers`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.docs import lightning_loop, translations
+from tests.docs.small_training import Training
+from tests.docs.test_lightning import ANSWERS
+from tests.docs.translations import TRANSLATIONS, Translation, graph_of
+
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+
+every_translation = pytest.mark.parametrize("translation", TRANSLATIONS, ids=lambda translation: translation.name)
+
+
+def by_loop(translation: Translation) -> dict[str, Any]:
+    """What the plain loop does, as JSON has it."""
+    torch.set_num_threads(1)
+    record = lightning_loop.run(translation.training, translation.options, translation.callbacks)
+    return dict(json.loads(json.dumps(asdict(record))))
+
+
+def by_graph(translation: Translation) -> dict[str, Any]:
+    """What graphtrain does, as JSON has it."""
+    torch.set_num_threads(1)
+    return dict(json.loads(json.dumps(asdict(translations.run(translation)))))
+
+
+@every_translation
+def test_a_translation_is_on_the_page(translation: Translation) -> None:
+    answers = [answers[translation.row] for answers in ANSWERS.values() if translation.row in answers]
+    guards = " ".join(graph_of(translation).guards.values())
+    for span in translation.spans:
+        assert any(f"`{span}`" in answer for answer in answers)
+        assert ">=" not in span or span in guards, "the guard of the example is another one than that of the row"
+    if not translation.spans and translation.graph != "fit":
+        assert any("(#" in answer for answer in answers), "the row leads to the example"
+
+
+@every_translation
+def test_a_translation_does_what_the_option_does(translation: Translation) -> None:
+    expected, actual = by_loop(translation), by_graph(translation)
+    events = expected["events"]
+    if translation.stop:
+        *_, last = (number for number, event in enumerate(events) if event[0] != "val")
+        assert len(events) > last + 1
+        events = events[: last + 1] + ([["step"]] if translation.stop == "drops" else [])
+    assert actual["events"] == events
+    assert translation.stop == "drops" or actual["weights"] == expected["weights"]
+    assert translation.stop == "drops" or actual["rates"] == expected["rates"]
+    if "log_every_n_steps" in translation.options:
+        # Lightning's rows have the number of the step, from 0, and the last loss where ours is a mean.
+        assert [[step - 1, *rates] for step, _, *rates in actual["more"]["rows"]] == [
+            [step, *rates] for step, _, *rates in expected["more"]["rows"]
+        ]
+    if "ModelCheckpoint" in translation.callbacks:
+        kept, newest = actual["more"]["checkpoints"], actual["more"]["steps"]
+        assert set(expected["more"]["checkpoints"]) | {newest} == set(kept)
+
+
+@pytest.mark.parametrize("batches", [1, 3, 4, 5, 8, 10])
+@pytest.mark.parametrize("accumulate", [1, 2, 4, 7])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_the_number_of_steps_is_a_ceiling(batches: int, accumulate: int, epochs: int) -> None:
+    settings = (f"accumulate.every = {accumulate}", f'finish.after = "{epochs} epochs"')
+    record = translations.run(Translation("", "", beyond=settings, training=Training(batches=batches)))
+    assert record.more["steps"] == epochs * -(-batches // accumulate)
+
+
+@pytest.fixture(scope="module")
+def lightning(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What Lightning does in every case, in one process of an environment that has it."""
+    python = sys.executable if find_spec("lightning") is not None else str(PEERS)
+    if not Path(python).exists():
+        pytest.skip("Lightning is not installed, here or in .venv-peers: `make .venv-peers/.installed` makes that one")
+    folder = tmp_path_factory.mktemp("lightning")
+    cases = {translation.name: translation.as_json() for translation in TRANSLATIONS}
+    (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    done = subprocess.run(
+        [python, "-m", "tests.docs.lightning_peer", str(folder / "cases.json"), str(folder / "records.json")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads((folder / "records.json").read_text(encoding="utf-8")))
+
+
+@pytest.mark.sweep
+@every_translation
+def test_the_plain_loop_does_what_lightning_does(
+    translation: Translation, lightning: dict[str, dict[str, Any]]
+) -> None:
+    assert by_loop(translation) == lightning[translation.name]
