@@ -479,7 +479,7 @@ def run(translation: Translation) -> Record:
         return {"loss": materials.val_loss(batch, batch_idx)}
 
     names = ("val_data", "noisy_data")
-    resources = {name: data for name, data in zip(names, materials.val_data, strict=False)}
+    resources = dict(zip(names, materials.val_data, strict=False))
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             graph_of(translation),
