@@ -97,15 +97,21 @@ class _Loop:
         return int(every)
 
     def train_epoch(self) -> None:
-        model, optimizer = self.materials.model, self.materials.optimizer
+        model, optimizer, hook = self.materials.model, self.materials.optimizer, self.materials.hook
+        hook("on_train_epoch_start")
         for index, batch in zip(range(self.batches), self.materials.train_data, strict=False):
             last = index + 1 == self.batches
+            hook("on_train_batch_start")
             with torch.autocast("cpu", torch.bfloat16, enabled=self.option["precision"] == "bf16-mixed"):
                 loss = self.materials.train_loss(batch, self.epoch, index, self.steps)
+            if index % self.window() == 0:
+                hook("on_before_zero_grad")
             (loss / self.window()).backward()
+            hook("on_after_backward")
             self.fetched += 1
             stepped = (index + 1) % self.window() == 0 or last
             if stepped:
+                hook("on_before_optimizer_step")
                 self.clip()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -114,6 +120,7 @@ class _Loop:
                 self.materials.scheduler.step()
             if self.materials.seconds() >= self.option["max_time"].get("seconds", math.inf):
                 self.should_stop = True
+            hook("on_train_batch_end")
             if stepped:
                 self.log(loss.item())
                 self.save("every_n_train_steps", self.steps)
@@ -121,6 +128,7 @@ class _Loop:
                 self.validate()
             if self.steps_are_reached() or (self.should_stop and self.may_stop_early()):
                 break
+        hook("on_train_epoch_end")
         model.zero_grad()  # the gradients of a window that a stop leaves open are never used
 
     def log(self, loss: float) -> None:
@@ -160,12 +168,16 @@ class _Loop:
         self.save("every_n_epochs", self.epoch + 1, loss)
 
     def validate_few(self, limit: int | None) -> None:
-        losses = []
+        losses, hook = [], self.materials.hook
+        hook("on_validation_start")
         for data, length in zip(self.materials.val_data, self.training.val, strict=True):
             few = number_of(self.option["limit_val_batches"], length)
             with torch.no_grad():
                 for index, batch in zip(range(few if limit is None else min(few, limit)), data, strict=False):
+                    hook("on_validation_batch_start")
                     losses.append(float(self.materials.val_loss(batch, index)))
+                    hook("on_validation_batch_end")
+        hook("on_validation_end")
         self.val_loss = sum(losses) / max(len(losses), 1)
 
     def save(self, unit: str, count: int, loss: float = 0.0) -> None:

@@ -22,7 +22,7 @@ from unittest import mock
 
 import torch
 
-from tests.docs.small_training import Materials, Record, Training
+from tests.docs.small_training import HOOKS, Materials, Record, Training
 
 # What graphtrain's side does not have by itself, off.
 _QUIET = {
@@ -81,7 +81,7 @@ def run(training: Training, options: Mapping[str, Any], callbacks: Mapping[str, 
             return [materials.optimizer], [{"scheduler": materials.scheduler, "interval": training.schedule}]
 
     with tempfile.TemporaryDirectory() as folder:
-        made = []
+        made = [recording_hooks(materials)] if training.hooks else []
         for name, arguments in callbacks.items():
             place = {"dirpath": folder, "filename": "{step}"} if name == "ModelCheckpoint" else {}
             made.append(getattr(shipped, name)(**{**place, **_plain_keys(arguments)}))
@@ -96,6 +96,16 @@ def run(training: Training, options: Mapping[str, Any], callbacks: Mapping[str, 
             "checkpoints": sorted(int(path.stem.partition("=")[2]) for path in Path(folder).glob("*.ckpt")),
         }
     return materials.finished()
+
+
+def recording_hooks(materials: Materials) -> Any:
+    """A callback that records the hooks."""
+    from lightning.pytorch import Callback
+
+    def recording(name: str) -> Any:
+        return lambda *_, **__: materials.hook(name)
+
+    return type("Hooks", (Callback,), {name: recording(name) for name in HOOKS})()
 
 
 def _one_or_all(val_data: list[Any]) -> Any:

@@ -16,6 +16,19 @@ from torch.utils.data import DataLoader, TensorDataset
 
 BATCH_SIZE = 2
 RATE = 0.01
+HOOKS = (
+    "on_train_epoch_start",
+    "on_train_batch_start",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_before_zero_grad",
+    "on_train_batch_end",
+    "on_validation_start",
+    "on_validation_batch_start",
+    "on_validation_batch_end",
+    "on_validation_end",
+    "on_train_epoch_end",
+)
 _APART = 1_000_000  # between the numbers of two sets of validation data
 
 
@@ -30,6 +43,7 @@ class Training:
         schedule: the unit of the learning rate's scheduler, "step" or "epoch". Default: no scheduler.
         dtype: of weights and data, by its name in torch.
         shuffle: True if the training data is shuffled.
+        hooks: True if the calls of hooks are recorded too.
     """
 
     batches: int = 10
@@ -38,6 +52,7 @@ class Training:
     schedule: str | None = None
     dtype: str = "float32"
     shuffle: bool = False
+    hooks: bool = False
 
 
 @dataclass
@@ -46,7 +61,7 @@ class Record:
 
     Attributes:
         events: ("train", epoch, index, steps, number) for a batch, where `number` is that of the batch in the data;
-            ("step",) for a step of the optimizer; ("val", set, index) for a batch of validation data.
+            ("step",) for a step of the optimizer; ("val", set, index) for a batch of validation data; ("hook", name).
         weights: the final ones.
         rates: the learning rate at every step.
         more: whatever else one side observed and another has to match.
@@ -81,6 +96,7 @@ class Materials:
         self._val_losses: Iterator[float] = iter(training.val_losses)
         self._reported = 0.0
         self._scripted = bool(training.val_losses)
+        self._hooks = training.hooks
 
     def _count_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.record.events.append(("step",))
@@ -99,6 +115,11 @@ class Materials:
                 self._reported = next(self._val_losses)
             return torch.tensor(self._reported)
         return self._loss(batch)
+
+    def hook(self, name: str) -> None:
+        """Record the call of a hook."""
+        if self._hooks:
+            self.record.events.append(("hook", name))
 
     def seconds(self) -> float:
         """The time by a clock of which every batch takes a second."""

@@ -7,13 +7,13 @@ import re
 import shlex
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from graphtrain import Graph, Trainer, node, progress
+from graphtrain import Graph, Trainer, Trigger, node, progress
 from tests.docs.blocks import read_blocks
 from tests.docs.small_training import Materials, Record, Training
 
@@ -288,6 +288,13 @@ TRANSLATIONS = [
         spans=('schedule.every = "1 epochs"',),
         training=Training(schedule="epoch"),
     ),
+    Translation(
+        "hooks",
+        "on_train_epoch_start",
+        {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5},
+        beyond=("accumulate.every = 2", "clip.max_norm = 0.5"),
+        training=Training(batches=5, hooks=True),
+    ),
     Translation("val_dataloaders", "val_dataloaders", graph="both", training=Training(val=(3, 2))),
     Translation(
         "EarlyStopping",
@@ -457,9 +464,59 @@ def graph_of(translation: Translation) -> Graph:
     settings += [with_letters(span, translation.letters) for span in translation.spans if ">=" not in span]
     for owner, parameter, value in (setting for span in settings for setting in settings_of(span)):
         graph = graph.set(owner, **{parameter: value})
+    if translation.training.hooks:
+        graph = with_hooks(graph)
     if "max_time" in translation.options:
         graph = graph.insert("second", Second, before="train_batch").clock("seconds", "second.seconds")
     return graph
+
+
+# Where each hook goes, as the page has it.
+HOOK_SPANS = {
+    "on_train_epoch_start": 'after="begin_epoch"',
+    "on_train_batch_start": 'before="train_batch"',
+    "on_after_backward": 'after="train_batch"',
+    "on_before_optimizer_step": 'between=("accumulate", "clip")',
+    "on_before_zero_grad": 'before="zero_grad"',
+    "on_train_batch_end": 'before="decide"',
+    "on_train_epoch_end": 'after="end_epoch"',
+    "on_validation_start": 'after="begin_evaluation"',
+    "on_validation_batch_start": 'before="eval_batch"',
+    "on_validation_batch_end": 'after="eval_batch"',
+    "on_validation_end": 'after="validate"',
+}
+
+
+@node
+def called(hook: Callable[[str], None], *, label: str) -> None:
+    """Record the call of a hook."""
+    hook(label)
+
+
+@node
+class CalledForEveryBatch:
+    """The same, once for every batch."""
+
+    label: str
+    every: Trigger = Trigger("1 batches")
+
+    def __call__(self, hook: Callable[[str], None]) -> None:
+        hook(self.label)
+
+
+def with_hooks(graph: Graph) -> Graph:
+    """The graph with a node for every hook."""
+    body = graph.nodes["validate"].body
+    assert body is not None
+    for name, span in HOOK_SPANS.items():
+        kind = CalledForEveryBatch if name == "on_train_batch_end" else called
+        (keyword,) = ast.parse(f"insert({span})", mode="eval").body.keywords  # type: ignore[attr-defined]
+        place = {keyword.arg: ast.literal_eval(keyword.value)}
+        if name.startswith("on_validation") and name != "on_validation_end":
+            body = body.insert(name, kind, label=name, **place)
+        else:
+            graph = graph.insert(name, kind, label=name, **place)
+    return graph.set("validate", graph=body)
 
 
 def run(translation: Translation) -> Record:
@@ -495,6 +552,7 @@ def run(translation: Translation) -> Record:
             validation_step=validation_step,
             **resources,
             **({} if materials.scheduler is None else {"scheduler": materials.scheduler}),
+            **({"hook": materials.hook} if translation.training.hooks else {}),
         )
         trainer.run()
         steps = [int(path.name.rpartition("-")[2]) for path in sorted(Path(folder).glob("run/checkpoints/0*"))]
