@@ -73,7 +73,14 @@ class _Loop:
             self.train_epoch()
             self.epoch += 1
         checkpoints = sorted(step for _, step in self.checkpoints)
-        self.materials.record.more = {"steps": self.steps, "rows": self.rows, "checkpoints": checkpoints}
+        limit = self.option["limit_val_batches"]
+        batches = [self.batches, *(number_of(limit, length) for length in self.training.val if limit)]
+        self.materials.record.more = {
+            "steps": self.steps,
+            "batches": batches,
+            "rows": self.rows,
+            "checkpoints": checkpoints,
+        }
         return self.materials.finished()
 
     def ended(self) -> bool:
@@ -103,7 +110,7 @@ class _Loop:
             last = index + 1 == self.batches
             hook("on_train_batch_start")
             with torch.autocast("cpu", torch.bfloat16, enabled=self.option["precision"] == "bf16-mixed"):
-                loss = self.materials.train_loss(batch, self.epoch, index, self.steps)
+                loss = self.materials.train_loss(batch, self.epoch, index, self.steps, last)
             if index % self.window() == 0:
                 hook("on_before_zero_grad")
             (loss / self.window()).backward()

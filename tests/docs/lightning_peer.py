@@ -68,7 +68,9 @@ def run(training: Training, options: Mapping[str, Any], callbacks: Mapping[str, 
             self.model = materials.model
 
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            loss = materials.train_loss(batch, self.current_epoch, batch_idx, self.global_step)
+            loss = materials.train_loss(
+                batch, self.current_epoch, batch_idx, self.global_step, self.trainer.is_last_batch
+            )
             self.log("loss", loss)
             return loss
 
@@ -93,6 +95,7 @@ def run(training: Training, options: Mapping[str, Any], callbacks: Mapping[str, 
         materials.record.more = {
             "rows": [[step, row["loss"], *(row[name] for name in row if name != "loss")] for step, row in rows.items()],
             "steps": trainer.global_step,
+            "batches": [trainer.num_training_batches, *trainer.num_val_batches],
             "checkpoints": sorted(int(path.stem.partition("=")[2]) for path in Path(folder).glob("*.ckpt")),
         }
     return materials.finished()

@@ -60,8 +60,9 @@ class Record:
     """What happened.
 
     Attributes:
-        events: ("train", epoch, index, steps, number) for a batch, where `number` is that of the batch in the data;
-            ("step",) for a step of the optimizer; ("val", set, index) for a batch of validation data; ("hook", name).
+        events: in order: ("train", epoch, index, steps, last, number) for a batch, where `last` is True for the last of
+            its epoch and `number` is that of the batch in the data; ("step",) for a step of the optimizer;
+            ("val", set, index) for a batch of validation data; ("hook", name).
         weights: the final ones.
         rates: the learning rate at every step.
         more: whatever else one side observed and another has to match.
@@ -102,9 +103,9 @@ class Materials:
         self.record.events.append(("step",))
         self.record.rates.append(float(optimizer.param_groups[0]["lr"]))
 
-    def train_loss(self, batch: Any, epoch: int, index: int, steps: int) -> torch.Tensor:
+    def train_loss(self, batch: Any, epoch: int, index: int, steps: int, last: bool) -> torch.Tensor:
         """The loss of a batch, which is recorded."""
-        self.record.events.append(("train", epoch, index, steps, int(batch[2][0]) // BATCH_SIZE))
+        self.record.events.append(("train", epoch, index, steps, last, int(batch[2][0]) // BATCH_SIZE))
         return self._loss(batch)
 
     def val_loss(self, batch: Any, index: int) -> torch.Tensor:

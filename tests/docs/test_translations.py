@@ -88,6 +88,9 @@ def test_a_translation_does_what_the_option_does(translation: Translation) -> No
     assert in_common(actual["events"]) == in_common(events)
     assert translation.stop == "drops" or actual["weights"] == expected["weights"]
     assert translation.stop == "drops" or actual["rates"] == expected["rates"]
+    assert actual["more"]["steps"] == expected["more"]["steps"] + (translation.stop == "drops")
+    known = None if ["val", 0, 0] in actual["events"] else 1  # the length of validation data, once a validation began
+    assert actual["more"]["batches"][:known] == expected["more"]["batches"][:known]
     if "log_every_n_steps" in translation.options:
         # Lightning's rows have the number of the step, from 0, and the last loss where ours is a mean.
         assert [[step - 1, *rates] for step, _, *rates in actual["more"]["rows"]] == [

@@ -530,7 +530,7 @@ def run(translation: Translation) -> Record:
             rows.append([step, metrics["loss"], *rate])
 
     def training_step(model: Any, batch: Any, epoch: int, batch_idx: int, step: int) -> Any:
-        return materials.train_loss(batch, epoch, batch_idx, step)
+        return materials.train_loss(batch, epoch, batch_idx, step, trainer.read("next_batch.last"))
 
     def validation_step(model: Any, batch: Any, batch_idx: int) -> Any:
         return {"loss": materials.val_loss(batch, batch_idx)}
@@ -556,5 +556,12 @@ def run(translation: Translation) -> Record:
         )
         trainer.run()
         steps = [int(path.name.rpartition("-")[2]) for path in sorted(Path(folder).glob("run/checkpoints/0*"))]
-    materials.record.more = {"rows": rows, "steps": trainer.read("step.steps"), "checkpoints": steps}
+    validations = [name for name in ("validate", "validate_noisy") if name in trainer.graph.nodes]
+    batches = [trainer.read(f"{name}/next_batch.epoch_length") for name in validations]
+    materials.record.more = {
+        "steps": trainer.read("step.steps"),
+        "batches": [trainer.read("next_batch.epoch_length"), *batches],
+        "rows": rows,
+        "checkpoints": steps,
+    }
     return materials.finished()
