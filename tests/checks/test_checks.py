@@ -128,7 +128,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G204", lambda g: g.guard("log_due", "log.fired == 1"), "guards.log_due", "is not a number, text or truth value",
      "runs"),
     ("G205", lambda g: g.guard("log_due", "1 < 2"), "guards.log_due", "is always true", "needs no guard"),
-    ("G205", lambda g: g.guard("log_due", "log.due and False"), "guards.log_due", "is always false", "can go"),
+    ("G205", lambda g: g.guard("log_due", "log.due and False"), "guards.log_due", "is always false", "can be removed"),
     ("G205", lambda g: g.guard("log_due", "step.steps >= step.steps"), "guards.log_due", "is always true", ""),
     ("G206", lambda g: g.guard("log_due", "validate . due"), "edges.decide", 'has the same guard', ""),
     ("G207", lambda g: g.guard("log_due", "not log_due"), "guards.log_due", "defined by itself: log_due -> log_due",
