@@ -62,6 +62,7 @@ class _Loop:
         self.batches = number_of(self.option["limit_train_batches"], training.batches)
         self.epoch = self.steps = self.fetched = self.waited = 0
         self.best = math.inf
+        self.validated_at = 0.0
         self.should_stop = False
         self.rows: list[list[Any]] = []
         self.checkpoints: list[tuple[float, int]] = []
@@ -160,12 +161,17 @@ class _Loop:
             return False
         if self.should_stop and self.may_stop_early():
             return True
+        if isinstance(every, str):
+            days, hours, minutes, seconds = map(int, every.split(":"))
+            interval = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+            return self.materials.seconds() - self.validated_at >= interval
         if isinstance(every, float):
             every = max(1, int(self.batches * every))
         return bool((self.fetched if every_epochs is None else index + 1) % every == 0)
 
     def validate(self) -> None:
         self.validate_few(None)
+        self.validated_at = self.materials.seconds()
         early = self.callbacks.get("EarlyStopping")
         loss = self.val_loss
         if early is not None:

@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -34,6 +36,9 @@ _QUIET = {
     "num_sanity_val_steps": 0,
     "max_epochs": 3,
 }
+
+# The modules that read the time.
+_CLOCKS = ("callbacks.timer", "loops.fit_loop", "loops.training_epoch_loop", "loops.evaluation_loop")
 
 
 def run(training: Training, options: Mapping[str, Any], callbacks: Mapping[str, Mapping[str, Any]]) -> Record:
@@ -90,7 +95,10 @@ def run(training: Training, options: Mapping[str, Any], callbacks: Mapping[str, 
         own = {"enable_checkpointing": True} if "ModelCheckpoint" in callbacks else {}
         logger = Rows() if options.get("logger", True) else False
         trainer = Trainer(**{**_QUIET, **own, **options, "logger": logger, "callbacks": made})
-        with mock.patch("lightning.pytorch.callbacks.timer.time", SimpleNamespace(monotonic=materials.seconds)):
+        with contextlib.ExitStack() as stack:
+            clock = SimpleNamespace(**{**vars(time), "monotonic": materials.seconds})
+            for module in _CLOCKS:
+                stack.enter_context(mock.patch(f"lightning.pytorch.{module}.time", clock))
             trainer.fit(Module(), materials.train_data, _one_or_all(materials.val_data))
         materials.record.more = {
             "rows": [[step, row["loss"], *(row[name] for name in row if name != "loss")] for step, row in rows.items()],

@@ -110,6 +110,12 @@ def test_the_number_of_steps_is_a_ceiling(batches: int, accumulate: int, epochs:
     assert record.more["steps"] == epochs * -(-batches // accumulate)
 
 
+def test_an_interval_that_is_longer_than_the_epoch_is_never_due() -> None:
+    settings = ('finish.after = "3 epochs"', 'validate.every = "11 epoch_batches"')
+    events = translations.run(Translation("", "", beyond=settings)).events
+    assert len(events) == 3 * 20 and not [event for event in events if event[0] == "val"]
+
+
 @pytest.fixture(scope="module")
 def lightning(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What Lightning does in every case, in one process of an environment that has it."""

@@ -196,6 +196,13 @@ TRANSLATIONS = [
         {"N": "14"},
     ),
     Translation(
+        "val_check_interval of time",
+        "val_check_interval",
+        {"val_check_interval": "00:00:00:04"},
+        ('validate.every = "15 minutes"',),
+        {"15": "4/60"},
+    ),
+    Translation(
         "check_val_every_n_epoch",
         "check_val_every_n_epoch",
         {"check_val_every_n_epoch": 2, "max_epochs": 5},
@@ -466,7 +473,7 @@ def graph_of(translation: Translation) -> Graph:
         graph = graph.set(owner, **{parameter: value})
     if translation.training.hooks:
         graph = with_hooks(graph)
-    if "max_time" in translation.options:
+    if any("minutes" in span for span in translation.spans):
         graph = graph.insert("second", Second, before="train_batch").clock("seconds", "second.seconds")
     return graph
 
