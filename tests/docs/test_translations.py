@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 import torch
 
+from graphtrain import Trainer
 from tests.docs import lightning_loop, translations
-from tests.docs.small_training import HOOKS, Training
+from tests.docs.small_training import HOOKS, Materials, Training
 from tests.docs.test_lightning import ANSWERS
 from tests.docs.translations import HOOK_SPANS, TRANSLATIONS, Translation, graph_of
 
@@ -51,6 +52,55 @@ def test_a_translation_is_on_the_page(translation: Translation) -> None:
         assert ">=" not in span or span in guards, "the guard of the example is another one than that of the row"
     if not translation.spans and translation.graph != "fit":
         assert any("(#" in answer for answer in answers), "the row leads to the example"
+
+
+# The rows without a case, and why: a new row has one, or a line here.
+NOT_RUN = {
+    "Trainer: arguments": {
+        "where it runs": "accelerator strategy devices num_nodes use_distributed_sampler sync_batchnorm",
+        "switches of torch": "benchmark detect_anomaly deterministic inference_mode",
+        "what is shown": "enable_progress_bar enable_model_summary profiler barebones",
+        "what is recorded": "logger enable_autolog_hparams default_root_dir model_registry",
+        "examples of the page": "callbacks plugins reload_dataloaders_every_n_epochs",
+        "tests below": "enable_checkpointing limit_test_batches limit_predict_batches",
+    },
+    "ModelCheckpoint and EarlyStopping: arguments": {
+        "names, and what is shown": "dirpath filename auto_insert_metric_name enable_version_counter verbose",
+        "the same as another row": "mode monitor patience train_time_interval save_on_train_epoch_end",
+        "what a checkpoint has": "save_last save_weights_only save_on_exception",
+        "fields of a kind": "min_delta stopping_threshold divergence_threshold check_finite strict",
+        "moments": "check_on_train_epoch_end log_rank_zero_only",
+    },
+}
+
+
+@pytest.mark.parametrize("section", NOT_RUN)
+def test_every_row_has_a_case_or_a_reason(section: str) -> None:
+    reasoned = [name for names in NOT_RUN[section].values() for name in names.split()]
+    run = {translation.row for translation in TRANSLATIONS}
+    assert len(reasoned) == len(set(reasoned)) and not run & set(reasoned)
+    assert set(ANSWERS[section]) - run == set(reasoned)
+
+
+def test_with_an_interval_of_never_a_checkpoint_is_written_at_the_end_only() -> None:
+    record = translations.run(Translation("", "", callbacks={"ModelCheckpoint": {}}))
+    assert record.more["checkpoints"] == [30]
+
+
+def test_a_test_is_limited_like_any_other_evaluation() -> None:
+    testing = translations.graphs_of_the_page()["testing"].set("next_batch", limit=2)
+    materials = Materials(Training())
+    trainer = Trainer(
+        testing,
+        device="cpu",
+        display=None,
+        model=materials.model,
+        val_data=materials.val_data[0],
+        validation_step=lambda model, batch, batch_idx: materials.val_loss(batch, batch_idx),
+    )
+    trainer.run()
+    assert materials.record.events == [("val", 0, 0), ("val", 0, 1)]
+    assert list(trainer.metrics[-1]) == ["step", "epoch", "test/loss"]
 
 
 # The hooks that are called at other moments than in Lightning, as the page says.
