@@ -197,6 +197,7 @@ class _Loop:
         rules = self.callbacks.get("ModelCheckpoint", {})
         if unit not in rules or count % rules[unit]:
             return
-        self.checkpoints.append((loss if rules.get("monitor") else -self.steps, self.steps))
+        rank = -self.steps if "monitor" not in rules else -loss if rules.get("mode") == "max" else loss
+        self.checkpoints.append((rank, self.steps))
         if (most := rules.get("save_top_k", 1)) != -1:
             self.checkpoints = sorted(self.checkpoints)[:most]

@@ -58,15 +58,15 @@ def test_a_translation_is_on_the_page(translation: Translation) -> None:
 NOT_RUN = {
     "Trainer: arguments": {
         "where it runs": "accelerator strategy devices num_nodes use_distributed_sampler sync_batchnorm",
-        "switches of torch": "benchmark detect_anomaly deterministic inference_mode",
+        "switches of torch": "benchmark detect_anomaly inference_mode",
         "what is shown": "enable_progress_bar enable_model_summary profiler barebones",
         "what is recorded": "logger enable_autolog_hparams default_root_dir model_registry",
         "examples of the page": "callbacks plugins reload_dataloaders_every_n_epochs",
-        "tests below": "enable_checkpointing limit_test_batches limit_predict_batches",
+        "tests below": "deterministic enable_checkpointing limit_test_batches limit_predict_batches",
     },
     "ModelCheckpoint and EarlyStopping: arguments": {
         "names, and what is shown": "dirpath filename auto_insert_metric_name enable_version_counter verbose",
-        "the same as another row": "mode monitor patience train_time_interval save_on_train_epoch_end",
+        "the same as another row": "monitor patience train_time_interval save_on_train_epoch_end",
         "what a checkpoint has": "save_last save_weights_only save_on_exception",
         "fields of a kind": "min_delta stopping_threshold divergence_threshold check_finite strict",
         "moments": "check_on_train_epoch_end log_rank_zero_only",
@@ -85,6 +85,25 @@ def test_every_row_has_a_case_or_a_reason(section: str) -> None:
 def test_with_an_interval_of_never_a_checkpoint_is_written_at_the_end_only() -> None:
     record = translations.run(Translation("", "", callbacks={"ModelCheckpoint": {}}))
     assert record.more["checkpoints"] == [30]
+
+
+def test_deterministic_asks_torch_for_it() -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    materials = Materials(Training())
+    try:
+        Trainer(
+            deterministic=True,
+            device="cpu",
+            display=None,
+            notify=lambda line: None,
+            model=materials.model,
+            optimizer=materials.optimizer,
+            train_data=materials.train_data,
+            training_step=lambda model, batch: model(batch[0]).mean(),
+        )
+        assert torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.benchmark
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def test_a_test_is_limited_like_any_other_evaluation() -> None:

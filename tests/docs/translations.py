@@ -399,6 +399,15 @@ TRANSLATIONS = [
         beyond=('checkpoint.every = "1 epochs"', "checkpoint.keep = 1", 'finish.after = "6 epochs"'),
         training=Training(val_losses=(1.0, 0.5, 0.7, 0.4, 0.9, 0.8)),
     ),
+    Translation(
+        "monitor and mode",
+        "mode",
+        {"max_epochs": 6},
+        ('checkpoint.best = "val/loss"', 'checkpoint.best_mode = "max"'),
+        callbacks={"ModelCheckpoint": {"monitor": "val_loss", "mode": "max", "save_top_k": 1, "every_n_epochs": 1}},
+        beyond=('checkpoint.every = "1 epochs"', "checkpoint.keep = 1", 'finish.after = "6 epochs"'),
+        training=Training(val_losses=(0.5, 1.0, 0.7, 0.4, 0.9, 0.8)),
+    ),
 ]
 
 
