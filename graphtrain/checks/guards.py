@@ -188,7 +188,7 @@ def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Probl
                 continue
             first = seen.setdefault(expanded[edge.when], str(edge))
             if first != str(edge):
-                message = f'"{edge}" is never taken: "{first}" is asked before it and has the same guard'
+                message = f'"{edge}" is never taken: "{first}" is evaluated before it and has the same guard'
                 yield scope.problem("G206", edge.place, f"edges.{source}", message)
 
 

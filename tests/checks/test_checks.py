@@ -278,7 +278,7 @@ def test_a_circle_is_reported_once_and_only_for_its_members() -> None:
 def test_a_duplicate_is_seen_through_names() -> None:
     found = FIT.guard("log_due", "val_check_batch").check()
     assert [problem.code for problem in found] == ["G206"]
-    assert '"validate if val_check_batch" is never taken: "log if log_due" is asked before' in found[0].message or (
+    assert '"validate if val_check_batch" is never taken: "log if log_due" is evaluated before' in found[0].message or (
         '"log if log_due" is never taken' in found[0].message
     )
 
