@@ -179,6 +179,39 @@ def test_the_number_of_steps_is_a_ceiling(batches: int, accumulate: int, epochs:
     assert record.more["steps"] == epochs * -(-batches // accumulate)
 
 
+@pytest.mark.parametrize("name", ["scheduled", "sane", "stopping"])
+def test_a_graph_of_the_page_resumes_exactly(name: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    graph = translations.graphs_of_the_page()[name].set("finish", after="4 epochs").set("checkpoint", every="never")
+
+    def trainer(run_dir: Path | None) -> Trainer:
+        materials = Materials(Training(batches=3, val=(3, 2)))
+        return Trainer(
+            graph,
+            run_dir=run_dir,
+            device="cpu",
+            display=None,
+            notify=lambda line: None,
+            model=materials.model,
+            optimizer=materials.optimizer,
+            train_data=materials.train_data,
+            val_data=materials.val_data[0],
+            noisy_data=materials.val_data[1],
+            training_step=lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]),
+        )
+
+    whole = trainer(None)
+    whole.run()
+    for transitions in (3, 17, 40):
+        run_dir = tmp_path / str(transitions)
+        first = trainer(run_dir)
+        first.advance(transitions)
+        first.save()
+        second = trainer(run_dir)
+        second.run()
+        assert second.digest() == whole.digest(), f"cut after {transitions} transitions, before {first.position}"
+
+
 def test_an_interval_that_is_longer_than_the_epoch_is_never_due() -> None:
     settings = ('finish.after = "3 epochs"', 'validate.every = "11 epoch_batches"')
     events = translations.run(Translation("", "", beyond=settings)).events
