@@ -253,6 +253,16 @@ TRANSLATIONS = [
         training=Training(schedule="step"),
     ),
     Translation(
+        "the options of the module that is ported",
+        "accumulate_grad_batches",
+        {"accumulate_grad_batches": 4, "gradient_clip_val": 1.0, "val_check_interval": 0.25, "log_every_n_steps": 10},
+        beyond=(
+            *("accumulate.every = 4", "clip.max_norm = 1.0"),
+            *('validate.every = "8 epoch_batches"', 'log.every = "10 steps"'),
+        ),
+        training=Training(batches=33, schedule="step"),
+    ),
+    Translation(
         "GradientAccumulationScheduler",
         "GradientAccumulationScheduler",
         {"max_epochs": 4},
