@@ -304,3 +304,69 @@ def test_the_ported_module_ends_with_the_same_weights(tmp_path: Path, monkeypatc
     assert actual.keys() == expected.keys()
     assert all(torch.equal(actual[name], expected[name]) for name in actual)
     assert trainer.read("step.steps") == 3 * 9
+
+
+_MANUAL = """
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import nn
+
+import manual
+import resources
+
+
+class Module(LightningModule):
+    automatic_optimization = False
+    training_step = manual.training_step
+
+    def __init__(self):
+        super().__init__()
+        self.given = resources.resources()
+        self.generator, self.critic = self.given["generator"], self.given["critic"]
+
+    def configure_optimizers(self):
+        return self.given["g_optimizer"], self.given["d_optimizer"]
+
+
+class Batches:
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+module = Module()
+off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+trainer = Trainer(accelerator="cpu", devices=1, max_epochs=3, **off)
+torch.manual_seed(0)
+trainer.fit(module, Batches(module.given["train_data"]))
+torch.save(module.state_dict(), "manual.pt")
+"""
+
+
+@pytest.mark.sweep
+def test_two_optimizers_end_with_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    blocks = read_blocks(translations.PAGE)
+    files = {block.words[0]: block.text for block in blocks if block.words}
+    declared = next(block.text for block in blocks if "def critic_batch" in block.text)
+    given = next(block.text for block in blocks if "def resources" in block.text).partition("\ntrainer = ")[0]
+    (tmp_path / "gan.toml").write_text(files["gan.toml"], encoding="utf-8")
+    (tmp_path / "manual.py").write_text(files["manual.py"], encoding="utf-8")
+    (tmp_path / "resources.py").write_text(f"import torch\nfrom torch import nn\n\n{given}", encoding="utf-8")
+    with_lightning(tmp_path, "-c", _MANUAL)
+    expected = torch.load(tmp_path / "manual.pt", weights_only=True)
+
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(declared + given, namespace)  # noqa: S102
+    resources = namespace["resources"]()
+    trainer = Trainer("gan.toml", seed=0, device="cpu", display=None, notify=lambda line: None, **resources)
+    trainer.run()
+    for owner in ("generator", "critic"):
+        for name, weight in resources[owner].state_dict().items():
+            assert torch.equal(weight, expected[f"{owner}.{name}"]), f"{owner}.{name}"
