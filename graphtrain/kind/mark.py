@@ -99,8 +99,7 @@ def node(
         except (AttributeError, TypeError):
             raise TypeError(f"{kind.name}: {target!r} cannot be marked; write a function that calls it") from None
         # The shipped kinds are found by their folder, so that importing one cannot undo a user's own of that name.
-        # Code that is executed without a `__name__` has no module.
-        if not (target.__module__ or "").startswith("graphtrain."):
+        if not target.__module__.startswith("graphtrain."):
             DECLARED[kind.name] = kind
         return target
 

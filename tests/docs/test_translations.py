@@ -163,9 +163,9 @@ def test_a_translation_does_what_the_option_does(translation: Translation) -> No
     assert actual["more"]["batches"][:known] == expected["more"]["batches"][:known]
     if "log_every_n_steps" in translation.options:
         # Lightning's rows have the number of the step, from 0, and the last loss where ours is a mean.
-        assert [[step - 1, *rates] for step, _, *rates in actual["more"]["rows"]] == [
-            [step, *rates] for step, _, *rates in expected["more"]["rows"]
-        ]
+        every = translation.options["log_every_n_steps"]
+        rows = [[step - 1, *rates] for step, _, *rates in actual["more"]["rows"] if step % every == 0]
+        assert rows == [[step, *rates] for step, _, *rates in expected["more"]["rows"]]
     if "ModelCheckpoint" in translation.callbacks:
         kept, newest = actual["more"]["checkpoints"], actual["more"]["steps"]
         assert set(expected["more"]["checkpoints"]) | {newest} == set(kept)
@@ -186,7 +186,7 @@ def test_a_graph_of_the_page_resumes_exactly(name: str, tmp_path: Path) -> None:
     graph = translations.graphs_of_the_page()[name].set("finish", after="4 epochs").set("checkpoint", every="never")
 
     def trainer(run_dir: Path | None) -> Trainer:
-        materials = Materials(Training(batches=3, val=(3, 2)))
+        materials = Materials(Training(batches=3))
         return Trainer(
             graph,
             run_dir=run_dir,
@@ -197,7 +197,6 @@ def test_a_graph_of_the_page_resumes_exactly(name: str, tmp_path: Path) -> None:
             optimizer=materials.optimizer,
             train_data=materials.train_data,
             val_data=materials.val_data[0],
-            noisy_data=materials.val_data[1],
             training_step=lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]),
         )
 

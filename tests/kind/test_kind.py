@@ -431,10 +431,3 @@ def test_one_annotation_that_cannot_be_resolved_hides_no_other() -> None:
     kind = kind_of(Periodic)
     assert kind.trigger == "every"
     assert kind.parameters["size"].annotation is int
-
-
-def test_a_kind_can_be_declared_in_code_without_the_name_of_a_module() -> None:
-    namespace: dict[str, Any] = {"node": node}
-    exec("@node\ndef nameless(batch): ...\n", namespace)  # noqa: S102
-    assert namespace["nameless"].__module__ is None
-    assert find_kind("nameless") is kind_of(namespace["nameless"])
