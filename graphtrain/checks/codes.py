@@ -30,7 +30,7 @@ CODES: dict[str, str] = {
     "G208": "a guard has the name of a slot",
     "G209": "a guard is not used",
     "G301": "a slot is read that nothing writes or supplies",
-    "G302": "a resource has the name of a setting in another framework",
+    "G302": "a resource has the name of a setting elsewhere",
     "G303": "a slot is read that is never written before",
     "G304": "a slot is read that is not written on every path",
     "G305": "a slot is written that nothing reads before it is written again",
