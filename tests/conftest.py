@@ -21,7 +21,7 @@ _ENOUGH_BYTES = 2 << 30
 def pytest_configure(config: pytest.Config) -> None:
     """Folders of tests are in memory where that can be: most of the time would go into flushes of checkpoints.
 
-    Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, says where else they shall be.
+    Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, chooses another place.
     """
     if "TMPDIR" in os.environ or config.getoption("markexpr") == "sweep" or not os.access(_MEMORY, os.W_OK):
         return

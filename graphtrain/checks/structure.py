@@ -212,7 +212,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     if source in RESERVED:
         return  # reported as G114
     if not leaving:
-        message = f"`{source}` has no edge: the run could not go on from it"
+        message = f"`{source}` has no edge: the run could not continue from it"
         yield scope.problem(
             "G113", place or graph.nodes[source].place, thing, message, f'add {source} = ["..."] to [edges]'
         )
@@ -237,7 +237,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
         seen.add((edge.target, edge.when))
     last = leaving[-1]
     if all(edge.when is not None for edge in leaving):
-        message = f'the last edge, "{last}", has a guard: if none holds, the run could not go on'
+        message = f'the last edge, "{last}", has a guard: if none holds, the run could not continue'
         hint = f'add a last edge without a guard, or write "{last.target}"'
         yield scope.problem("G109", last.place or place, thing, message, hint)
 

@@ -117,10 +117,10 @@ class RunFiles:
         if resume == "auto":
             newest = self._store.newest(self._why_incompatible())
             if newest is None and (count := len(self._store.paths())):
-                checkpoints = f"{count} checkpoints, none of which can" if count > 1 else "a checkpoint that cannot"
+                several = f"{count} checkpoints, none of which can be resumed"
                 raise UsageError(
-                    f"`{self.path}` holds {checkpoints} be resumed",
-                    "repair what is named above, fork from another run, or begin in another run directory",
+                    f"`{self.path}` holds {several if count > 1 else 'a checkpoint that cannot be resumed'}",
+                    "fix the problems reported above, fork from another run, or use another run directory",
                 )
             if newest is None and holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")

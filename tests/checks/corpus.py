@@ -1,4 +1,4 @@
-"""Broken graphs: each a small edit of a shipped one, with all that must be said of it, and nothing else may be."""
+"""Broken graphs: each a small edit of a shipped one, with every problem that must be reported, and no other may be."""
 
 from __future__ import annotations
 

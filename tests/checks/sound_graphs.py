@@ -1,4 +1,4 @@
-"""Sound rewirings: what people do with a training procedure, as graphs of which nothing is to be said.
+"""Sound rewirings: what people do with a training procedure, as graphs without problems.
 
 The kinds are stand-ins: they declare what a real one would, and count their visits.
 """
@@ -17,7 +17,7 @@ from tests.checks.corpus import EVALUATE, FIT, bound, plain, tiny, undeclared
 
 @dataclass(frozen=True)
 class Sound:
-    """A graph of which nothing is to be said.
+    """A graph without problems.
 
     Attributes:
         title: the technique.

@@ -128,7 +128,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G204", lambda g: g.guard("log_due", "log.fired == 1"), "guards.log_due", "is not a number, text or truth value",
      "runs"),
     ("G205", lambda g: g.guard("log_due", "1 < 2"), "guards.log_due", "is always true", "needs no guard"),
-    ("G205", lambda g: g.guard("log_due", "log.due and False"), "guards.log_due", "is always false", "can go"),
+    ("G205", lambda g: g.guard("log_due", "log.due and False"), "guards.log_due", "is always false", "can be removed"),
     ("G205", lambda g: g.guard("log_due", "step.steps >= step.steps"), "guards.log_due", "is always true", ""),
     ("G206", lambda g: g.guard("log_due", "validate . due"), "edges.decide", 'has the same guard', ""),
     ("G207", lambda g: g.guard("log_due", "not log_due"), "guards.log_due", "defined by itself: log_due -> log_due",
@@ -260,7 +260,7 @@ def test_what_the_outer_graph_allows_holds_inside() -> None:
     assert replace(inside, allow=("G209",)).check() == []
 
 
-def test_guards_that_explode_are_told_once() -> None:
+def test_guards_that_explode_are_reported_once() -> None:
     graph = FIT.guard("g0", "step.steps > 1")
     for number in range(60):
         graph = graph.guard(f"g{number + 1}", f"g{number} and g{number}")
@@ -269,7 +269,7 @@ def test_guards_that_explode_are_told_once() -> None:
     assert "more than 10000 parts" in found[0].message
 
 
-def test_a_circle_is_told_once_and_only_of_its_members() -> None:
+def test_a_circle_is_reported_once_and_only_for_its_members() -> None:
     graph = FIT.guard("log_due", "a").guard("a", "b and log.due").guard("b", "c").guard("c", "b")
     found = [problem for problem in graph.check() if problem.code == "G207"]
     assert [problem.where for problem in found] == ["guards.b"]
@@ -278,7 +278,7 @@ def test_a_circle_is_told_once_and_only_of_its_members() -> None:
 def test_a_duplicate_is_seen_through_names() -> None:
     found = FIT.guard("log_due", "val_check_batch").check()
     assert [problem.code for problem in found] == ["G206"]
-    assert '"validate if val_check_batch" is never taken: "log if log_due" is asked before' in found[0].message or (
+    assert '"validate if val_check_batch" is never taken: "log if log_due" is evaluated before' in found[0].message or (
         '"log if log_due" is never taken' in found[0].message
     )
 

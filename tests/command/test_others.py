@@ -253,7 +253,7 @@ def gone() -> int:
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["", "as earlier versions left it"])
-def test_status_of_a_run_that_goes_on(nested: bool, folder: Path, command: Command) -> None:
+def test_status_of_a_run_that_is_running(nested: bool, folder: Path, command: Command) -> None:
     write_status(folder)
     if nested:
         status = status_file(folder)

@@ -283,7 +283,7 @@ def test_a_broken_pipe_of_the_users_is_no_secret(folder: Path, command: Command)
     assert "BrokenPipeError: the socket" in result.err
 
 
-def test_a_failed_run_goes_on_from_its_last_checkpoint(folder: Path, command: Command) -> None:
+def test_a_failed_run_resumes_from_its_last_checkpoint(folder: Path, command: Command) -> None:
     words = ["run", "mine.py", "checkpoint.every=1 steps", "finish.after=1 epochs", "--run-dir"]
     (folder / "mine.py").write_text(FAILING)
     assert command(*words, "r").code == 1
@@ -316,7 +316,7 @@ def slow(folder: Path) -> list[str]:
     return ["run", "slow.py", "batches=250", "finish.after=1 epochs", "checkpoint.every=1 steps", "--run-dir"]
 
 
-def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_been(slow: list[str], folder: Path, command: Command) -> None:
+def test_a_stopped_run_resumes_and_ends_as_if_never_stopped(slow: list[str], folder: Path, command: Command) -> None:
     process = start([*slow, "r"], folder)
     wait_until_it_runs(process, folder / "r")
     shown = command("status", "r")
@@ -378,7 +378,7 @@ def test_a_killed_run_is_interrupted_and_a_second_interrupt_is_at_once(
 # --- Forked from another run ------------------------------------------------------------------------------------------
 
 
-def test_a_fork_begins_from_another_run_and_goes_on_by_itself(tiny: Path, command: Command) -> None:
+def test_a_fork_begins_from_another_run_and_continues_by_itself(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=2 epochs", "--run-dir", "whole").code == 0
     assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "old").code == 0
     old = (tiny / "old" / "metrics.jsonl").read_bytes()

@@ -55,7 +55,7 @@ def test_every_transition_is_a_line(script: Path, command: Command) -> None:
             assert following["node"] in (one["target"], f"{inside}/{one['target']}", f"validate/{one['target']}")
 
 
-def test_a_line_says_what_was_asked_and_read(script: Path, command: Command) -> None:
+def test_a_line_shows_what_was_evaluated_and_read(script: Path, command: Command) -> None:
     lines = lines_of(command(*WORDS, "--run-dir", "r", "--trace"))
     asked = [one["reasons"] for one in lines if one["node"] == "accumulate"]
     assert asked[0] == (
@@ -121,7 +121,7 @@ def test_a_script_that_is_the_command_traces_too(script: Path) -> None:
     assert LINE.fullmatch(result.err.splitlines()[-1])
 
 
-def test_the_command_to_go_on_with_traces_too(script: Path, command: Command) -> None:
+def test_the_command_to_resume_with_traces_too(script: Path, command: Command) -> None:
     result = command(*WORDS, "--trace", "--until", "1 steps")
     assert "--trace" in result.err.rpartition("resume with: ")[2]
 

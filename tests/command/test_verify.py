@@ -1,4 +1,4 @@
-"""`graphtrain verify`: a sound run is proved, a lost field is told from a computation that is not repeatable."""
+"""`graphtrain verify`: a sound run is proved, lost state is distinguished from a computation that is not repeatable."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command
     [(OF_THE_SYSTEM, "train_batch"), (OF_THE_CLOCK, "train_batch"), (IN_THE_DATA, "next_batch")],
     ids=["os.urandom", "time", "in the data"],
 )
-def test_a_computation_that_is_not_repeatable_is_told_from_lost_state(
+def test_a_computation_that_is_not_repeatable_is_distinguished_from_lost_state(
     script: str, node: str, folder: Path, command: Command
 ) -> None:
     (folder / "mine.py").write_text(script)
@@ -456,7 +456,7 @@ def test_defaults_are_those_of_the_run(folder: Path, command: Command) -> None:
     assert (result.code, result.err) == (0, "changed: mine.py, gone 1 -> not given\n"), result
 
 
-def test_a_change_of_code_is_said_first(tiny: Path, command: Command) -> None:
+def test_a_change_of_code_is_reported_first(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r").code == 0
     (tiny / "tiny.py").write_text(TINY + "\n# changed\n")
     result = command("verify", "tiny.py", "--run-dir", "r")
@@ -626,7 +626,7 @@ def test_a_script_or_run_directory_that_is_not_there(tiny: Path, command: Comman
     assert command("verify", "tiny.py").code == 2
 
 
-def test_state_that_cannot_be_loaded_back_is_said_of_its_span(folder: Path, command: Command) -> None:
+def test_state_that_cannot_be_loaded_back_is_reported_for_its_span(folder: Path, command: Command) -> None:
     """A resource whose state is not loaded exactly: no replay from there can be begun."""
     forgetful = TINY.replace(
         "def setup",

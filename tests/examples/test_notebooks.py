@@ -191,7 +191,7 @@ def test_the_run_is_drawn_with_its_counts(rewire: Any) -> None:
     assert " current" in first and " current" in second
 
 
-def test_the_run_is_displayed_while_it_goes_on(rewire: Any) -> None:
+def test_the_run_is_displayed_while_it_runs(rewire: Any) -> None:
     for until in ("1 epochs", "2 epochs", "3 epochs"):
         (display,) = outputs(cell_with(rewire, f'until="{until}"'), "display_data")
         assert "batches/s" in display["data"]["text/html"]

@@ -1,4 +1,4 @@
-"""Declaring kinds: what a signature says, and what is no declaration."""
+"""Declaring kinds: what a signature declares, and what is no declaration."""
 
 from __future__ import annotations
 

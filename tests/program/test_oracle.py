@@ -206,7 +206,7 @@ def test_a_loader_shorter_than_it_says_ends_its_epoch_there() -> None:
     assert assert_as_expected(setting) == [("batch", 1), ("batch", 2), ("step", 3.0), ("validated",), ("saved",)]
 
 
-def test_an_empty_loader_ends_the_run_at_once_and_it_is_said() -> None:
+def test_an_empty_loader_ends_the_run_at_once_and_is_reported() -> None:
     said: list[str] = []
     events: list[Event] = []
     trainer = trainer_of(Setting(lengths=(0,), after=("100 epochs",)), events, notify=said.append)

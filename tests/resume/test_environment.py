@@ -79,7 +79,7 @@ def test_a_default_that_is_given_is_no_change(project: Path) -> None:
     assert resumed(project, "finish.after=6 steps", "lr=1", "batches=4").endswith("unchanged: exact")
 
 
-def test_what_is_repeated_is_said(project: Path) -> None:
+def test_what_is_repeated_is_reported(project: Path) -> None:
     begin(project, "checkpoint.every=never")
     status = json.loads((project / "r" / "status.json").read_text())
     status["trained"] = [status["trained"][0] + 7, status["trained"][1] + 41.2]
@@ -338,6 +338,6 @@ def test_what_was_saved_commands_no_terminal() -> None:
     assert line.isprintable() and len(line) < 50 * 400
 
 
-def test_another_seed_is_said(project: Path) -> None:
+def test_another_seed_is_reported(project: Path) -> None:
     begin(project)
     assert resumed(project, "finish.after=6 steps", "--seed", "3").endswith("seed 0 -> 3")

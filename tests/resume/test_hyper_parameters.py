@@ -158,7 +158,7 @@ def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: s
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_that_is_as_it_was_goes_on_exactly(name: str, tmp_path: Path) -> None:
+def test_an_unchanged_schedule_resumes_exactly(name: str, tmp_path: Path) -> None:
     make = SCHEDULES[name]
     trainer(tmp_path, make).run(until="7 steps")
     same = trainer(tmp_path, make)

@@ -1,4 +1,4 @@
-"""Snapshots: what a display and the status say is what the run is doing."""
+"""Snapshots: what a display and the status show is what the run is doing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_inside_an_evaluation_the_place_of_training_stays() -> None:
     assert {one.batch for one in inside} == {6}
 
 
-def test_a_display_that_fails_is_left_alone_and_the_run_goes_on() -> None:
+def test_a_display_that_fails_is_left_alone_and_the_run_continues() -> None:
     class Broken(Seen):
         def show(self, snapshot: Snapshot) -> None:
             raise BrokenPipeError
@@ -102,7 +102,7 @@ def test_a_display_that_fails_is_left_alone_and_the_run_goes_on() -> None:
     assert broken.calls == ["begin"]
 
 
-def test_any_failure_of_a_display_is_said_once() -> None:
+def test_any_failure_of_a_display_is_reported_once() -> None:
     class Wrong(Seen):
         def show(self, snapshot: Snapshot) -> None:
             raise RuntimeError("no such colour")

@@ -60,7 +60,7 @@ def test_everything_missing_is_reported_together() -> None:
     assert "did you mean `training_data`?" in "".join(messages)
 
 
-def test_absent_options_are_bypassed_and_said_once() -> None:
+def test_absent_options_are_bypassed_and_reported_once() -> None:
     said: list[str] = []
     trainer = tiny(said=said)
     trainer.run()
@@ -114,7 +114,7 @@ def test_a_name_that_the_engine_supplies_is_refused() -> None:
         tiny(recorder=1)
 
 
-def test_an_empty_loader_finishes_at_once_and_says_so() -> None:
+def test_an_empty_loader_finishes_at_once_and_is_reported() -> None:
     said: list[str] = []
     trainer = tiny(said=said, train_data=[])
     assert trainer.run() is Outcome.FINISHED
@@ -215,7 +215,7 @@ def test_running_inside_a_run_is_refused() -> None:
         trainers[0].run()
 
 
-def test_a_finished_run_cannot_be_advanced_and_says_so_when_run() -> None:
+def test_a_finished_run_cannot_be_advanced_and_reports_that_when_run() -> None:
     trainer = tiny()
     assert trainer.run() is Outcome.FINISHED
     assert trainer.position == "end"
@@ -318,7 +318,7 @@ def test_never_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:
         tiny(run_dir=tmp_path).run(resume="never")
 
 
-def test_a_named_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_named_checkpoint_is_resumed_from(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.advance(9)
     path = trainer.save()
@@ -351,7 +351,7 @@ def test_looking_at_the_data_does_not_move_a_resume(
     assert again.digest() == cut.digest()
 
 
-def test_time_in_which_the_run_stands_still_is_not_trained() -> None:
+def test_time_in_which_the_run_is_stopped_is_not_training_time() -> None:
     trainer = tiny()
     trainer.run(until="3 batches")
     time.sleep(0.3)
@@ -361,7 +361,7 @@ def test_time_in_which_the_run_stands_still_is_not_trained() -> None:
     assert 0 < trainer.progress["next_batch"]["seconds"] <= sum(trainer.seconds.values()) + 1e-6
 
 
-def test_a_resume_goes_on_with_the_time_trained(tmp_path: Path) -> None:
+def test_a_resume_continues_the_training_time(tmp_path: Path) -> None:
     def training_step(model: Any, batch: Any) -> Any:
         time.sleep(0.02)
         return model(batch).mean()
@@ -376,7 +376,7 @@ def test_a_resume_goes_on_with_the_time_trained(tmp_path: Path) -> None:
     assert 5 * 0.02 <= second.progress["next_batch"]["seconds"] - before < 1000, "what the stopwatch took over is not"
 
 
-def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_discarded_line_of_the_run_is_not_resumed(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.run()
     expected = (tmp_path / "metrics.jsonl").read_bytes()
@@ -422,7 +422,7 @@ def test_a_checkpoint_of_another_run_does_not_replace_a_run(tmp_path: Path) -> N
     assert (tmp_path / "two" / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_disk_that_refuses_metrics_is_said_in_words(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_metrics_is_reported_in_words(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(CheckpointError, match=r"cannot write .*metrics.jsonl: Is a directory"):
@@ -435,7 +435,7 @@ def test_a_guard_does_not_read_tensors() -> None:
         tiny(graph).run()
 
 
-def test_training_that_depends_on_the_clock_is_said() -> None:
+def test_training_that_depends_on_the_clock_is_reported() -> None:
     said: list[str] = []
     tiny(Graph.load("fit").set("finish", after="90 minutes"), said=said)
     assert any(line.startswith("`finish` fires by the clock (90 minutes)") for line in said)
@@ -610,7 +610,7 @@ def test_small_graph_is_sound() -> None:
     assert small_graph().check() == []
 
 
-def test_a_model_that_would_train_in_evaluation_mode_is_said() -> None:
+def test_a_model_that_would_train_in_evaluation_mode_is_reported() -> None:
     """Pretrained models come so, and a cell of a notebook may have left it so; nobody would notice."""
     said: list[str] = []
     model = torch.nn.Linear(1, 1)
@@ -739,7 +739,7 @@ def test_a_kind_that_replaces_its_dictionary_is_refused(when: str, tmp_path: Pat
             assert when != "while it runs"
 
 
-def test_a_group_that_was_added_while_it_trained_is_told_of_at_the_resume(tmp_path: Path) -> None:
+def test_a_group_that_was_added_while_it_trained_is_reported_at_the_resume(tmp_path: Path) -> None:
     run = tiny(run_dir=tmp_path)
     run.run(until="2 batches")
     run.resources["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})

@@ -98,7 +98,7 @@ def test_what_has_no_place_in_the_drawing_stands_above_it(fit: Graph) -> None:
 
 
 def test_a_mark_is_colour_line_and_sign(fit: Graph) -> None:
-    """So that nobody has to tell colours apart."""
+    """So that nobody has to distinguish colours."""
     drawing = read_dot(to_dot(difference_picture(fit.diff(edited(fit)))))
     looks = {}
     for mark, name in (("added", "pause"), ("removed", "log"), ("changed", "accumulate")):
