@@ -29,6 +29,7 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
+    also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
     family: Family | None = None,
@@ -44,6 +45,7 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
+    also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
     family: str | None = None,
@@ -62,6 +64,8 @@ def node(
             Default: none.
         step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
             holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
+        also_due: of a kind with a trigger: the guard fields that make it due too, and for each of them the parameter
+            without which it never does, as in ``{"improved": "best"}``. Default: the trigger alone makes it due.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
             False.
         activity: what its host time is counted under, beside `train`, such as ``"data"``. Default: as training.
@@ -85,6 +89,7 @@ def node(
         "idle_without": _names(idle_without),
         "transient": _names(transient),
         "step_inputs": MappingProxyType(dict(step_inputs)),
+        "also_due": MappingProxyType(dict(also_due)),
         "observer": observer,
         "activity": activity,
         "family": drawn_family(effects, activity, observer, family),
@@ -144,6 +149,7 @@ def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any])
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=callable(getattr(target, "state_dict", None))
         and callable(getattr(target, "load_state_dict", None)),
+        hears_rows=inspect.isclass(target) and callable(getattr(target, "hear_row", None)),
         **declared,
     )
     _check(kind)
@@ -171,6 +177,17 @@ def _check(kind: Kind) -> None:
         if field not in kind.fields:
             raise TypeError(
                 f"{kind.name}: step input {name!r} is {field!r}, which is no field; known: {', '.join(kind.fields)}"
+            )
+    for field, parameter in kind.also_due.items():
+        if kind.trigger is None:
+            raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
+        if field not in kind.fields or kind.fields[field].type not in (bool, Any):
+            known = ", ".join(name for name, known in kind.fields.items() if known.type is bool and name != "due")
+            raise TypeError(f"{kind.name}: also due by {field!r}, which is no field that is a bool; known: {known}")
+        if parameter not in kind.parameters:
+            known = ", ".join(kind.parameters)
+            raise TypeError(
+                f"{kind.name}: never due by {field!r} without {parameter!r}, which is no parameter; known: {known}"
             )
     if kind.family not in FAMILIES:
         raise TypeError(f"{kind.name}: unknown family {kind.family!r}; known: {', '.join(FAMILIES)}")
