@@ -61,7 +61,7 @@ class GuardError(GraphtrainError, RuntimeError):
 
 
 class DataError(GraphtrainError, ValueError):
-    """Data whose position cannot be saved, so that a resume would not be exact."""
+    """Data that gives no batch, or whose position cannot be saved or found again, so that no resume would be exact."""
 
 
 class CheckpointError(GraphtrainError, RuntimeError):
