@@ -4,6 +4,7 @@
     ├── GraphError        a graph with problems: all of them, at once     (ValueError)
     ├── EditError         an edit that cannot be applied to a graph       (ValueError)
     ├── UsageError        a wrong argument, resource, script or directory (ValueError)
+    │   └── UnknownMetricError   a metric that nothing records
     ├── GuardError        a guard that raised during the run              (RuntimeError)
     ├── DataError         data whose position cannot be saved             (ValueError)
     ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
@@ -46,6 +47,10 @@ class EditError(GraphtrainError, ValueError):
 
 class UsageError(GraphtrainError, ValueError):
     """A wrong argument, resource, script or directory."""
+
+
+class UnknownMetricError(UsageError):
+    """A metric by which checkpoints are ranked, and that nothing records; raised between two nodes of the run."""
 
 
 class GuardError(GraphtrainError, RuntimeError):

@@ -6,13 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.values import ROW_POSITION
-from graphtrain.names import suggestion
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.storage.retention import Retention
 
@@ -42,7 +39,7 @@ class Checkpoint:
         improved: at this step a validation has recorded a value of `best` that is among the best, and it is not saved.
 
     Raises:
-        UsageError: the validation does not give the metric `best`.
+        UnknownMetricError: the first validation does not give the metric `best`, or nothing does.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("checkpoint", every="1 epochs", best="val/loss")
@@ -81,27 +78,10 @@ class Checkpoint:
         return bool(self.recorded) and self.recorded["due"] and self.recorded["step"] == self._recorder.step
 
     def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
-        if self.best is None:
-            return
-        if self.best not in row:
-            if is_evaluation and self.best not in self._recorder.latest:
-                self._refuse_unknown([name for name in row if name not in ROW_POSITION])
-            return
-        value = row[self.best]
-        if math.isfinite(value):
+        value = row.get(self.best or "")
+        if value is not None and math.isfinite(value):
             is_among_best = self._policy.retention.is_among_best(value, [other for _, other in self._best_saves()])
             self.recorded = {"step": row["step"], "value": value, "due": is_evaluation and is_among_best}
-
-    def _refuse_unknown(self, given: list[str]) -> None:
-        assert self.best is not None
-        group, slash, _ = self.best.partition("/")
-        if slash and any(name.startswith(group + slash) for name in given):
-            hint = suggestion(self.best, given)
-            raise UsageError(
-                f"the validation gives no metric `{self.best}`, by which checkpoint.best ranks checkpoints; it gives "
-                + ", ".join(given),
-                hint if "did you mean" in hint else "set checkpoint.best to one of these, or return it too",
-            )
 
     def _best_saves(self) -> list[list[Any]]:
         """Step and value of the saves of this run that were among the best; a fork has none of those before it."""

@@ -15,7 +15,7 @@ from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
 from graphtrain.plan.slots import Slots
-from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
 from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
@@ -102,6 +102,10 @@ class CompiledGraph:
     def activity(self, position: int) -> str | None:
         """What time is counted under at a position, other than training."""
         return self.program.nodes[position].scope.activity
+
+    def has_no_batch(self) -> bool:
+        """True if the graph trains, and has been given no batch to train on."""
+        return trains(self.graph) and self.run_clock.count("batches") == 0
 
     # ---- metrics
 

@@ -18,7 +18,15 @@ from graphtrain.data.fingerprint import fingerprint, is_data
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.display.summary import Activity, ModelSummary, Summary
-from graphtrain.errors import CheckpointError, DataError, GraphtrainError, LifeCycleError, SaveFailedError, UsageError
+from graphtrain.errors import (
+    CheckpointError,
+    DataError,
+    GraphtrainError,
+    LifeCycleError,
+    SaveFailedError,
+    UnknownMetricError,
+    UsageError,
+)
 from graphtrain.explain.explanation import Explanation
 from graphtrain.explain.tracing import Explainer
 from graphtrain.graph import Graph
@@ -179,7 +187,8 @@ class Trainer:
         if self._run_files is not None:
             self._recorder.loggers.append(self._run_files.row)
         self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
-        self._recorder.loggers.append(lambda row, step: self._compiled.hear_row(row, self._loop.position))
+        self._recorder.loggers.append(self._hear_row)
+        self._evaluated: list[str] = []  # the metrics that evaluations have recorded since one ended
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
@@ -504,7 +513,7 @@ class Trainer:
             self._explainer.goes_untraced()
         try:
             return self._loop.drive(transitions, self._serve)
-        except SaveFailedError:
+        except (SaveFailedError, UnknownMetricError):  # between two nodes: the run can continue from here
             self._requests.clear()
             raise
         except BaseException as error:
@@ -521,7 +530,7 @@ class Trainer:
             self._writer.settle()
             self._report_written()
         if "ended" in requests:
-            if self._compiled.run_clock.count("batches") == 0:
+            if self._compiled.has_no_batch():
                 raise DataError(
                     "the run came to its end without a batch: the data is empty, or was exhausted in `setup`",
                     "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
@@ -530,6 +539,10 @@ class Trainer:
             requests.clear()
             self._save_end()
             return Outcome.FINISHED
+        if "evaluated" in requests and self._compiled.activity(self._loop.position) is None:
+            requests.take("evaluated")
+            evaluated, self._evaluated = self._evaluated, []
+            self._expect_metric(evaluated)
         if requests.take("mark") and requests.value is not None:
             self._writer.mark(requests.policy, requests.value)
             self._report_written()
@@ -538,7 +551,7 @@ class Trainer:
                 self._notify_once("there is no run directory, so no checkpoint is written")
             if self._save(requests.policy, requests.value):
                 requests.take("save")
-                self._expect_metric(requests.policy.retention.best)
+                self._expect_metric()
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
@@ -709,16 +722,39 @@ class Trainer:
         self._report_written()
         return True
 
-    def _expect_metric(self, name: str | None) -> None:
-        """Raise if checkpoints are ranked by a metric that no node records.
+    def _hear_row(self, row: Mapping[str, float], step: int) -> None:
+        """A logger: nodes that hear of rows are told, and what evaluations record is noted."""
+        self._compiled.hear_row(row, self._loop.position)
+        if self._compiled.activity(self._loop.position) is not None:
+            self._evaluated += [name for name in row if name not in ROW_POSITION]
+            self._requests.post("evaluated")
+
+    def _expect_metric(self, evaluated: Iterable[str] = ()) -> None:
+        """Raise if checkpoints are ranked by a metric that is not recorded where it should have been.
+
+        Arguments:
+            evaluated: what an evaluation that has ended recorded. Default: none has; whatever may record has to.
 
         Raises:
-            UsageError: all of them have run, and none did.
+            UnknownMetricError: an evaluation gives metrics named like it; or everything that may record it has run.
         """
-        known = self._recorder.latest
-        if name is not None and name not in known and self._compiled.has_recorded_all():
+        name, known = self._requests.policy.retention.best, self._recorder.latest
+        if name is None or name in known:
+            return
+        group, slash, _ = name.rpartition("/")
+        given = list(dict.fromkeys(metric for metric in evaluated if slash and metric.startswith(group + slash)))
+        if given:
+            hint = suggestion(name, given)
+            raise UnknownMetricError(
+                f"the validation gives no metric `{name}`, by which checkpoint.best ranks checkpoints; "
+                f"it gives {', '.join(given)}",
+                hint if "did you mean" in hint else "set checkpoint.best to one of these, or return it too",
+            )
+        if not evaluated and self._compiled.has_recorded_all():
             hint = suggestion(name, [metric for metric in known if metric not in ROW_POSITION])
-            raise UsageError(f"no row of metrics has `{name}`, by which checkpoint.best ranks checkpoints", hint)
+            raise UnknownMetricError(
+                f"no row of metrics has `{name}`, by which checkpoint.best ranks checkpoints", hint
+            )
 
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer, UsageError
+from graphtrain import Graph, Outcome, Trainer, UsageError, node
 from graphtrain.errors import SaveFailedError
 from graphtrain.storage import checkpoint as writing
 from graphtrain.storage.checkpoint import read_manifest
@@ -350,8 +350,23 @@ def test_a_metric_that_the_validation_does_not_give_is_an_error_there(best: str,
     with pytest.raises(UsageError) as error:
         trainer.run()
     assert message in error.value.message and hint in error.value.hint
-    assert trainer.read("step.steps") == 2
-    assert "validate/end_evaluation" in error.value.__notes__[0]
+    assert trainer.read("step.steps") == 2 and trainer.state == "stopped"
+    trainer.rewire(fit())
+    assert trainer.run() is Outcome.FINISHED, "between two nodes: nothing is half done"
+
+
+def test_what_an_evaluation_gives_is_known_at_its_end() -> None:
+    """A node inside it records a row of its own before the means are recorded."""
+
+    @node(observer=True)
+    def count(recorder: Any, *, name: str = "val/count") -> None:
+        recorder.row({name: 1.0})
+
+    inside = Graph.load("evaluate").insert("count", count, before="end_evaluation")
+    for best in ("val/loss", "val/count"):
+        assert trainer_of(fit(best=best).set("validate", graph=inside)).run() is Outcome.FINISHED
+    with pytest.raises(UsageError, match="it gives val/count, val/loss, val/accuracy"):
+        trainer_of(fit(best="val/f1").set("validate", graph=inside)).run()
 
 
 @pytest.mark.parametrize("best", ["loss", "error", "lr", "epoch/error", "val/loss"])

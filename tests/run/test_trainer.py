@@ -17,6 +17,7 @@ import torch
 
 from graphtrain import (
     CheckpointError,
+    DataError,
     Graph,
     GraphError,
     GuardError,
@@ -85,11 +86,12 @@ def test_a_name_that_the_engine_supplies_is_refused() -> None:
         tiny(recorder=1)
 
 
-def test_an_empty_loader_finishes_at_once_and_says_so() -> None:
+def test_an_empty_loader_is_an_error_at_once() -> None:
     said: list[str] = []
     trainer = tiny(said=said, train_data=[])
-    assert trainer.run() is Outcome.FINISHED
-    assert trainer.progress["step"]["steps"] == 0
+    with pytest.raises(DataError, match="without a batch"):
+        trainer.run()
+    assert (trainer.state, trainer.progress["step"]["steps"]) == ("failed", 0)
     assert any("no batch" in line for line in said)
 
 
