@@ -195,7 +195,10 @@ class NextBatch:
         self.last = True
         self.empty = self.epoch_batches == 0
         if self.empty:
-            self._notify("the data gave no batch: the epoch is empty")
+            epoch = f" in epoch {self.epoch + 1}" if self.epoch else ""
+            self._notify(
+                f"the data gave no batch{epoch}: it is empty, or was iterated over before and does not start over"
+            )
         self.fetched_ahead = 0
         self._iterator = iter(())  # releases the workers of a loader now, not when the next epoch begins
         self.source_state = {}

@@ -56,6 +56,7 @@ def nodes_command(name: str | None) -> None:
         ("bypassed without", [*kind.optional, *kind.idle_without]),
         ("step inputs", list(kind.step_inputs)),
         ("records under", [kind.records] if kind.records else []),
+        ("also due by", [f"{field} (with {parameter})" for field, parameter in kind.also_due.items()]),
         ("drawn as", [kind.family]),
     ]
     table = Table(box=None, pad_edge=False, show_header=False)

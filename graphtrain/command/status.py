@@ -24,6 +24,7 @@ from graphtrain.storage.run_directory import STATUS_FILE, read_status
 ACTIVE = ("running", "stopping")
 _WIDTH_OF_A_PIPE = 120
 _MOST_CHARACTERS = 200
+_CLOCKS_DIFFER = 5.0  # seconds
 _END_OF_TIME = 1e12  # in seconds; beyond are mistakes
 
 
@@ -99,7 +100,9 @@ def age(status: dict[str, Any]) -> str:
     written = status.get("written_at_unix_seconds")
     if isinstance(written, bool) or not isinstance(written, int | float) or not abs(written) < _END_OF_TIME:
         return "at an unknown time"
-    return f"{duration(time.time() - written)} ago"
+    age = time.time() - written
+    # The clocks of two machines may differ by a little; a clock that was set back differs by more.
+    return f"{duration(age)} ago" if age > -_CLOCKS_DIFFER else f"{duration(-age)} ahead of the clock here"
 
 
 def _process(status: dict[str, Any]) -> str:

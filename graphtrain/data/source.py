@@ -356,7 +356,10 @@ class Replayed(Source):
         iterator = self._begin(state)
         for number in range(drawn):
             if next(iterator, self) is self:
-                raise DataError(f"the data ended after {number} batches, it gave {drawn} before: it has changed")
+                raise DataError(
+                    f"the data ended after {number} batches, it gave {drawn} before: it has changed",
+                    "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
+                )
         return iterator
 
 

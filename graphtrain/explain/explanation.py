@@ -43,11 +43,13 @@ class TriggerReading:
         verb: "every" or "after".
         amount: as in the graph: ``"1 epochs or 10 minutes"``.
         clocks: one for each amount; any of them makes it due.
+        also: the fields that make it due too, and what they held.
     """
 
     verb: str
     amount: str
     clocks: tuple[ClockReading, ...]
+    also: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         clocks = [
@@ -55,7 +57,8 @@ class TriggerReading:
             + (f", last {shown(clock.last)}" if clock.last is not None else "")
             for clock in self.clocks
         ]
-        return f"{self.verb} {self.amount}" + (f": {'; '.join(clocks)}" if clocks else "")
+        words = [*clocks, *(f"or {field} = {shown(value)}" for field, value in self.also)]
+        return f"{self.verb} {self.amount}" + (f": {'; '.join(words)}" if words else "")
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,11 @@ class Recorder:
             means._sums.setdefault(horizon, {})
         return means
 
+    @property
+    def step(self) -> int:
+        """The optimizer step that a row recorded now belongs to."""
+        return self._position()[0]
+
     def row(self, values: Mapping[str, float]) -> None:
         """Record a row of step, epoch and these values, and call every logger with it.
 

@@ -127,7 +127,7 @@ class BoundGraph:
         around = self.outer.scope.activity
         if around is not None:
             return around
-        return None if _trains(self.graph) else self.outer.node.name
+        return None if trains(self.graph) else self.outer.node.name
 
     @property
     def steps(self) -> bool:
@@ -148,10 +148,10 @@ class BoundGraph:
         yield self
 
 
-def _trains(graph: Graph) -> bool:
+def trains(graph: Graph) -> bool:
     """True if some node of a graph, or of a body in it, runs a backward pass."""
     return any(
-        _trains(node.body) if node.body is not None else "backward" in getattr(kind_of_node(node), "effects", ())
+        trains(node.body) if node.body is not None else "backward" in getattr(kind_of_node(node), "effects", ())
         for node in graph.nodes.values()
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
@@ -20,11 +21,30 @@ _MOST_BATCHES = 100_000
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 
 
+@dataclass(frozen=True)
+class Moment:
+    """How far a run is: between equal moments nothing was trained.
+
+    Attributes:
+        clock: unit -> its exact value, of the outermost graph and of graphs around the position that train; readings of
+            the wall clock are left out.
+        visits: path -> how often it has run, of the nodes of these graphs that act on gradients or train inside.
+    """
+
+    clock: Mapping[str, Fraction]
+    visits: Mapping[str, int]
+
+    def is_at_the_clock_of(self, other: Moment | None) -> bool:
+        """True if no clock has moved between the two, whatever was trained."""
+        return other is not None and self.clock == other.clock
+
+
 @final
 class RunClock:
     """Reads the clock of the outermost graph; a unit the graph does not count is left out."""
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         self._units = program.graph.units
         self._nodes = program.main.nodes
         self.ends: tuple[Term, ...] = tuple(
@@ -45,6 +65,23 @@ class RunClock:
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
         return {unit: int(self.count(unit) or 0) for unit in self._units if unit not in _NO_RATE}
+
+    def moment(self, position: int) -> Moment | None:
+        """How far the run is, before the node at a position; None where the clock counts nothing."""
+        clock: dict[str, Fraction] = {}
+        visits: dict[str, int] = {}
+        for scope in self._program.nodes[position].scope.around():
+            if scope.activity is not None:  # an evaluation moves nothing
+                continue
+            for unit, text in scope.graph.units.items():
+                owner, _, field = text.partition(".")
+                bound = scope.nodes[owner]
+                if bound.kind.fields[field].in_digest:
+                    clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
+            for bound in scope.nodes.values():
+                if bound.kind.effects or (bound.body is not None and bound.body.activity is None):
+                    visits[bound.path] = bound.instance.runs
+        return Moment(clock, visits) if clock else None
 
     def trained(self) -> tuple[int, float]:
         """Batches and seconds trained: what an interruption loses is measured in them."""

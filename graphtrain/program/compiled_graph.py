@@ -17,7 +17,7 @@ from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
 from graphtrain.plan.slots import Slots
-from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
 from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
@@ -70,6 +70,9 @@ class CompiledGraph:
         bypassed = {bound.path for bound in self.program.nodes if bound.bypassed}
         slots = Slots(Flow(self.program.plan, bypassed), self.table.extra_inputs)
         self._save_points = SavePoints(slots)
+        self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
+        self._recording = [bound for bound in self.program.main.nodes.values() if _may_record(bound)]
+        self._runs_before: dict[BoundNode, int] = {}
 
     @property
     def start(self) -> int:
@@ -105,11 +108,27 @@ class CompiledGraph:
         """What time is counted under at a position, other than training."""
         return self.program.nodes[position].scope.activity
 
+    def has_no_batch(self) -> bool:
+        """True if the graph trains, and has been given no batch to train on."""
+        return trains(self.graph) and self.run_clock.count("batches") == 0
+
+    # ---- metrics
+
+    def hear_row(self, row: Mapping[str, float], position: int) -> None:
+        """Tell the nodes that hear of rows of metrics of one that was recorded by the node at a position."""
+        for bound in self._hearing:
+            bound.instance.hear_row(row, self.activity(position) is not None)
+
+    def has_recorded_all(self) -> bool:
+        """True if every node of the outermost graph that may record metrics has run since the run began here."""
+        return all(bound.instance.runs > self._runs_before.get(bound, 0) for bound in self._recording)
+
     # ---- beginning and resuming
 
     def begin(self) -> None:
         """Set everything up from the start."""
         self.compiler.enter(self.program.main, reset=True)
+        self._runs_before = {}
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False, hint: str = "") -> int:
         """The position of a node at which a run stands whose slots `saved` are at hand.
@@ -234,6 +253,16 @@ class CompiledGraph:
         """Set the nodes around a position up, from the progress that they have. May draw random numbers."""
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self._kept)
+        self._runs_before = {bound: bound.instance.runs for bound in self._recording}
+
+
+def _may_record(bound: BoundNode) -> bool:
+    """True for a node that is given the recorder, or whose body holds one that is, unless it never runs."""
+    if bound.body is not None:
+        return any(_may_record(inner) for inner in bound.body.nodes.values())
+    trigger = bound.planned.trigger
+    is_never_due = trigger is not None and not trigger.terms and not bound.planned.also_due
+    return bound.kind.may_record_rows and not bound.bypassed and not is_never_due
 
 
 def _is_mark(bound: BoundNode) -> bool:

@@ -138,7 +138,9 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
                 bound.check_fields()
                 taken.append("state")
         yield from (f"{bound.path}.{name} left out" for name in sorted(set(values) - set(taken)))
-        yield from (f"{bound.path}.{name} new" for name in stored if name not in taken and name not in values)
+        # What an observer remembers now and did not before, nothing that was saved depends on.
+        if not bound.kind.observer:
+            yield from (f"{bound.path}.{name} new" for name in stored if name not in taken and name not in values)
 
 
 def _essential_progress(run: StatefulObjects, saved: Section) -> Section:

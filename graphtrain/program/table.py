@@ -21,7 +21,7 @@ from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.loop import Transition
 from graphtrain.program.resources import StepCall, StepInputs
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.triggers import Clock, Due, Every, after
+from graphtrain.program.triggers import Clock, Due, Every, after, any_of
 
 Act = Callable[[], Any]
 Amount = tuple[str, Term]
@@ -155,13 +155,18 @@ class Compiler:
         clocks = self.clocks(bound, trigger)
         return Every(clocks, bound.instance) if bound.kind.trigger == "every" else after(clocks)
 
-    def _due(self, bound: BoundNode) -> Due:
+    def due(self, bound: BoundNode) -> Due:
+        """A call that answers whether a node is due: by its trigger, or by a field that its kind declares."""
         trigger = bound.planned.trigger
-        if bound.bypassed or (trigger is not None and not trigger.terms):
+        if bound.bypassed:
             return never
-        if isinstance(bound.trigger, Every):
-            return bound.trigger.due
-        return bound.trigger if bound.trigger is not None else _yes
+        if trigger is None:
+            return _yes
+        calls = [self.field_getter(bound, name) for name in bound.planned.also_due]
+        if trigger.terms:
+            assert bound.trigger is not None, "compiled before"
+            calls.insert(0, bound.trigger.due if isinstance(bound.trigger, Every) else bound.trigger)
+        return any_of(calls) if calls else never
 
     # ---- transitions
 
@@ -173,7 +178,7 @@ class Compiler:
             return self._entering(bound, bound.body, leave)
         act, fields = self._with_window_counters(bound, self._act(bound)), bound.fields
         if isinstance(bound.trigger, Every):
-            return _triggered(act, fields, bound.trigger, leave)
+            return _triggered(act, fields, bound.trigger, self.due(bound), leave)
         target = self._only_target(bound)
         if target is not None:
             return _straight(act, fields, self.position(target))
@@ -188,12 +193,12 @@ class Compiler:
 
     def _entering(self, bound: BoundNode, body: BoundGraph, leave: Transition) -> Transition:
         start = self.position(body.nodes[body.graph.start])
-        trigger, watch = bound.trigger, self._watch
+        trigger, watch, is_due = bound.trigger, self._watch, self.due(bound)
         inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
         begins_activity = body.activity is not None and bound.scope.activity is None
 
         def enter() -> int:
-            if isinstance(trigger, Every) and not trigger.due():
+            if isinstance(trigger, Every) and not is_due():
                 return leave()
             if begins_activity:
                 watch.enter(bound.node.name)
@@ -325,7 +330,7 @@ class Compiler:
     def field_getter(self, bound: BoundNode, name: str) -> Act:
         """A call that returns the value of a field."""
         if name == "due":
-            return self._due(bound)
+            return self.due(bound)
         fields = bound.fields
         if name in fields:
             return lambda: fields[name]
@@ -527,9 +532,7 @@ def _choosing(act: Act, fields: dict[str, Any], leave: Transition) -> Transition
     return transition
 
 
-def _triggered(act: Act, fields: dict[str, Any], trigger: Every, leave: Transition) -> Transition:
-    is_due = trigger.due
-
+def _triggered(act: Act, fields: dict[str, Any], trigger: Every, is_due: Due, leave: Transition) -> Transition:
     def transition() -> int:
         if is_due():
             act()

@@ -18,16 +18,26 @@ from graphtrain.data.fingerprint import fingerprint, is_data
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.display.summary import Activity, ModelSummary, Summary
-from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError, UsageError
+from graphtrain.errors import (
+    CheckpointError,
+    DataError,
+    GraphtrainError,
+    LifeCycleError,
+    SaveFailedError,
+    UnknownMetricError,
+    UsageError,
+)
 from graphtrain.explain.explanation import Explanation
 from graphtrain.explain.tracing import Explainer
 from graphtrain.graph import Graph
+from graphtrain.graph.canonical import structural_hash
 from graphtrain.graph.elements import END
 from graphtrain.graph.renaming import Renaming, lost_position_hint
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Beginning, Logger
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -167,6 +177,7 @@ class Trainer:
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
         self._requests.is_busy = self._writer.is_busy
+        self._requests.is_saved = lambda: self._writer.is_saved(self._compiled.run_clock.moment(self._loop.position))
         self._environment: RunEnvironment | None = None
         self._changes: tuple[str, ...] = ()
         self._reporter = Reporter(
@@ -180,6 +191,8 @@ class Trainer:
         if self._run_files is not None:
             self._recorder.loggers.append(self._run_files.row)
         self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
+        self._recorder.loggers.append(self._hear_row)
+        self._evaluated: list[str] = []  # the metrics that evaluations have recorded since one ended
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
@@ -306,7 +319,10 @@ class Trainer:
             trigger = bound.parameters.get(verb or "")
             if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
                 amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
-                activities.append(Activity(bound.path, verb, amount, "" if trigger.terms else "never"))
+                remark = f"when {' or '.join(bound.planned.also_due)}" if bound.planned.also_due else ""
+                if amount:
+                    remark = f"also {remark}" if remark else ""
+                activities.append(Activity(bound.path, verb, amount, remark or ("" if amount else "never")))
         models = {name: ModelSummary.of(module) for name, module in modules.items()}
         return Summary(self.graph.title, models, activities)
 
@@ -468,6 +484,7 @@ class Trainer:
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._is_other_graph |= is_other
         self._explainer.is_rewired()
+        self._writer.keep_newest()
         self._notify_of_graph()
         if self._begun:
             self._announce()
@@ -526,7 +543,7 @@ class Trainer:
             self._explainer.goes_untraced()
         try:
             return self._loop.drive(transitions, self._serve)
-        except SaveFailedError:
+        except (SaveFailedError, UnknownMetricError):  # between two nodes: the run can continue from here
             self._requests.clear()
             raise
         except BaseException as error:
@@ -543,16 +560,29 @@ class Trainer:
             self._writer.settle()
             self._report_written()
         if "ended" in requests:
+            if self._compiled.has_no_batch():
+                raise DataError(
+                    "the run came to its end without a batch: the data is empty, or was exhausted in `setup`",
+                    "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
+                )
             self._loop.ended, self._end_is_saved = True, False
             self._compiled.at_end()
             requests.clear()
             self._save_end()
             return Outcome.FINISHED
+        if "evaluated" in requests and self._compiled.activity(self._loop.position) is None:
+            requests.take("evaluated")
+            evaluated, self._evaluated = self._evaluated, []
+            self._expect_metric(evaluated)
+        if requests.take("mark") and requests.value is not None:
+            self._writer.mark(requests.policy, requests.value)
+            self._report_written()
         if "save" in requests:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
-            if self._save(requests.policy):
+            if self._save(requests.policy, requests.value):
                 requests.take("save")
+                self._expect_metric()
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
@@ -654,7 +684,7 @@ class Trainer:
             if self._seed is not None:
                 seed_everything(self._seed)
             if run_files is not None:
-                self._recorder.load_rows(run_files.cut_back_to(None))
+                self._recorder.load_rows(run_files.cut_back_to(None, self._requests.policy.retention))
             self._compiled.begin()
         if run_files is not None and self._environment is not None:
             origin = self._environment.origin
@@ -689,7 +719,11 @@ class Trainer:
         for line in restored.below:
             self._notify(line)
         if run_files is not None:
-            self._recorder.load_rows(run_files.cut_back_to(checkpoint))
+            self._recorder.load_rows(run_files.cut_back_to(checkpoint, self._requests.policy.retention))
+            is_newest = run_files.is_newest(checkpoint)
+            is_same_graph = checkpoint.manifest["graph_hash"] == structural_hash(self.graph)
+            if is_newest and run_files.owns(checkpoint) and is_same_graph and not restored.decided:
+                self._writer.resumed_from(checkpoint, run)
         if restored.is_other_graph and not self._loop.ended:
             self._is_other_graph = True
             self._choose_again()
@@ -725,15 +759,18 @@ class Trainer:
         """A checkpoint that must be on the disk before anything else."""
         return replace(self._requests.policy, mode="sync", if_failed="stop")
 
-    def _save(self, policy: SavePolicy) -> bool:
+    def _save(self, policy: SavePolicy, value: float | None = None) -> bool:
         """Save at this position, if there is somewhere to save to; False where it is no save point.
+
+        Arguments:
+            value: of the metric by which checkpoints are ranked. Default: it has none.
 
         Raises:
             SaveFailedError: the checkpoint cannot be written; or this is the end, at which no further position comes.
         """
         if self._run_files is None:
             return True
-        if not self._writer.save(self._resumable, policy):
+        if not self._writer.save(self._resumable, policy, value):
             if self._loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is no save point ({self._writer.refusal})",
@@ -743,6 +780,40 @@ class Trainer:
             return False
         self._report_written()
         return True
+
+    def _hear_row(self, row: Mapping[str, float], step: int) -> None:
+        """A logger: nodes that hear of rows are told, and what evaluations record is noted."""
+        self._compiled.hear_row(row, self._loop.position)
+        if self._compiled.activity(self._loop.position) is not None:
+            self._evaluated += [name for name in row if name not in ROW_POSITION]
+            self._requests.post("evaluated")
+
+    def _expect_metric(self, evaluated: Iterable[str] = ()) -> None:
+        """Raise if checkpoints are ranked by a metric that is not recorded where it should have been.
+
+        Arguments:
+            evaluated: what an evaluation that has ended recorded. Default: none has; whatever may record has to.
+
+        Raises:
+            UnknownMetricError: an evaluation gives metrics named like it; or everything that may record it has run.
+        """
+        name, known = self._requests.policy.retention.best, self._recorder.latest
+        if name is None or name in known:
+            return
+        group, slash, _ = name.rpartition("/")
+        given = list(dict.fromkeys(metric for metric in evaluated if slash and metric.startswith(group + slash)))
+        if given:
+            hint = suggestion(name, given)
+            raise UnknownMetricError(
+                f"the validation gives no metric `{name}`, by which checkpoint.best ranks checkpoints; "
+                f"it gives {', '.join(given)}",
+                hint if "did you mean" in hint else "set checkpoint.best to one of these, or return it too",
+            )
+        if not evaluated and self._compiled.has_recorded_all():
+            hint = suggestion(name, [metric for metric in known if metric not in ROW_POSITION])
+            raise UnknownMetricError(
+                f"no row of metrics has `{name}`, by which checkpoint.best ranks checkpoints", hint
+            )
 
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -177,7 +178,8 @@ def readable_failure(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+        hint = "make it writable, then resume" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 def _number(value: Any) -> float:

@@ -161,6 +161,20 @@ def test_minutes_are_shown_in_minutes() -> None:
     assert (clock.unit, clock.now, clock.due_at) == ("minutes", 0, 2)
 
 
+def test_what_makes_it_due_besides_its_trigger() -> None:
+    graph = Graph.load("fit").set("validate", every="1 batches").set("checkpoint", every="2 epochs", best="val/loss")
+    trainer = tiny(graph, val_data=[torch.ones(2, 1)])
+    advance_to(trainer, "checkpoint")
+    asked = guard_of(trainer.explain(), "checkpoint_due").reads[0]
+    text = "every 2 epochs: epochs 1/3, due at 2, last 0; or improved = True"
+    assert str(asked) == f"checkpoint.due = True ({text})"
+    trainer.advance()
+    assert f"`checkpoint` ran ({text})" in str(trainer.explain())
+    trainer.advance()
+    asked = guard_of(trainer.explain(), "checkpoint_due").reads[0]
+    assert str(asked).startswith("checkpoint.due = False") and str(asked).endswith("or improved = False)")
+
+
 def test_a_node_that_was_not_due_shows_when_it_will_be() -> None:
     graph = Graph.load("fit").set("log", every="2 batches").redirect("begin_epoch", "next_batch", "log")
     trainer = tiny(graph.disconnect("decide", "log").disconnect("log", "decide").connect("log", "next_batch"))

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer
+from graphtrain import DataError, Graph, Trainer
 from tests.program.oracle import Event, Setting, Weight, expected, graph_of, observed, trainer_of
 
 LENGTHS = (0, 1, 7, 10)
@@ -206,11 +206,12 @@ def test_a_loader_shorter_than_it_says_ends_its_epoch_there() -> None:
     assert assert_as_expected(setting) == [("batch", 1), ("batch", 2), ("step", 3.0), ("validated",), ("saved",)]
 
 
-def test_an_empty_loader_ends_the_run_at_once_and_is_reported() -> None:
+def test_an_empty_loader_ends_the_run_at_once_and_is_an_error() -> None:
     said: list[str] = []
     events: list[Event] = []
     trainer = trainer_of(Setting(lengths=(0,), after=("100 epochs",)), events, notify=said.append)
-    assert trainer.run() is Outcome.FINISHED
+    with pytest.raises(DataError, match="the run came to its end without a batch: the data is empty"):
+        trainer.run()
     assert trainer.read("next_batch.batches") == trainer.read("step.steps") == 0
     assert any("no batch" in line for line in said)
 

@@ -66,6 +66,7 @@ def test_an_old_run_stands_where_it_was_cut(old: Path, position: str) -> None:
     assert run.position == position
     line = next(line for line in said if line.startswith("resumed "))
     assert line.startswith(f"resumed {old}: step ")
+    assert "checkpoint" not in line, "that it remembers more now is nothing that the training depends on"
     assert ("window 2/3" in line) == (position != "end")
     assert ("repeating 3 batches" in line) == (old.name == "mid_window")
 

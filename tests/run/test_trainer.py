@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import torch
 
 from graphtrain import (
     CheckpointError,
+    DataError,
     Graph,
     GraphError,
     GuardError,
@@ -114,11 +116,12 @@ def test_a_name_that_the_engine_supplies_is_refused() -> None:
         tiny(recorder=1)
 
 
-def test_an_empty_loader_finishes_at_once_and_is_reported() -> None:
+def test_an_empty_loader_is_an_error_at_once() -> None:
     said: list[str] = []
     trainer = tiny(said=said, train_data=[])
-    assert trainer.run() is Outcome.FINISHED
-    assert trainer.progress["step"]["steps"] == 0
+    with pytest.raises(DataError, match="without a batch"):
+        trainer.run()
+    assert (trainer.state, trainer.progress["step"]["steps"]) == ("failed", 0)
     assert any("no batch" in line for line in said)
 
 
@@ -345,9 +348,10 @@ def test_looking_at_the_data_does_not_move_a_resume(
     cut.advance(22)
     path = cut.save()
     assert path is not None
+    kept = shutil.copytree(path, tmp_path / path.name)  # a save that comes before the next batch takes its place
     cut.run()
     again = small_trainer(tmp_path / "again" if keeps else None)
-    again.run(resume=path)
+    again.run(resume=kept)
     assert again.digest() == cut.digest()
 
 
