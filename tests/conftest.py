@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, chooses another place.
     """
+    # A shell starts what runs in its background with interrupts ignored, and tests interrupt themselves.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "TMPDIR" in os.environ or config.getoption("markexpr") == "sweep" or not os.access(_MEMORY, os.W_OK):
         return
     if shutil.disk_usage(_MEMORY).free >= _ENOUGH_BYTES:
