@@ -121,7 +121,7 @@ def test_a_resume_with_it(tmp_path: Path) -> None:
         ({"validate": "0.2 epochs", "finish": "1.4 epochs"}, Loader(torch.ones(10, 1), 2)),
         ({"validate": "0.5 minutes"}, Endless()),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else type(value).__name__,
 )
 def test_what_can_be_counted_is_not_refused(triggers: dict[str, Any], data: Any) -> None:
     trainer, _ = make_trainer(fit(**triggers), data)
