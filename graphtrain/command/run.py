@@ -47,7 +47,7 @@ class Script:
         stem: the name of a new run directory begins with it.
         words: the beginning of the command line: ``["graphtrain", "run", "train.py"]``.
         script: the file of the program; None if it has none.
-        graph: its own, used if the command line names none.
+        graph: its own, used if the command line names none; None where it is not known.
     """
 
     setup: Callable[..., Any]
@@ -55,7 +55,7 @@ class Script:
     stem: str
     words: list[str]
     script: Path | None
-    graph: Graph | str | Path
+    graph: Graph | str | Path | None
 
     @classmethod
     def of(cls, setup: Callable[..., Any], graph: Graph | str | Path, words: list[str], script: Path | None) -> Script:
@@ -70,9 +70,19 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
     # Errors of the command line are reported before the script is imported, which may take long.
     _checked_settings(settings, options)
     path, function_name, setup = setup_function(script)
-    graph = script_graph(script) if options.graph is None else options.graph
+    graph = _own_graph(script, options)
     program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path, graph)
     return run_program(program, settings, options)
+
+
+def _own_graph(script: str, options: RunOptions) -> Graph | str | Path | None:
+    """The graph of a script; None where it is not known, and another one is named."""
+    try:
+        return script_graph(script)
+    except UsageError:
+        if options.graph is None:
+            raise
+        return None
 
 
 def run_program(program: Script, settings: list[str], options: RunOptions) -> int:
@@ -85,6 +95,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     arguments = setup_arguments(program.setup, values, program.name)
     in_force = arguments_in_force(program.setup, arguments)  # before a default that is mutable is changed
     source = options.graph if options.graph is not None else program.graph
+    assert source is not None, "one of them is known"
     if source == SAVED:
         source = graph_to_resume(options.run_dir, resume, report)
     graph = checked_graph(with_parameters(load_graph(source), parameters))

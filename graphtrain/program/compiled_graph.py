@@ -257,12 +257,16 @@ class CompiledGraph:
 
 
 def _may_record(bound: BoundNode) -> bool:
-    """True for a node that is given the recorder, or whose body holds one that is, unless it never runs."""
+    """True for a node that is given the recorder, or whose body holds one that is, unless it never runs.
+
+    A node that ends the run does not count: no checkpoint is due after it.
+    """
     if bound.body is not None:
         return any(_may_record(inner) for inner in bound.body.nodes.values())
     trigger = bound.planned.trigger
     is_never_due = trigger is not None and not trigger.terms and not bound.planned.also_due
-    return bound.kind.may_record_rows and not bound.bypassed and not is_never_due
+    is_ending = bound.kind.trigger == "after"
+    return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
 
 
 def _is_mark(bound: BoundNode) -> bool:

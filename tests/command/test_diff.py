@@ -149,7 +149,7 @@ def test_runs_are_compared_in_what_they_were_set_up_with(tiny: Path, command: Co
     assert (result.code, result.err) == (0, "")
     sections = [block.splitlines() for block in result.out.split("\n\n")]
     assert [lines[0] for lines in sections] == [
-        "a -> b: 3 differences",
+        "a -> b: 5 differences",
         "arguments of setup",
         "hyper-parameters",
         "last metrics",
@@ -157,7 +157,7 @@ def test_runs_are_compared_in_what_they_were_set_up_with(tiny: Path, command: Co
     ]
     assert sections[1][2].split() == ["~", "lr", "0.001", "0.002"]
     assert sections[2][2].split() == ["~", "optimizer.lr", "0.001", "0.002"]
-    assert sections[3][2].split()[:2] == ["~", "epoch/loss"]
+    assert [line.split()[:2] for line in sections[3][2:]] == [["~", "epoch/loss"], ["~", "loss"], ["~", "lr"]]
     assert command("diff", "a", "b", "--exit-code").code == 1
     assert command("diff", "a", "a", "--exit-code").out == "a -> a: no difference\n"
     checkpoint = sorted((tiny / "a" / "checkpoints").iterdir())[-1]

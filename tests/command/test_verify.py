@@ -406,7 +406,8 @@ def test_progress_that_is_lost_is_found_and_the_replay_ends(folder: Path, comman
 
 def test_last(tiny: Path, command: Command) -> None:
     (tiny / "clear.toml").write_text('format = 1\nextends = "fit"\n\n[[edit]]\nrename = "zero_grad"\nnew = "clear"\n')
-    words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=4 epochs", "--run-dir", "r", "--quiet"]
+    words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=4 epochs", "--until", "14 batches"]
+    words += ["--run-dir", "r", "--quiet"]
     assert command(*words).code == 0
     names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
     result = command("verify", "tiny.py", "--run-dir", "r", "--last", "1")

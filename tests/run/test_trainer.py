@@ -83,7 +83,7 @@ def test_absent_options_are_bypassed_and_reported_once() -> None:
         ("epochs", 'that is `finish.after = "N epochs"` here'),
         ("valid_data", "that is the resource `val_data` here"),
         ("learning_rate", "that is the learning rate of the `optimizer`"),
-        ("qqq", "known: batch_size, model, optimizer"),
+        ("qqq", "known: batch_size, scheduler, val_data"),
     ],
 )
 def test_a_resource_that_nothing_reads_is_refused(name: str, hint: str) -> None:
