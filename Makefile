@@ -9,7 +9,7 @@ RESULTS := benchmarks/results
 
 .PHONY: demo test sweep lint bench bench-peers clean
 
-demo: .venv/.installed-examples  ## train, stop inside a window, go on in a new process, compare, draw the loop
+demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
 
 test: .venv/.installed-dev  ## all tests and doctests

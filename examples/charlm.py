@@ -5,10 +5,10 @@
     python examples/charlm.py train_batch.precision=bf16-mixed validate/eval_batch.precision=bf16-mixed
     python examples/charlm_sample.py runs/charlm-001
 
-The first command runs the shipped graph `fit` unchanged; `python examples/charlm.py` takes the same arguments and runs
-it with the edits of `GRAPH` below. Either takes about 80 s on two cores of an AMD EPYC (two threads, torch 2.13, no
-GPU), and about as long on one core in bf16-mixed. The validation loss is then about 2.2 bits per character, where the
-frequencies of the characters alone give 4.5.
+All commands train with `GRAPH` below, the shipped graph `fit` with some edits; `--graph fit` trains with that as it is.
+A run takes about 80 s on two cores of an AMD EPYC (two threads, torch 2.13, no GPU), and about as long on one core in
+bf16-mixed. The validation loss is then about 2.2 bits per character, where the frequencies of the characters alone give
+4.5.
 """
 
 from __future__ import annotations

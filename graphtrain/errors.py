@@ -4,6 +4,7 @@
     ├── GraphError        a graph with problems: all of them, at once     (ValueError)
     ├── EditError         an edit that cannot be applied to a graph       (ValueError)
     ├── UsageError        a wrong argument, resource, script or directory (ValueError)
+    │   └── UnknownMetricError   a metric that nothing records
     ├── GuardError        a guard that raised during the run              (RuntimeError)
     ├── DataError         data whose position cannot be saved             (ValueError)
     ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
@@ -48,6 +49,10 @@ class UsageError(GraphtrainError, ValueError):
     """A wrong argument, resource, script or directory."""
 
 
+class UnknownMetricError(UsageError):
+    """A metric by which checkpoints are ranked, and that nothing records; raised between two nodes of the run."""
+
+
 class GuardError(GraphtrainError, RuntimeError):
     """A guard that raised an exception, such as a division by zero."""
 
@@ -61,7 +66,7 @@ class GuardError(GraphtrainError, RuntimeError):
 
 
 class DataError(GraphtrainError, ValueError):
-    """Data whose position cannot be saved, so that a resume would not be exact."""
+    """Data that gives no batch, or whose position cannot be saved or found again, so that no resume would be exact."""
 
 
 class CheckpointError(GraphtrainError, RuntimeError):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
-# Names of PyTorch Lightning's Trainer and of Hugging Face's TrainingArguments, and their equivalents.
+# Names of Lightning, Hugging Face's TrainingArguments, Keras' `fit`, ignite and Composer, and their equivalents.
 FOREIGN: dict[str, str] = {
     "max_epochs": '`finish.after = "N epochs"`',
     "num_train_epochs": '`finish.after = "N epochs"`',
@@ -15,7 +16,7 @@ FOREIGN: dict[str, str] = {
     "gradient_accumulation_steps": "`accumulate.every = N`",
     "gradient_clip_val": "`clip.max_norm = X`",
     "max_grad_norm": "`clip.max_norm = X`",
-    "val_check_interval": '`validate.every = "0.25 epochs"` or `"100 batches"`',
+    "val_check_interval": '`validate.every = "N epoch_batches"` or `validate.every = "0.25 epochs"`',
     "check_val_every_n_epoch": '`validate.every = "N epochs"`',
     "eval_steps": '`validate.every = "N steps"`',
     "eval_strategy": '`validate.every = "1 epochs"` or `"N steps"`',
@@ -26,7 +27,7 @@ FOREIGN: dict[str, str] = {
     "save_steps": '`checkpoint.every = "N steps"`',
     "every_n_train_steps": '`checkpoint.every = "N steps"`',
     "save_total_limit": "`checkpoint.keep = N`",
-    "save_top_k": "`checkpoint.keep = N`, the newest ones",
+    "save_top_k": '`checkpoint.keep_best = N` with `checkpoint.best = "val/loss"`',
     "default_root_dir": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
     "output_dir": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
     "resume_from_checkpoint": "`--resume`, or `trainer.run(resume=...)`",
@@ -46,11 +47,13 @@ FOREIGN: dict[str, str] = {
     "lr_scheduler": "the resource `scheduler`",
     "configure_optimizers": "the resources `optimizer` and `scheduler`",
     "learning_rate": "the learning rate of the `optimizer` that `setup` returns",
-    "precision": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision`',
-    "overfit_batches": "`next_batch.limit = N`",
-    "fast_dev_run": "`next_batch.limit=1 validate/next_batch.limit=1 finish.after='1 epochs'`",
-    "min_epochs": "a condition such as `next_batch.epoch >= 2` in the guard that stops",
-    "min_steps": "a condition such as `step.steps >= 1000` in the guard that stops",
+    "precision": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision = "bf16-mixed"`',
+    "overfit_batches": "`next_batch.limit=N validate/next_batch.limit=N`",
+    "fast_dev_run": (
+        "`next_batch.limit=1 validate/next_batch.limit=1 validate.every='1 epochs' finish.after='1 epochs'`"
+    ),
+    "min_epochs": "a condition such as `next_batch.epochs >= 3` in the guard that stops",
+    "min_steps": "a condition such as `step.steps >= 15` in the guard that stops",
     "gradient_clip_algorithm": "`clip.norm_type`",
     "every_n_epochs": '`checkpoint.every = "N epochs"`',
     "train_time_interval": '`checkpoint.every = "30 minutes"`',
@@ -61,6 +64,57 @@ FOREIGN: dict[str, str] = {
     "detect_anomaly": "`torch.autograd.set_detect_anomaly(True)`",
     "benchmark": "`torch.backends.cudnn.benchmark = True`",
     "dataloaders": "the resource `val_data`",
+    "callbacks": "a node for each, added with `graph.insert(...)`",
+    "algorithms": "a node for each, added with `graph.insert(...)`",
+    "epochs": '`finish.after = "N epochs"`',
+    "n_epochs": '`finish.after = "N epochs"`',
+    "num_epochs": '`finish.after = "N epochs"`',
+    "max_duration": '`finish.after = "N epochs"` or `"N steps"`',
+    "initial_epoch": "`trainer.run(resume=...)`",
+    "epoch_length": "`next_batch.limit = N`",
+    "steps_per_epoch": "`next_batch.limit = N`",
+    "validation_steps": "`validate/next_batch.limit = N`",
+    "eval_subset_num_batches": "`validate/next_batch.limit = N`",
+    "validation_freq": '`validate.every = "N epochs"`',
+    "eval_interval": '`validate.every = "N epochs"`',
+    "evaluation_strategy": '`validate.every = "1 epochs"` or `"N steps"`',
+    "save_strategy": '`checkpoint.every = "1 epochs"` or `"N steps"`',
+    "save_interval": '`checkpoint.every = "N epochs"`',
+    "save_folder": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
+    "load_path": "`--resume`, or `trainer.run(resume=...)`",
+    "logging_dir": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
+    "logging_strategy": '`log.every = "N steps"`',
+    "report_to": "`loggers=[...]`",
+    "progress_bar": "`display=None`, or `--quiet`",
+    "verbose": "`display=None`, or `--quiet`",
+    "grad_accum": "`accumulate.every = N`",
+    "accumulation_steps": "`accumulate.every = N`",
+    "grad_clip": "`clip.max_norm = X`",
+    "clipnorm": "`clip.max_norm = X`",
+    "fp16": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision`',
+    "bf16": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision`',
+    "warmup_steps": "a part of the resource `scheduler`",
+    "lr_scheduler_type": "the resource `scheduler`",
+    "schedulers": "the resource `scheduler`",
+    "optim": "the resource `optimizer`",
+    "opt": "the resource `optimizer`",
+    "net": "the resource `model`",
+    "network": "the resource `model`",
+    "valid_data": "the resource `val_data`",
+    "eval_data": "the resource `val_data`",
+    "valid_loader": "the resource `val_data`",
+    "valid_dataloader": "the resource `val_data`",
+    "eval_dataloader": "the resource `val_data`",
+    "train_dl": "the resource `train_data`",
+    "valid_dl": "the resource `val_data`",
+    "data_loader": "the resource `train_data`",
+    "dataloader": "the resource `train_data`",
+    "per_device_train_batch_size": "the batch size of the loader `train_data`",
+    "per_device_eval_batch_size": "the batch size of the loader `val_data`",
+    "dataloader_num_workers": "`num_workers` of the loader `train_data`",
+    "data_collator": "`collate_fn` of the loader `train_data`",
+    "compute_metrics": "a part of `validation_step(model, batch)`, which returns the metrics",
+    "compute_loss": "a part of `training_step(model, batch)`, which returns the loss",
 }
 
 
@@ -79,8 +133,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str], foreign: Mapping[str, str] = FOREIGN) -> str:
     """A hint for an unknown name; empty if there is none.
+
+    Arguments:
+        foreign: names of other libraries and their equivalents, which go first. Default: those of settings.
 
     >>> suggestion("max_epochs", ["after"])
     'that is `finish.after = "N epochs"` here'
@@ -88,14 +145,23 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     'did you mean `after`?'
     """
     known = sorted(known)
-    if name in FOREIGN:
-        return f"that is {FOREIGN[name]} here"
+    if name in foreign:
+        return f"that is {foreign[name]} here"
     match = nearest(name, known)
     if match is not None:
         return f"did you mean `{match}`?"
     if 0 < len(known) <= 20:
         return "known: " + ", ".join(known)
     return ""
+
+
+def in_natural_order(name: str) -> list[tuple[int, str]]:
+    """A key for sorting by which ``run-10`` comes after ``run-9``.
+
+    >>> sorted(["run-10", "run-9", "a"], key=in_natural_order)
+    ['a', 'run-9', 'run-10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def quoted(names: Iterable[str], most: int = 6) -> str:

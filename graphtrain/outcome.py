@@ -8,12 +8,12 @@ import enum
 class Outcome(enum.Enum):
     """What `Trainer.run` returns.
 
-    >>> Outcome.STOPPED.resumable, str(Outcome.FINISHED)
-    (True, 'the run is finished')
+    >>> Outcome.FINISHED, str(Outcome.FINISHED), Outcome.STOPPED.resumable
+    (Outcome.FINISHED, 'the run is finished', True)
     """
 
     FINISHED = "the run is finished"
-    ALREADY_FINISHED = "the run was finished before; raise its ending to train further"
+    ALREADY_FINISHED = "the run was finished before"
     REACHED = "the amount given as `until` is reached; it counts from the beginning of the run, so name a later one"
     STOPPED = "stopped on request; run again to resume"
 
@@ -21,6 +21,9 @@ class Outcome(enum.Enum):
     def resumable(self) -> bool:
         """True if there is more to do."""
         return self in (Outcome.REACHED, Outcome.STOPPED)
+
+    def __repr__(self) -> str:
+        return f"Outcome.{self.name}"
 
     def __str__(self) -> str:
         return self.value

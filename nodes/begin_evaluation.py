@@ -11,14 +11,15 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.state.random import capture_random, seed_everything
 
 
-@node(writes=("split", "training_state"), effects="eval")
+@node(writes=("split", "training_state"), effects="eval", records="split")
 class BeginEvaluation:
     """Put `model` into evaluation mode, and set its training modes and the random numbers aside.
 
     The random numbers of an evaluation start from the seed of the run, so each evaluation sees the same ones.
 
     Arguments:
-        split: the name under which metrics are recorded. Default: "val", as in ``val/loss``.
+        split: the name under which metrics are recorded; each evaluation of a graph has its own. Default: "val", as in
+            ``val/loss``.
 
     Writes:
         split: that name.

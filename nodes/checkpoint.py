@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.kind.trigger import Trigger
+from graphtrain.metrics.recorder import Recorder
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.storage.retention import Retention
 
 
-@node(observer=True, family="saving")
+@node(observer=True, family="saving", also_due={"improved": "best"})
 class Checkpoint:
     """Ask for a checkpoint; it holds the state of the edge that leaves this node.
+
+    With `best` a validation whose value ranks among the best makes it due as well, whatever `every` says. Where the
+    newest checkpoint holds the run as it is, but for that value, that checkpoint is ranked and none is written.
 
     Arguments:
         every: when to save. Default: after every epoch.
@@ -23,13 +29,17 @@ class Checkpoint:
             Default: "wait".
         if_failed: what to do when a checkpoint cannot be written, as on a full disk: "stop" the run, or "continue".
             Earlier checkpoints stay in either case. Default: "stop".
-        best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint if it was
-            recorded at the same step. Default: none.
+        best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
+            asked for at the step at which it was recorded. Default: none.
         best_mode: whether the smallest values are best, "min", or the largest, "max". Default: "min".
         keep_best: how many of the best stay. Default: 1.
 
     Guard fields:
         skipped: saves that were skipped because the one before was still being written.
+        improved: at this step a validation has recorded a value of `best` that is among the best, and it is not saved.
+
+    Raises:
+        UnknownMetricError: the first validation does not give the metric `best`, or nothing does.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("checkpoint", every="1 epochs", best="val/loss")
@@ -47,17 +57,57 @@ class Checkpoint:
     keep_best: Annotated[int, Above(0)] = 1
 
     skipped: int = progress(0)
+    # The last value of `best` that no visit has seen: its `step`, the `value`, and whether that makes the node `due`.
+    recorded: dict[str, Any] = progress({})
+    # What is ranked, such as "min val/loss" -> step and value of each save that was among the best, in order of saving.
+    ranked: dict[str, Any] = progress({})
 
     _requests: Requests
+    _recorder: Recorder
     _policy: SavePolicy
+    _failures: int  # of saves, when one was ranked last
 
-    def setup(self, checkpoints: Requests) -> None:
-        self._requests = checkpoints
+    def setup(self, checkpoints: Requests, recorder: Recorder) -> None:
+        self._requests, self._recorder = checkpoints, recorder
+        self._failures = checkpoints.failures
         retention = Retention(self.keep, self.best, self.best_mode, self.keep_best)
         self._policy = checkpoints.policy = SavePolicy(retention, self.mode, self.if_failed)
 
+    @property
+    def improved(self) -> bool:
+        return bool(self.recorded) and self.recorded["due"] and self.recorded["step"] == self._recorder.step
+
+    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
+        value = row.get(self.best or "")
+        if value is not None and math.isfinite(value):
+            is_among_best = self._policy.retention.is_among_best(value, [other for _, other in self._best_saves()])
+            self.recorded = {"step": row["step"], "value": value, "due": is_evaluation and is_among_best}
+
+    def _best_saves(self) -> list[list[Any]]:
+        """Step and value of the saves of this run that were among the best; a fork has none of those before it."""
+        rows = self._recorder.rows
+        first = rows[0]["step"] if rows else math.inf
+        saves = [save for save in self.ranked.get(f"{self.best_mode} {self.best}", []) if save[0] >= first]
+        # If a save has failed since, that may have been the last one: rather a checkpoint too many than the best lost.
+        return saves if self._requests.failures == self._failures else saves[:-1]
+
     def __call__(self) -> None:
-        if self.if_busy == "skip" and self._requests.is_busy():
+        recorded, self.recorded = self.recorded, {}
+        value = recorded["value"] if recorded and recorded["step"] == self._recorder.step else None
+        if value is not None and self._requests.is_saved():
+            self._requests.mark(self._policy, value)
+        elif self.if_busy == "skip" and self._requests.is_busy():
             self.skipped += 1
+            return
         else:
-            self._requests.save(self._policy)
+            self._requests.save(self._policy, value)
+        if value is not None:
+            self._rank(recorded["step"], value)
+
+    def _rank(self, step: float, value: float) -> None:
+        """Note a save; of those of the run only the best are remembered."""
+        saves = [*self._best_saves(), [step, value]]
+        retention = self._policy.retention
+        best = retention.ranked({number: value for number, (_, value) in enumerate(saves)})[: self.keep_best]
+        self.ranked = {**self.ranked, f"{self.best_mode} {self.best}": [saves[number] for number in sorted(best)]}
+        self._failures = self._requests.failures

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes._log_row import record_means
 
 
 @node(family="bookkeeping")
 class Finish:
     """Decide when the run has done enough; a guard on its edges asks `finish.due`.
+
+    A run that ends without a single row of metrics records one, of all that it trained; see `log`.
 
     Arguments:
         after: the amount of training. Default: never. It is not latched: a run that is resumed with a larger amount
@@ -22,5 +28,14 @@ class Finish:
 
     after: Trigger = Trigger("never")
 
-    def __call__(self) -> None:
+    _recorder: Recorder
+
+    def setup(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __call__(self, optimizer: Any = None) -> None:
         """Nothing: its edge decides."""
+
+    def at_end(self, optimizer: Any = None) -> None:
+        if not self._recorder.rows:
+            record_means(self._recorder, self._recorder.means("train").peek("log"), optimizer)

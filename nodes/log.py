@@ -7,16 +7,20 @@ from typing import Any
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.nodes._log_row import record_means
 
 
 @node(observer=True)
 class Log:
     """Record the means since the last row, weighted by samples, and the learning rate of the first parameter group.
 
-    Losses stay on the device until then: one transfer for all of them.
+    What was gathered since the last row is a row at the end of the run too, so that the last steps are not missing. To
+    a run that is continued later that row makes no difference: the next one has the means since the one before. Losses
+    stay on the device until a row is recorded: one transfer for all of them.
 
     Arguments:
-        every: when to write a row. Default: every 50 steps.
+        every: when to write a row. Default: every 50 steps. With "never" there is one at the end only if the run
+            recorded no other.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("log", every="1 steps")
@@ -34,9 +38,8 @@ class Log:
         self._means = recorder.means("train")
 
     def __call__(self, optimizer: Any = None) -> None:
-        means = self._means.take("log")
-        if not means:
-            return
-        if hasattr(optimizer, "param_groups"):
-            means.setdefault("lr", float(optimizer.param_groups[0]["lr"]))
-        self._recorder.row(means)
+        record_means(self._recorder, self._means.take("log"), optimizer)
+
+    def at_end(self, optimizer: Any = None) -> None:
+        if self.every.terms or not self._recorder.rows:
+            record_means(self._recorder, self._means.peek("log"), optimizer)

@@ -11,10 +11,10 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 from graphtrain.data.batch import EarlyMover, batch_mover, sample_counter
-from graphtrain.data.state import DataState
 from graphtrain.data.source import Indexed, Resume, Source, source_of
+from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
-from graphtrain.kind import derived_clock, node, progress
+from graphtrain.kind import Batches, derived_clock, node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 
@@ -86,7 +86,6 @@ class NextBatch:
 
     _data: Any
     _data_state: DataState | None
-    _iterator: Iterator[Any]
     _turns: int
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
     _clock: Callable[[], float]
@@ -98,12 +97,13 @@ class NextBatch:
 
     def __init__(self) -> None:
         self._source: Source = Indexed(())  # until it is set up
+        self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
 
     def setup(
         self,
-        train_data: Any,
+        train_data: Batches,
         seed: int,
         device: Any,
         saving: bool,
@@ -206,11 +206,25 @@ class NextBatch:
         self.last = True
         self.empty = self.epoch_batches == 0
         if self.empty:
-            self._notify("the data gave no batch: the epoch is empty")
+            epoch = f" in epoch {self.epoch + 1}" if self.epoch else ""
+            self._notify(
+                f"the data gave no batch{epoch}: it is empty, or was iterated over before and does not start over"
+            )
         self.fetched_ahead = 0
         self._iterator = iter(())  # releases the workers of a loader now, not when the next epoch begins
         self.source_state = {}
         self._turns += 1
+
+    def release(self) -> None:
+        """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
+        if self._source.release(self._iterator) and self.opened and not self.last:
+            self._iterator = self._reopened(self.epoch_batches + len(self._ahead))
+
+    def _reopened(self, drawn: int) -> Iterator[Any]:
+        self._iterator = self._source.reopen_aside(self.epoch, drawn, self.source_state)
+        for batch in self._iterator:
+            yield batch
+            return  # what follows is asked of the iterator itself
 
     def state_dict(self) -> dict[str, Any]:
         """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
@@ -239,7 +253,7 @@ class NextBatch:
         """Batches that the current epoch will have; 0 where that is not known."""
         return self._expected_length() or 0
 
-    @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at")
+    @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at", fractions="_has_length")
     def epochs(self) -> Fraction:
         """Epochs fetched so far; the fraction of the current one where its length is known."""
         if self.last or not self.opened:
@@ -255,6 +269,9 @@ class NextBatch:
             return _NEVER  # nothing within this epoch; its end voids this answer
         batches = math.ceil((epochs - self.epoch) * length)
         return batches if batches < length else _NEVER
+
+    def _has_length(self) -> bool:
+        return self._source.has_length()
 
     def _expected_length(self) -> int | None:
         if self.limit is None or self.length is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,8 +22,10 @@ _ENOUGH_BYTES = 2 << 30
 def pytest_configure(config: pytest.Config) -> None:
     """Folders of tests are in memory where that can be: most of the time would go into flushes of checkpoints.
 
-    Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, says where else they shall be.
+    Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, chooses another place.
     """
+    # A shell starts what runs in its background with interrupts ignored, and tests interrupt themselves.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "TMPDIR" in os.environ or config.getoption("markexpr") == "sweep" or not os.access(_MEMORY, os.W_OK):
         return
     if shutil.disk_usage(_MEMORY).free >= _ENOUGH_BYTES:

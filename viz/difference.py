@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference, paired_edges
 from graphtrain.graph.elements import Edge, Node
-from graphtrain.viz.picture import START_MARK, Arrow, Box, Picture, key_of, picture
+from graphtrain.viz.picture import NUMBERS, START_MARK, Arrow, Box, Picture, key_of, picture
 from graphtrain.viz.theme import SIGNS
-from graphtrain.viz.wording import LINE_LENGTH, one_line
+from graphtrain.viz.wording import LINE_LENGTH, first_few, one_line
 
 MOST_LINES = 5  # of a node, and of what stands above the picture
-_DRAWN = ("node", "kind", "parameter", "reads", "writes", "edge", "order")
+_DRAWN = ("node", "kind", "parameter", "reads", "writes", "edge", "order", "start")
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _marked(box: Box, marks: Mapping[str, str], changes: list[Change]) -> Box:
         return replace(box, mark=marks[around[0]])
     if not changes:
         return replace(box, mark="same", lines=box.lines[:1] if box.family == "nested" else ())
-    return replace(box, mark="changed", lines=tuple(_some([_line(change) for change in changes])))
+    return replace(box, mark="changed", lines=tuple(first_few([_line(change) for change in changes], MOST_LINES)))
 
 
 def _line(change: Change) -> str:
@@ -141,19 +141,21 @@ def _line(change: Change) -> str:
     return one_line(f"{name}: {before} \N{RIGHTWARDS ARROW} {after}", LINE_LENGTH + 8)
 
 
-def _some(lines: list[str]) -> list[str]:
-    return lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more"]
-
-
 def _arrows(drawn: Picture, leaving: dict[str, list[_Drawn]], difference: Difference) -> Iterator[Arrow]:
     marks = {box.key: box.mark for box in (*drawn.boxes, *(cluster.node for cluster in drawn.clusters))}
+    starts = {
+        f"{_key(change.inside)}/" if change.inside else "": str(change.before)
+        for change in difference.changes
+        if change.what == "start"
+    }
     seen: Counter[str] = Counter()
     for arrow in drawn.arrows:
-        if arrow.source == START_MARK:
-            moved = difference.before.start != difference.after.start
-            if moved:
-                yield replace(arrow, target=key_of([difference.before.start]), mark="removed", main=False)
-            yield replace(arrow, mark="added" if moved else "")
+        prefix, is_start, _ = arrow.source.rpartition(START_MARK)
+        if is_start:
+            if prefix in starts:
+                former = prefix + key_of([starts[prefix]])
+                yield replace(arrow, target=former, mark="removed", main=False)
+            yield replace(arrow, mark="added" if prefix in starts else "")
             continue
         edge = leaving[arrow.source][seen[arrow.source]]
         seen[arrow.source] += 1
@@ -168,12 +170,12 @@ def _caption(difference: Difference, drawn_guards: set[str]) -> Iterator[str]:
     """The names, what the signs mean, and what has no place in the picture."""
     before, after = one_line(difference.before.name, LINE_LENGTH), one_line(difference.after.name, LINE_LENGTH)
     yield f"{before} \N{RIGHTWARDS ARROW} {after}" if before != after else before
-    yield "   ".join(f"{sign} {how}" for how, sign in SIGNS.items()) if difference else "no difference"
+    signs = "   ".join(f"{sign} {how}" for how, sign in SIGNS.items()) if difference else "no difference"
+    yield f"{signs} \N{MIDDLE DOT} {NUMBERS}"
     rest = [
         f"{SIGNS[change.how]} {change}"
         for change in difference.changes
         if change.what not in (*_DRAWN, "name")
         and not (change.what == "guard" and (change.how != "changed" or change.name in drawn_guards) and change.matters)
-        and not (change.what == "start" and not change.inside)
     ]
-    yield from (one_line(line, 3 * LINE_LENGTH) for line in _some(rest))
+    yield from (one_line(line, 3 * LINE_LENGTH) for line in first_few(rest, MOST_LINES))

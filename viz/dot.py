@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from graphtrain.viz.picture import END_MARK, Arrow, Box, Picture
+from graphtrain.viz.picture import END_MARK, START_MARK, Arrow, Box, Picture
 from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT, MARKS, SIGNS
 from graphtrain.viz.wording import runs_line
 
@@ -29,6 +30,7 @@ GRAPH = {
     "ranksep": "0.3",
     "pad": "0.15",
     "fontsize": "12",
+    "compound": "true",  # an arrow to a body ends at its frame
 }
 NODE = {
     "fontname": FONT,
@@ -44,12 +46,15 @@ ENDS = {
     "start": {"shape": "circle", "width": "0.16", "height": "0.16"},
     "end": {"shape": "doublecircle", "width": "0.11", "height": "0.11"},
 }
+HIDDEN = {"style": "invis", "weight": "0"}
+RETURN = {"shape": "plain", "fontsize": "10", "fontcolor": LIGHT.faint, "style": "", "class": "return"}
 
 
 def to_dot(picture: Picture) -> str:
     """The DOT text of a picture: what ``dot`` lays out, and what other tools read.
 
     Guarded edges are dashed and bear the name of their guard, with its expression as tooltip; numbers are priorities.
+    An edge that returns to a hub leads to a node of the class ``return`` with the name of the hub.
     Every element has the class of its family (and ``heat0`` to ``heat10``, ``current``), for styles.
 
     >>> from graphtrain.graph import Graph
@@ -63,17 +68,28 @@ def to_dot(picture: Picture) -> str:
     digraph = Digraph(escape(picture.name), graph_attr={**GRAPH, **caption}, node_attr=NODE, edge_attr=EDGE)
     _add_level(digraph, picture, "", Counter(key for arrow in picture.arrows for key in (arrow.source, arrow.target)))
     rows = _rows(picture)
+    bodies = {cluster.node.key for cluster in picture.clusters}
     for arrow in picture.arrows:
-        tail, head = picture.tail(arrow), picture.head(arrow)
-        crosses = (tail, head) != (arrow.source, arrow.target)
-        digraph.edge(tail, head, **_arrow_attributes(arrow, rows, crosses))
+        digraph.edge(picture.tail(arrow), picture.head(arrow), **_arrow_attributes(arrow, rows, bodies))
+    for upper, lower in _hidden_edges(picture):
+        digraph.edge(upper, lower, **HIDDEN)
     return str(digraph.source)
 
 
+def _hidden_edges(picture: Picture) -> Iterator[tuple[str, str]]:
+    """What stands above what though no arrow says so: the start is the highest point, the end of a body its lowest."""
+    led_to = {arrow.target for arrow in picture.arrows if not arrow.back}
+    for box in (*picture.boxes, *(cluster.node for cluster in picture.clusters)):
+        prefix = f"{box.inside}/" if box.inside else ""
+        if box.family == "return":
+            if box.inside:
+                yield box.key, prefix + END_MARK
+        elif box.family != "start" and box.key not in led_to:
+            yield prefix + START_MARK, picture.head(Arrow(prefix + START_MARK, box.key))
+
+
 def _add_level(digraph: Digraph, picture: Picture, inside: str, touching: Counter[str]) -> None:
-    entries = {cluster.entry for cluster in picture.clusters}
-    # In a cluster `dot` looks for loops from the first node on, so the start of the body has to be that.
-    for box in sorted(picture.boxes, key=lambda box: box.key not in entries):
+    for box in picture.boxes:
         if box.inside == inside:
             digraph.node(box.key, **_box_attributes(box, touching[box.key]))
     for cluster in picture.clusters:
@@ -86,8 +102,11 @@ def _add_level(digraph: Digraph, picture: Picture, inside: str, touching: Counte
 def _box_attributes(box: Box, touching: int) -> dict[str, str]:
     from graphviz import escape
 
+    if box.family == "return":
+        return {**RETURN, "label": f"<<i>{html.escape(box.words)}</i>>", "tooltip": escape(box.words)}
     if box.is_mark:
-        return {**MARK, **ENDS[box.family], "tooltip": box.family}
+        main = {"group": f"main line of {box.inside}"} if box.main else {}
+        return {**MARK, **ENDS[box.family], **main, "tooltip": box.family}
     attributes = {
         "label": _label(box),
         "shape": FAMILIES[box.family].shape,
@@ -111,8 +130,7 @@ def _cluster_attributes(box: Box) -> dict[str, str]:
         "label": _label(box),
         "tooltip": escape(box.tooltip),
         "style": "filled,rounded",
-        "margin": "10",
-        "labeljust": "r",
+        "margin": "12",
         **_paint(box),
         **({"style": f"filled,rounded,{MARKS[box.mark].style}"} if box.mark in MARKS else {}),
     }
@@ -142,14 +160,21 @@ def _label(box: Box) -> str:
     lines = [f'<font point-size="10">{html.escape(line)}</font>' for line in (*box.lines, *runs_line(box.runs))]
     sign = f"{SIGNS[box.mark]} " if box.mark in SIGNS else ""
     title = f"<b>{sign}{html.escape(box.title)}</b>"
-    rows = "".join(f"<tr><td>{line}</td></tr>" for line in (title, *lines))
-    return f'<<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{rows}</table>>'
+    return _table([title, *lines])
 
 
 def _caption(lines: tuple[str, ...]) -> str:
-    """Lines above the drawing, the first one in bold."""
-    rows = [f"<b>{html.escape(lines[0])}</b>", *map(html.escape, lines[1:])]
-    return f"<{'<br/>'.join(rows)}<br/> >"
+    """Lines above the drawing: the title in bold, the rest in smaller type."""
+    # Graphviz refuses a pair of tags with nothing between.
+    title = f'<font point-size="14"><b>{html.escape(lines[0])}</b></font>' if lines[0] else ""
+    rows = [title, *(f'<font point-size="10">{html.escape(line)}</font>' for line in lines[1:])]
+    return _table([*filter(None, rows), '<font point-size="4"> </font>'])
+
+
+def _table(rows: list[str]) -> str:
+    """An HTML-like label of centred lines."""
+    cells = "".join(f"<tr><td>{row}</td></tr>" for row in rows)
+    return f'<<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{cells}</table>>'
 
 
 def _rows(picture: Picture) -> dict[Arrow, int]:
@@ -169,7 +194,7 @@ def _rows(picture: Picture) -> dict[Arrow, int]:
     return rows
 
 
-def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], crosses: bool) -> dict[str, str]:
+def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], bodies: set[str]) -> dict[str, str]:
     from graphviz import escape
 
     attributes: dict[str, str] = {}
@@ -184,12 +209,19 @@ def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], crosses: bool) -> di
         attributes |= {"color": colour, "fontcolor": colour, "penwidth": str(mark.width), "class": arrow.mark}
         if mark.style != "solid":
             attributes["style"] = mark.style
-    if arrow.back and crosses:
-        # Inside one level `dot` turns back edges round by itself and draws them better than unconstrained ones; one
-        # that leaves a cluster would lift the whole cluster above its target.
+    if arrow.source in bodies:
+        attributes["ltail"] = f"cluster_{arrow.source}"
+    if arrow.target in bodies and not arrow.returns_by:
+        attributes["lhead"] = f"cluster_{arrow.target}"
+    if arrow.back and not arrow.returns_by:
+        # Where `dot` chooses itself which edges to turn round, a cluster may come to stand above the start.
         attributes["constraint"] = "false"
-    if arrow.main:
+    if {arrow.source, arrow.target} & bodies and not arrow.back:
+        # To `dot` the direction of an edge of a cluster is no rule but a cost that grows with the weight: with 200, a
+        # body may still be drawn above the start.
+        attributes["weight"] = "1000"
+    elif arrow.main:
         attributes["weight"] = "20"
-    if rows.get(arrow, 1) > 1:
+    if rows.get(arrow, 1) > 1 and arrow.target not in bodies:  # a body is long itself, and lies better beside the rows
         attributes["minlen"] = str(rows[arrow])
     return attributes

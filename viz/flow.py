@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
 
 Place = tuple[str, int]  # a source, and the position of an edge among those of the source
+
+FEWEST_RETURNS = 3  # of a hub; two arrows back are easier to follow than two names
 
 
 def back_edges(graph: Graph) -> frozenset[Place]:
@@ -41,6 +45,24 @@ def back_edges(graph: Graph) -> frozenset[Place]:
 
 def _reversed_edges(graph: Graph, source: str) -> list[tuple[int, str]]:
     return [(position, edge.target) for position, edge in enumerate(graph.edges.get(source, ()))][::-1]
+
+
+def returns(graph: Graph, back: frozenset[Place]) -> frozenset[Place]:
+    """The edges that return to a hub: a picture ends each in the name of the hub, or they would become one bundle.
+
+    A hub is a node to which several nodes return by their only edge.
+
+    >>> fit = Graph.load("fit")
+    >>> {fit.edges[source][position].target for source, position in returns(fit, back_edges(fit))}
+    {'decide'}
+    """
+    targets = {(source, position): graph.edges[source][position].target for source, position in back}
+    count = Counter(target for (source, _), target in targets.items() if len(graph.edges[source]) == 1)
+    return frozenset(
+        (source, position)
+        for (source, position), target in targets.items()
+        if count[target] >= FEWEST_RETURNS and source != target
+    )
 
 
 def main_line(graph: Graph, back: frozenset[Place]) -> tuple[Place, ...]:

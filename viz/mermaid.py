@@ -13,7 +13,8 @@ from graphtrain.viz.wording import runs_line
 def to_mermaid(picture: Picture) -> str:
     """The Mermaid flowchart of a picture: guarded edges dashed, nested graphs as subgraphs, one class per family.
 
-    Mermaid has no tooltips on edges, so expressions are left out.
+    The caption is its title, and edges that return to a hub end in its name, as in `to_dot`. Mermaid has no tooltips on
+    edges, so expressions are left out.
 
     >>> from graphtrain.graph import Graph
     >>> from graphtrain.viz.picture import picture
@@ -22,7 +23,9 @@ def to_mermaid(picture: Picture) -> str:
     """
     keys = [box.key for box in picture.boxes] + [cluster.node.key for cluster in picture.clusters]
     names = _identifiers(keys)
-    lines = ["flowchart TB", *_level(picture, names, "", "  ")]
+    title = " \N{MIDDLE DOT} ".join(filter(None, picture.caption))
+    lines = ["---", f'title: "{_escaped(title)}"', "---"] if title else []
+    lines += ["flowchart TB", *_level(picture, names, "", "  ")]
     lines += [f"  {names[picture.tail(arrow)]} {_line(arrow)} {names[picture.head(arrow)]}" for arrow in picture.arrows]
     lines += [f"  {line}" for line in _styles(picture, names)]
     return "\n".join(lines) + "\n"
@@ -54,6 +57,8 @@ def _level(picture: Picture, names: dict[str, str], inside: str, indent: str) ->
 
 
 def _shape(box: Box) -> str:
+    if box.family == "return":
+        return f'["{_escaped(box.words)}"]'
     if box.is_mark:
         return '((" "))' if box.family == "start" else '(((" ")))'
     opening, closing = FAMILIES[box.family].brackets
@@ -77,7 +82,7 @@ def _styles(picture: Picture, names: dict[str, str]) -> Iterator[str]:
     """One class per family that occurs; heat and position on top of it."""
     members: dict[str, list[str]] = {}
     for box in (*picture.boxes, *(cluster.node for cluster in picture.clusters)):
-        kinds = ["mark"] if box.is_mark else [box.mark or box.family]
+        kinds = ["return" if box.family == "return" else "mark"] if box.is_mark else [box.mark or box.family]
         if box.heat is not None:
             kinds.append(f"heat{round(box.heat * HEAT_LEVELS)}")
         if box.current:
@@ -100,6 +105,8 @@ def _layer(kind: str) -> int:
 def _declarations(kind: str) -> str:
     if kind == "mark":
         return f"fill:{LIGHT.line},stroke:{LIGHT.line}"
+    if kind == "return":
+        return f"fill:none,stroke:none,color:{LIGHT.faint}"
     if kind == "current":
         return f"stroke:{LIGHT.current},stroke-width:4px"
     if kind in MARKS:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
 from graphtrain.graph.registry import family_of_node
-from graphtrain.viz.flow import back_edges, main_line
+from graphtrain.viz.flow import back_edges, main_line, returns
 from graphtrain.viz.theme import SIGNS
 from graphtrain.viz.wording import kind_line, one_line, parameter_lines, tooltip
 
@@ -18,19 +18,21 @@ from graphtrain.viz.wording import kind_line, one_line, parameter_lines, tooltip
 # that begins with it belongs to Graphviz.)
 START_MARK = "+start"
 END_MARK = "+end"
+RETURN_MARK = "+to"  # follows the key of the source, and is followed by the position of the edge
 
 TITLE_LENGTH = 40  # characters
+NUMBERS = "numbers: the order in which the edges of a node are tried"
 
 
 @dataclass(frozen=True)
 class Box:
-    """One node of the graph, or a mark for its start or its end.
+    """One node of the graph, or a mark: its start, its end, or the name of a hub in which an arrow ends.
 
     Arguments:
         key: the path of the node, its names encoded by `key_of`; identifiers are their own encoding.
         inside: the key of the cluster that holds it; empty at the outermost level.
-        family: the group of kinds that decides colour and shape; ``"start"`` and ``"end"`` for the marks.
-        title: the name of the node.
+        family: the group of kinds that decides colour and shape; of a mark ``"start"``, ``"end"`` or ``"return"``.
+        title: the name of the node, or of the hub.
         lines: the text below it, in smaller type.
         tooltip: everything the graph declares of it.
         main: it lies on the main line of its graph.
@@ -53,17 +55,28 @@ class Box:
     mark: str = ""
 
     @property
+    def words(self) -> str:
+        """The text in a mark of the family ``"return"``."""
+        return f"\N{UPWARDS ARROW} {self.title}"
+
+    @property
     def is_mark(self) -> bool:
-        return self.family in ("start", "end")
+        return self.family in ("start", "end", "return")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A node with a body: `node` says what it is, `entry` and `leave` where arrows into and out of it are drawn."""
+    """A node with a body: `node` says what it is; its start and end marks are where arrows into and out of it lead."""
 
     node: Box
-    entry: str
-    leave: str
+
+    @property
+    def entry(self) -> str:
+        return f"{self.node.key}/{START_MARK}"
+
+    @property
+    def leave(self) -> str:
+        return f"{self.node.key}/{END_MARK}"
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,7 @@ class Arrow:
         expression: the expression of the guard; None if it is unguarded or the guard is not declared.
         back: it closes a loop, so it should not decide what stands above what.
         main: it lies on the main line of its graph.
+        returns_by: the key of the mark in which it is drawn to end, where it returns to a hub; otherwise empty.
         mark: as that of a box.
         former: the number or guard that it had, in a picture of a difference.
     """
@@ -89,6 +103,7 @@ class Arrow:
     expression: str | None = None
     back: bool = False
     main: bool = False
+    returns_by: str = ""
     mark: str = ""
     former: str = ""
 
@@ -117,17 +132,14 @@ class Picture:
         return replace(self, boxes=boxes, clusters=clusters)
 
     def tail(self, arrow: Arrow) -> str:
-        """The key of the box where an arrow is drawn to begin: the leaving point of a cluster."""
+        """The key of the box where an arrow is drawn to begin: the end mark of a cluster."""
         leaves = {cluster.node.key: cluster.leave for cluster in self.clusters}
         return leaves.get(arrow.source, arrow.source)
 
     def head(self, arrow: Arrow) -> str:
-        """The key of the box where an arrow is drawn to end: the first node inside a cluster."""
+        """The key of the box where an arrow is drawn to end: the name of a hub, or the start mark of a cluster."""
         entries = {cluster.node.key: cluster.entry for cluster in self.clusters}
-        key = arrow.target
-        while key in entries:  # the body may start with a nested node
-            key = entries[key]
-        return key
+        return arrow.returns_by or entries.get(arrow.target, arrow.target)
 
 
 def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str | None = None) -> Picture:
@@ -147,12 +159,22 @@ def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str
     [('eval_batch', 'next_batch', '2')]
     """
     whole = _level(graph, "")
+    whole = replace(whole, caption=(whole.name, *_legend(whole, counts is not None, position is not None)))
     if position is not None:
         whole = whole.map_boxes(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
     if counts is not None:
         runs = {key_of(path.split("/")): count for path, count in counts.items()}
         whole = whole.map_boxes(lambda box: _heated(box, runs.get(box.key, 0), max(runs.values(), default=0)))
     return whole
+
+
+def _legend(drawn: Picture, is_heated: bool, has_position: bool) -> Iterator[str]:
+    """What is not clear by itself, on one line."""
+    words = [NUMBERS] if any(arrow.number is not None for arrow in drawn.arrows) else []
+    words += ["colour: how often a node ran"] if is_heated else []
+    words += ["bold outline: runs next"] if has_position else []
+    if words:
+        yield " \N{MIDDLE DOT} ".join(words)
 
 
 def key_of(names: Iterable[str]) -> str:
@@ -176,11 +198,10 @@ def _level(graph: Graph, inside: str) -> Picture:
     back = back_edges(graph)
     main = main_line(graph, back)
     on_main = {graph.start, *(graph.edges[source][position].target for source, position in main)}
+    returning = returns(graph, back)
 
-    boxes, clusters, arrows = [], [], []
-    if not inside:
-        boxes.append(Box(START_MARK, "", "start", ""))
-        arrows.append(Arrow(START_MARK, _target(prefix, graph.start), main=True))
+    boxes, clusters = [Box(prefix + START_MARK, inside, "start", "", main=True)], []
+    arrows = [Arrow(prefix + START_MARK, _target(prefix, graph.start), main=True)]
     for name, node in _used(graph).items():
         key = prefix + key_of([name])
         box = _box(node, key, inside, declared=name in graph.nodes, main=name in on_main)
@@ -188,22 +209,27 @@ def _level(graph: Graph, inside: str) -> Picture:
             boxes.append(box)
             continue
         body = _level(node.body, key)
-        clusters += [Cluster(box, _target(f"{key}/", node.body.start), f"{key}/{END_MARK}"), *body.clusters]
+        clusters += [Cluster(box), *body.clusters]
         boxes += body.boxes
         arrows += body.arrows
     for source, edges in graph.edges.items():
         for position, edge in enumerate(edges):
             guard = None if edge.when is None else one_line(edge.when, TITLE_LENGTH)
             expression = graph.guards.get(edge.when) if edge.when is not None else None
+            key = prefix + key_of([source])
+            returns_by = f"{key}{RETURN_MARK}{position + 1}" if (source, position) in returning else ""
+            if returns_by:
+                boxes.append(Box(returns_by, inside, "return", one_line(edge.target, TITLE_LENGTH)))
             arrows.append(
                 Arrow(
-                    source=prefix + key_of([source]),
+                    source=key,
                     target=_target(prefix, edge.target),
                     number=position + 1 if len(edges) > 1 else None,
                     guard=guard,
                     expression=None if expression is None else one_line(expression),
                     back=(source, position) in back,
                     main=(source, position) in main,
+                    returns_by=returns_by,
                 )
             )
     if inside or any(arrow.target == END_MARK for arrow in arrows):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.layout import draw
 from graphtrain.viz.mermaid import to_mermaid
@@ -16,8 +17,6 @@ from graphtrain.viz.theme import adaptive
 
 if TYPE_CHECKING:
     from graphtrain.graph.difference import Difference
-
-FORMATS = ("svg", "png", "pdf", "dot", "mmd")
 
 
 def render(
@@ -49,13 +48,13 @@ def render(
       hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
     """
     path = Path(path)
-    format = path.suffix.lower().removeprefix(".")
-    if format not in FORMATS:
+    if path.suffix.lower() not in PICTURE_SUFFIXES:
         raise UsageError(
             f"{path}: unknown format of a picture `{path.suffix}`",
-            f"use a file name that ends in {', '.join(f'.{suffix}' for suffix in FORMATS)}",
+            f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}"
+            + ("; `graph.save` writes TOML" if path.suffix == ".toml" else ""),
         )
-    content = _content(_drawn(graph, counts, position), format)
+    content = _content(_drawn(graph, counts, position), path.suffix.lower().removeprefix("."))
     try:
         path.write_bytes(content)
     except OSError as error:

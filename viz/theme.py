@@ -136,7 +136,7 @@ def _style(panel: bool) -> str:
     rules = [(".graph > polygon", "fill: none"), (".edge:hover path", "stroke-width: 2.5")]
     if panel:
         rules.append(("", f"background: {LIGHT.paper}"))
-    dark = [(".graph text", f"fill: {DARK.ink}"), (".edge text", f"fill: {DARK.faint}")]
+    dark = [(".graph text", f"fill: {DARK.ink}"), (".edge text, .return text", f"fill: {DARK.faint}")]
     dark += [(".edge path", f"stroke: {DARK.line}"), (".edge polygon", f"fill: {DARK.line}; stroke: {DARK.line}")]
     if panel:
         dark.append(("", f"background: {DARK.paper}"))

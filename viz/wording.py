@@ -49,12 +49,18 @@ def kind_line(node: Node) -> str:
 
 
 def parameter_lines(node: Node) -> Iterator[str]:
-    """The parameters set in the graph, the first few of them."""
-    parameters = list(node.parameters.items())
-    for name, value in parameters[:PARAMETER_LINES]:
-        yield one_line(f"{name} = {value_text(value)}", LINE_LENGTH)
-    if len(parameters) > PARAMETER_LINES:
-        yield f"and {len(parameters) - PARAMETER_LINES} more"
+    """The parameters set in the graph, the first few of them where there are many."""
+    lines = [one_line(f"{name} = {value_text(value)}", LINE_LENGTH) for name, value in node.parameters.items()]
+    yield from first_few(lines, PARAMETER_LINES + 1)
+
+
+def first_few(lines: list[str], most: int) -> list[str]:
+    """At most `most` lines: where there are more, the last one says how many are left out, and that is never one.
+
+    >>> first_few(["a", "b", "c"], 3), first_few(["a", "b", "c", "d"], 3)
+    (['a', 'b', 'c'], ['a', 'b', 'and 2 more'])
+    """
+    return lines if len(lines) <= most else [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
 
 
 def tooltip(node: Node) -> str:

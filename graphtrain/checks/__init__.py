@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
@@ -14,8 +15,10 @@ from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_structure
 from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import Edge
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.read_toml import Draft, read_graph
+from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope
@@ -39,7 +42,9 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]
     ]
     if not any(problem.severity == "error" for _, problem in problems):
         by_path = {scope.path: scope for scope in scopes}
-        problems += [(by_path[path], problem) for path, problem in _along_paths(scopes[0])]
+        problems += [
+            (by_path[path], _with_placement(problem, path, by_path)) for path, problem in _along_paths(scopes[0])
+        ]
     return [problem for scope, problem in problems if not _is_allowed(problem, {*graph.allow, *scope.graph.allow})]
 
 
@@ -55,6 +60,36 @@ def _along_paths(scope: Scope) -> Iterator[tuple[str, Problem]]:
     for problem in problems:
         path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
         yield path + slash, problem
+
+
+def _with_placement(problem: Problem, path: str, scopes: Mapping[str, Scope]) -> Problem:
+    """The problem; its hint names `after` where it comes from a node that is before another as `insert` puts it there.
+
+    ``insert(before="decide")`` redirects every edge to `decide`, so the new node runs after side trips too.
+
+    Arguments:
+        path: of the graph in which the problem is.
+    """
+    at = path + problem.where.rpartition(".")[2]
+    for node in dict.fromkeys([at, *problem.path]):
+        prefix, slash, name = node.rpartition("/")
+        edges = scopes[prefix + slash].graph.edges
+        targets = [edge.target for edge in edges.get(name, ())]
+        sources = _sources(edges, name)
+        # On the way to a problem elsewhere, a node with two predecessors is usually meant to have them.
+        fewest = 2 if node == at else 3
+        if len(targets) == 1 and len(sources) >= fewest and _sources(edges, targets[0]) == [name]:
+            hint = (
+                f"`{name}` is before `{targets[0]}`, so it runs after each of {quoted(sources, most=8)}; "
+                "insert it with `after` if it should run after only one of them"
+            )
+            return replace(problem, hint="\n    ".join(filter(None, (problem.hint, hint))))
+    return problem
+
+
+def _sources(edges: Mapping[str, tuple[Edge, ...]], target: str) -> list[str]:
+    """The nodes with an edge to `target`."""
+    return [source for source, leaving in edges.items() if any(edge.target == target for edge in leaving)]
 
 
 def _is_allowed(problem: Problem, codes: set[str]) -> bool:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
 from graphtrain.plan.flow import Flow, FlowPoint, names_on
-from graphtrain.plan.scope import Scope, slots_of
+from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.scope import ResourceTarget, Scope, SlotTarget, Target, leaves, slots_of
 from graphtrain.plan.slots import Slots, alive
 
 
@@ -65,6 +66,7 @@ def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
     yield from _unwritten(slots, before, missed)
     yield from _dead(slots, before, missed)
     yield from _kept_inside(flow)
+    yield from _recorded_twice(flow.plan)
 
 
 @dataclass
@@ -250,3 +252,52 @@ def _bodies(scope: Scope, name: str) -> Iterator[str]:
             inner = scope.body_of(node)
             if name in inner.written and name not in node.body.outputs:
                 yield f"{scope.path}{node.name}"
+
+
+def _recorded_twice(plan: Plan) -> Iterator[Problem]:
+    """Nodes that record metrics under the name that another one records under, of other data or another model."""
+    recording = [planned for planned in plan.nodes if planned.kind is not None and planned.kind.records]
+    for number, planned in enumerate(recording):
+        parameter, name = _recorded(planned)
+        for other in recording[:number]:
+            if _recorded(other)[1] != name or _is_the_same_evaluation(plan, other, planned):
+                continue
+            around = planned.path.rpartition("/")[0].replace("/", "_")
+            new_name = around if around and around != name else f"{name}_2"
+            yield planned.scope.problem(
+                "G307",
+                planned.node.place,
+                f"nodes.{planned.node.name}",
+                f"`{other.path}` and `{planned.path}` both record their metrics as `{name}/...`",
+                f'give one of them a name of its own, as in {planned.path}.{parameter} = "{new_name}"',
+            )
+            break
+
+
+def _recorded(planned: PlanNode) -> tuple[str, object]:
+    """The parameter of a node with the name that it records under, and that name."""
+    assert planned.kind is not None
+    return planned.kind.records, planned.parameters[planned.kind.records]
+
+
+def _is_the_same_evaluation(plan: Plan, first: PlanNode, second: PlanNode) -> bool:
+    """True for one evaluation in two places, such as a pass before the training and one after every epoch."""
+    if first.scope is second.scope:
+        return False
+    return _read_from_outside(plan, first.scope) == _read_from_outside(plan, second.scope)
+
+
+def _read_from_outside(plan: Plan, scope: Scope) -> set[Target]:
+    """What the nodes of a body read that is not of the body."""
+    targets = {
+        leaf
+        for planned in plan.nodes_in(scope)
+        for _, target in (*planned.reads, *planned.setup_reads)
+        for leaf in leaves(target)
+    }
+    return {
+        target
+        for target in targets
+        if isinstance(target, ResourceTarget)
+        or not (target.path if isinstance(target, SlotTarget) else target.node).startswith(scope.path)
+    }

@@ -56,7 +56,7 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             yield from problems
             continue
         if not problems and (constant := constant_value(whole)) is not None:
-            hint = "an edge that is always taken needs no guard; one never taken can go"
+            hint = "an edge that is always taken needs no guard; one that is never taken can be removed"
             problems.append(_problem(scope, "G205", name, f"is always {str(constant).lower()}, whatever happens", hint))
         yield from problems
         expanded[name] = whole
@@ -188,7 +188,7 @@ def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Probl
                 continue
             first = seen.setdefault(expanded[edge.when], str(edge))
             if first != str(edge):
-                message = f'"{edge}" is never taken: "{first}" is asked before it and has the same guard'
+                message = f'"{edge}" is never taken: "{first}" is evaluated before it and has the same guard'
                 yield scope.problem("G206", edge.place, f"edges.{source}", message)
 
 

@@ -15,7 +15,7 @@ from graphtrain.checks.gradients import Gradients, counters_of, effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
 from graphtrain.names import quoted
-from graphtrain.plan.facts import clock_owners
+from graphtrain.plan.facts import changers_of_due, row_recorders
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 
 if TYPE_CHECKING:
@@ -151,14 +151,11 @@ class _Loops:
             return set()
         if kind.fields[field].counts == "backward":  # the engine counts it, where the effect is
             return set()
-        if field != "due":
-            return {point}
-        owners = {
-            self._acting[owner]
-            for owner in clock_owners(self._gradients.flow.plan, self._scope, name)
-            if owner in self._acting
-        }
-        return owners | ({point} if kind.trigger == "every" else set())
+        if field == "due":
+            names = changers_of_due(self._gradients.flow.plan, self._scope, name)
+        else:
+            names = {name} | (row_recorders(self._scope) if kind.hears_rows else set())
+        return {self._acting[changer] for changer in names if changer in self._acting}
 
     # ---- counts of backward passes
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from graphtrain.checks.codes import CODES, can_be_allowed
 from graphtrain.graph.elements import END, NESTED, Node
 from graphtrain.graph.problem import Problem
-from graphtrain.graph.registry import known_kinds
+from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind.parameter import REQUIRED, is_trigger
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import nearest, suggestion
@@ -90,14 +90,15 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     if node.name in RESERVED:
         return  # reported as G114
     if kind is None:
+        as_body = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
         if all_kinds_known or _misspelt(node.use):
-            hint = suggestion(node.use, known_kinds())
+            hint = as_body or suggestion(node.use, known_kinds())
             yield scope.problem("G102", node.place, thing, f"unknown kind `{node.use}`", hint)
         else:
             message = (
                 f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is judged"
             )
-            hint = "name the script that declares it with @node: graphtrain check ... --script SCRIPT"
+            hint = as_body or "name the script that declares it with @node: graphtrain check ... --script SCRIPT"
             yield scope.problem("G118", node.place, thing, message, hint, severity="warning")
         return
     if node.use == NESTED and node.body is None:
@@ -154,7 +155,7 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
     for term in trigger.terms:
         if term.unit not in known:
             singular = f"{term.unit}s"
-            hint = f"did you mean `{singular}`?" if singular in known else suggestion(term.unit, known)
+            hint = f"did you mean `{singular}`?" if singular in known else suggestion(term.unit, known, {})
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
             yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
 
@@ -211,7 +212,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     if source in RESERVED:
         return  # reported as G114
     if not leaving:
-        message = f"`{source}` has no edge: the run could not go on from it"
+        message = f"`{source}` has no edge: the run could not continue from it"
         yield scope.problem(
             "G113", place or graph.nodes[source].place, thing, message, f'add {source} = ["..."] to [edges]'
         )
@@ -236,7 +237,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
         seen.add((edge.target, edge.when))
     last = leaving[-1]
     if all(edge.when is not None for edge in leaving):
-        message = f'the last edge, "{last}", has a guard: if none holds, the run could not go on'
+        message = f'the last edge, "{last}", has a guard: if none holds, the run could not continue'
         hint = f'add a last edge without a guard, or write "{last.target}"'
         yield scope.problem("G109", last.place or place, thing, message, hint)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, takes_run_options
+from graphtrain.command.plain_command import PlainCommand, PlainGroup
 from graphtrain.command.run_help import RunCommand
 from graphtrain.graph import Graph
 from graphtrain.version import __version__
@@ -25,14 +27,17 @@ _LOOKS: dict[str, Any] = {
 
 app = typer.Typer(
     **_LOOKS,
+    cls=PlainGroup,
     no_args_is_help=True,
     help="Train PyTorch models with an explicit graph: edit it, draw it, check it, stop it, resume it bit for bit.",
     epilog="Begin with: [bold]graphtrain render fit -o fit.svg[/bold]",
 )
 
-GraphArgument = Annotated[
-    str, typer.Argument(metavar="GRAPH", help="A shipped graph (`fit`) or the path of a TOML file.")
-]
+_GRAPH = (
+    "A shipped graph (`fit`), a TOML file, a script (`train.py`: the graph that it trains with; to find it, the script "
+    "is imported, which runs its code), a run directory, or a checkpoint in one."
+)
+GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH)]
 
 
 def _example(*lines: str) -> str:
@@ -40,8 +45,13 @@ def _example(*lines: str) -> str:
     return "\n\n".join(["[dim]Examples:[/dim]", *[f"  [bold]{line}[/bold]" for line in lines]])
 
 
+def _unwrapped(function: Callable[..., Any]) -> str:
+    """The docstring of a command with a line for each paragraph: rich keeps every break that is in a text."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(function) or "")
+
+
 def _command(
-    name: str | None, *examples: str, cls: type[TyperCommand] | None = None, app: typer.Typer = app
+    name: str | None, *examples: str, cls: type[PlainCommand] = PlainCommand, app: typer.Typer = app
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """A command that exits with the code its function returns, and reports failures as one readable message."""
 
@@ -53,7 +63,7 @@ def _command(
                 code = function(*arguments, **options)
             raise typer.Exit(code or 0)
 
-        return app.command(name, epilog=_example(*examples), cls=cls)(guarded)
+        return app.command(name, help=_unwrapped(function), epilog=_example(*examples), cls=cls)(guarded)
 
     return declare
 
@@ -77,8 +87,8 @@ SettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="NAME=VALUE",
-        help="NAME=VALUE is an argument of setup, NODE.PARAM=VALUE a parameter of a node. "
-        "Values are TOML, else strings.",
+        help="NAME=VALUE sets an argument of setup, as in lr=1e-3; NODE.PARAM=VALUE a parameter of a node, "
+        "as in finish.after='500 steps'. Values are TOML, else strings.",
     ),
 ]
 
@@ -95,15 +105,17 @@ def run(
     script: Annotated[
         str,
         typer.Argument(
-            metavar="SCRIPT[:FUNCTION]", help="A Python file; FUNCTION returns the resources. Default: setup."
+            metavar="SCRIPT[:FUNCTION]",
+            help="A Python file, and its function that returns the model, the optimizer, the data, ... Default: setup.",
         ),
     ],
     settings: SettingsArgument = None,
     *,
     options: RunOptions,
 ) -> int:
-    """Train: call SCRIPT's setup, bind the resources it returns to a graph, and run; an existing run is resumed.
+    """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
 
+    What is done with them, in which order and when, is said by a graph: that of the script, of --graph, or `fit`.
     With a SCRIPT, --help also lists what can be set.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
@@ -133,7 +145,9 @@ def program_app(
     )
     @takes_run_options
     def run(settings: SettingsArgument = None, *, options: RunOptions) -> int:
-        """Train: call setup, bind the resources it returns to a graph, and run; an existing run is resumed.
+        """Train with this script. A run that was interrupted is resumed.
+
+        What is done, in which order and when, is said by a graph: that of the script, of --graph, or `fit`.
 
         Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
         """
@@ -147,11 +161,16 @@ def program_app(
 @_command("check", "graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
 def check(
     graph: GraphArgument,
-    script: Annotated[str | None, typer.Option("--script", help="A Python file that declares further kinds.")] = None,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            "--script", metavar="SCRIPT", help="A Python file that declares kinds which the graph uses; it is imported."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
 ) -> int:
-    """Check a graph before it runs: all problems at once, each with a code, a place and a hint.
+    """Check a graph without running it: all its problems, each with a code, a place and a hint.
 
     Exit codes: 0 no errors, 2 errors.
     """
@@ -166,13 +185,20 @@ def check(
 def render(
     graph: GraphArgument,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."),
     ],
     run_dir: Annotated[
-        Path | None, typer.Option("--run-dir", help="Show how often each node has run in this run, and which is next.")
+        Path | None,
+        typer.Option(
+            "--run-dir", metavar="RUN_DIR", help="Show how often each node ran in this run, and which is next."
+        ),
     ] = None,
 ) -> None:
-    """Draw a graph."""
+    """Draw a graph to a file.
+
+    The graph of a run directory is drawn as the run has it; --run-dir adds the counts of a run to any graph.
+    """
     from graphtrain.command.render import render_command
 
     render_command(graph, output, run_dir)
@@ -189,7 +215,12 @@ def show(
             "which slots it would hold. Imports the kinds, and therefore torch.",
         ),
     ] = False,
-    script: Annotated[str | None, typer.Option("--script", help="A Python file that declares further kinds.")] = None,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            "--script", metavar="SCRIPT", help="A Python file that declares kinds which the graph uses; it is imported."
+        ),
+    ] = None,
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
@@ -203,6 +234,7 @@ def show(
 @_command(
     "diff",
     "graphtrain diff fit my_fit.toml",
+    "graphtrain diff runs/first runs/second",
     "graphtrain diff runs/first my_fit.toml -o difference.svg",
     "graphtrain diff runs/first/checkpoints/000001-step-60 runs/second",
 )
@@ -210,23 +242,31 @@ def diff(
     before: Annotated[
         str,
         typer.Argument(
-            metavar="A", help="A shipped graph, a TOML file, a run directory (its newest checkpoint) or a checkpoint."
+            metavar="A",
+            help="A shipped graph, a TOML file, a script (which is imported), a run directory (its newest checkpoint), "
+            "or a checkpoint.",
         ),
     ],
-    after: Annotated[str, typer.Argument(metavar="B", help="The graph to compare with, likewise.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="What to compare it with, likewise.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid)."
+        ),
     ] = None,
     rename: Annotated[
         list[str] | None,
         typer.Option("--rename", metavar="OLD=NEW", help="The node OLD of A is the node NEW of B."),
     ] = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the graphs differ.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if anything that is compared differs.")
+    ] = False,
 ) -> int:
-    """Show how two graphs differ: nodes, edges and their order, guards, parameters, clock.
+    """Show how two graphs, or two runs, differ.
 
-    A + was added, a - removed, a ~ changed from A to B.
+    Of graphs: nodes, edges and their order, guards, parameters, clock. Of two run directories or checkpoints also:
+    arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics. A + was added, a -
+    removed, a ~ changed from A to B.
 
     Exit codes: 0 shown, different or not; 1 different, with --exit-code; 2 there is no such graph.
     """
@@ -240,7 +280,10 @@ def copy(
     graph: GraphArgument,
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write; it must not exist.")],
 ) -> None:
-    """Copy the text of a graph, comments included, to a new file that you can edit."""
+    """Copy a graph to a new file that you can edit.
+
+    The text of a shipped graph or of a file is copied with its comments; that of a script or a run is generated.
+    """
     from graphtrain.command.listing import copy_command
 
     copy_command(graph, path)
@@ -256,20 +299,44 @@ def graphs() -> None:
 
 @_command("nodes", "graphtrain nodes", "graphtrain nodes clip")
 def nodes(
-    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Describe this kind in detail.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="KIND", help="Describe this kind in detail. Default: all are listed.")
+    ] = None,
 ) -> None:
-    """List the kinds of nodes, or describe one: parameters, slots, guard fields, effects."""
+    """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ..."""
     from graphtrain.command.listing import nodes_command
 
     nodes_command(kind)
 
 
+@_command("ls", "graphtrain ls runs", "graphtrain ls runs --json")
+def ls(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="The folder that holds the run directories, at most 4 levels below it."),
+    ] = Path("runs"),
+    json: Annotated[bool, typer.Option("--json", help="Print the status of each run, as JSON.")] = False,
+) -> None:
+    """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
+
+    Only status files are read. A run whose process is gone is `interrupted`.
+
+    Exit codes: 0 listed, 2 there is no such folder.
+    """
+    from graphtrain.command.ls import ls_command
+
+    ls_command(folder, as_json=json)
+
+
 @_command("status", "graphtrain status runs/digits-001", "graphtrain status runs/digits-001 --json")
 def status(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")],
+    run_dir: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_DIR", help="The directory of a run; or a folder of them, listed as by ls."),
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
-    """Show the progress of a run, running or not, from its run directory."""
+    """Show the progress of a run, whether it is running or not, from its run directory."""
     from graphtrain.command.status import status_command
 
     status_command(run_dir, as_json=json)
@@ -279,7 +346,9 @@ ScriptArgument = Annotated[
     str,
     typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that the run was started with."),
 ]
-PastRunOption = Annotated[Path, typer.Option("--run-dir", help="The run directory; it is only read.")]
+PastRunOption = Annotated[
+    Path, typer.Option("--run-dir", metavar="RUN_DIR", help="The run directory; it is only read.")
+]
 ArgumentsOfSetup = Annotated[
     list[str] | None,
     typer.Argument(metavar="NAME=VALUE", help="Arguments of setup, in place of those that the run had."),

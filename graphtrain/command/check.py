@@ -8,18 +8,26 @@ from pathlib import Path
 import typer
 
 from graphtrain.checks import check_graph
+from graphtrain.command.output import notify
 from graphtrain.command.script import import_script
-from graphtrain.graph.read_toml import read_graph
+from graphtrain.command.script_graph import is_script, named_graph
+from graphtrain.graph import Graph
+from graphtrain.graph.read_toml import Draft, read_graph
+from graphtrain.graph.registry import find_graph
 from graphtrain.printable import printable
+from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 
 
 def check_command(source: str, script: str | None, *, as_json: bool, strict: bool) -> int:
     """Print every problem of a graph; returns the exit code."""
     if script is not None:
         import_script(Path(script.partition(":")[0]))
-    draft = read_graph(source)
+    named = named_graph(source)
+    if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
+        named = saved_graph(named, notify)
+    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(named)
     # If the text could not be read completely, checking the rest would only report consequences of that.
-    problems = draft.problems or check_graph(draft.graph, all_kinds_known=script is not None)
+    problems = draft.problems or check_graph(draft.graph, all_kinds_known=script is not None or is_script(source))
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
     if as_json:
@@ -29,7 +37,7 @@ def check_command(source: str, script: str | None, *, as_json: bool, strict: boo
             typer.echo(printable(str(problem)))
         nodes = len(draft.graph.nodes)
         counts = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if problems else "no problems"
-        typer.echo(printable(f"{draft.graph.name}: {counts} ({nodes} nodes)"))
+        typer.echo(printable(f"{source}: {counts} ({nodes} nodes)"))
     return 2 if errors or (strict and problems) else 0
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from graphtrain.command.script_graph import load_graph, named_graph
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.registry import find_graph, find_kind, known_graphs, known_kinds
@@ -54,6 +55,8 @@ def nodes_command(name: str | None) -> None:
         ("effects", list(kind.effects)),
         ("bypassed without", [*kind.optional, *kind.idle_without]),
         ("step inputs", list(kind.step_inputs)),
+        ("records under", [kind.records] if kind.records else []),
+        ("also due by", [f"{field} (with {parameter})" for field, parameter in kind.also_due.items()]),
         ("drawn as", [kind.family]),
     ]
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -81,11 +84,14 @@ def copy_command(source: str, path: Path) -> None:
     """Copy the text of a graph to a new file."""
     if path.suffix != ".toml":
         raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
-    Graph.load(source)
-    text = (find_graph(source) or Path(source)).read_bytes()
+    named = named_graph(source)
+    graph = load_graph(named)
+    file = find_graph(str(named)) or Path(str(named))
+    # A graph that has no text of its own, that of a script or of a run, is written as one.
+    text = file.read_bytes() if not isinstance(named, Graph) and file.is_file() else graph.to_toml().encode()
     try:
-        with path.open("xb") as file:
-            file.write(text)
+        with path.open("xb") as copied:
+            copied.write(text)
     except FileExistsError:
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
     except OSError as error:

@@ -26,18 +26,24 @@ class RunOptions:
         str | None,
         typer.Option(
             "--graph",
-            help="A shipped graph or the path of a TOML file; saved: the graph in the checkpoint that is resumed. "
-            "Default: the graph that the script passes to main, if the script itself is run; else fit.",
+            metavar="GRAPH",
+            help="A shipped graph, a TOML file, or another script; saved: the graph in the checkpoint that is resumed. "
+            "Default: the graph of the script, which is what it passes to main or calls `graph`; else fit.",
         ),
     ] = None
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", help="The run directory; an existing run is resumed. Default: runs/SCRIPT-001, ..."),
+        typer.Option(
+            "--run-dir",
+            metavar="RUN_DIR",
+            help="The run directory; an existing run is resumed. Default: runs/SCRIPT-001, ...",
+        ),
     ] = None
     resume: Annotated[
         str,
         typer.Option(
             "--resume",
+            metavar="WHAT",
             help="auto: resume from the newest checkpoint, or start a new run; never: refuse a directory that has a "
             "run; or the name or path of a checkpoint.",
         ),
@@ -63,8 +69,8 @@ class RunOptions:
         typer.Option(
             "--rename",
             metavar="OLD=NEW",
-            help="If the graph has other names for its nodes than the saved one: which node is which, including "
-            "nodes inside it, as in accumulate=gather or validate/next_batch=validate/fetch.",
+            help="The node OLD of the saved graph is called NEW now, as in accumulate=gather or "
+            "validate/next_batch=validate/fetch; can be given several times.",
         ),
     ] = field(default_factory=list)
     from_setup: Annotated[
@@ -72,16 +78,28 @@ class RunOptions:
         typer.Option(
             "--from-setup",
             metavar="NAMES",
-            help="If hyper-parameters have changed since the run was set up, take the new values of these: "
-            "optimizer.lr,scheduler",
+            help="If setup() now sets other hyper-parameters than when the run began: take the new values of these, as "
+            "in optimizer.lr,scheduler.",
         ),
     ] = ""
     from_saved: Annotated[
-        bool, typer.Option("--from-saved", help="If hyper-parameters have changed, keep the saved values.")
+        bool, typer.Option("--from-saved", help="If setup() now sets other hyper-parameters: keep the saved ones.")
     ] = False
-    until: Annotated[str | None, typer.Option("--until", help="Stop early, as in '500 steps'.")] = None
-    seed: Annotated[int, typer.Option("--seed", help="Seeds Python, NumPy and torch before setup is called.")] = 0
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, ...")] = "auto"
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="AMOUNT",
+            help="Stop early, as in '500 steps' or '2 hours'. The same command without it continues the run.",
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        typer.Option("--seed", metavar="NUMBER", help="Seed of Python, NumPy and torch, set before setup() is called."),
+    ] = 0
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="Where to train: auto, cpu, cuda, cuda:1, ...")
+    ] = "auto"
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Ask torch for deterministic kernels.")] = False
     show: Annotated[
         str, typer.Option("--show", metavar="NAMES", help="The metrics to show, as in loss,val/loss. Default: all.")

@@ -6,14 +6,15 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from graphtrain.command.script import is_importing
+from graphtrain.command.script import is_importing, note_graph
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 
 
-def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
+def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> None:
     """Turn the script that calls this into the command ``graphtrain run``, with `setup` as its function.
 
     ``python train.py lr=1e-3 accumulate.every=4 --run-dir r`` trains, ``python train.py --help`` lists what can be set.
@@ -23,14 +24,20 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
     Arguments:
         setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. Its arguments
             are set on the command line and checked against its signature.
-        graph: a `Graph`, the name of a shipped graph, or a path; ``--graph`` overrides it. Default: `fit`.
+        graph: a `Graph`, the name of a shipped graph, or a path; ``--graph`` overrides it. Default: what the script
+            calls `graph` at its top level, or else `fit`.
+
+    Every command that is given the script uses the same graph: ``graphtrain run``, ``render``, ``check``, ``diff``, ...
 
     >>> def setup(lr: float = 1e-3):
     ...     ...
     >>> if __name__ == "__main__":
     ...     main(setup)
     """
-    if _in_a_worker(setup) or is_importing():
+    if is_importing():
+        note_graph(_module_that_runs(sys._getframe(1)), graph)
+        return
+    if _in_a_worker(setup):
         return
     if not callable(setup):
         raise UsageError(
@@ -38,9 +45,20 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path = "fit") -> None:
             "write main(setup), without parentheses after setup",
         )
     from graphtrain.command.app import program_app
+    from graphtrain.command.failure import exit_on_failure
+    from graphtrain.command.script_graph import graph_of_module
 
     words, script = _program()
+    with exit_on_failure():
+        graph = graph_of_module(graph, sys.modules["__main__"], script.name if script is not None else "main")
     program_app(setup, graph, words, script)(prog_name=" ".join(words))
+
+
+def _module_that_runs(frame: FrameType | None) -> str:
+    """The module whose top level is running, and has called `main`, perhaps by a function of another module."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return str(frame.f_globals["__name__"]) if frame is not None else ""
 
 
 def _in_a_worker(setup: Callable[..., Any]) -> bool:

@@ -10,9 +10,10 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.output import ignore
 from graphtrain.command.script import resources_of, setup_function
-from graphtrain.command.settings import setup_arguments, split_settings, toml_value
+from graphtrain.command.settings import arguments_in_force, setup_arguments, split_settings, toml_value
 from graphtrain.command.warm_start import warm_start
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.program.bind import without_unread
 from graphtrain.replay.history import SavedCheckpoint
 from graphtrain.resume.environment import run_environment
 from graphtrain.run.trainer import Trainer
@@ -59,7 +60,8 @@ class TrainerFactory:
         self._import()
         environment, about = manifest["environment"], manifest["about"]
         name = f"{self._path.name}:{self._name}"
-        arguments = setup_arguments(self._setup, {**self._saved(about.get("arguments", {})), **self._given}, name)
+        arguments = setup_arguments(self._setup, {**self._saved(about), **self._given}, name)
+        in_force = arguments_in_force(self._setup, arguments)
         graph = checked_graph(graph_of(checkpoint.path, manifest))
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         if seed is not None:
@@ -68,10 +70,10 @@ class TrainerFactory:
             seed_everything(seed)
         resources = resources_of(self._setup, arguments, name)
         resources.pop("loggers", None)
+        resources, _ = without_unread(graph, resources)
         if from_the_beginning:
             warm_start(resources, map(str, about.get("init") or ()))
-        about = {**about, "arguments": {key: repr(value) for key, value in arguments.items()}}
-        about["script"] = str(self._path)
+        about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(self._path)}
         if self.changes is None:
             now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
             self.changes = now if now.startswith("changed") else ""
@@ -94,9 +96,19 @@ class TrainerFactory:
             self._path, self._name, self._setup = setup_function(self._script)
         self._is_imported = False
 
-    def _saved(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the run, without those that are given now: they may have no form that can be read back."""
-        return {name: _value(name, text) for name, text in arguments.items() if name not in self._given}
+    def _saved(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of the run that a call without any would not have.
+
+        Not those that are given now, which may have no form that can be read back; nor former defaults of what `setup`
+        takes no more.
+        """
+        arguments, defaults = about.get("arguments", {}), arguments_in_force(self._setup, {})
+        given = about.get("given", arguments)
+        return {
+            name: _value(name, text)
+            for name, text in arguments.items()
+            if name not in self._given and text != defaults.get(name) and (name in given or name in defaults)
+        }
 
 
 def _value(name: str, text: Any) -> Any:

@@ -6,24 +6,36 @@ from pathlib import Path
 
 import typer
 
+from graphtrain.command.output import notify
+from graphtrain.command.script_graph import load_graph
 from graphtrain.graph import Graph
 from graphtrain.viz.render import render
 
 
 def render_command(source: str, output: Path, run_dir: Path | None) -> None:
     """Draw a graph to a file, with the counts and the position of a run if one is named."""
-    graph = Graph.load(source)
-    counts, position = _counts(run_dir) if run_dir is not None else (None, None)
+    graph = load_graph(source)
+    counts, position = _counts(run_dir, graph, source) if run_dir is not None else (None, None)
     typer.echo(f"wrote {render(graph, output, counts=counts, position=position)}")
 
 
-def _counts(run_dir: Path) -> tuple[dict[str, int], str]:
+def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str]:
+    """How often each node has run, and the position. That the run has another graph than the one drawn is reported."""
     from graphtrain.errors import UsageError
     from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+    from graphtrain.storage.saved_graph import graph_of
     from graphtrain.storage.store import FolderStore
 
-    checkpoint = FolderStore(run_dir / CHECKPOINTS_FOLDER, lambda line: typer.echo(line, err=True)).newest()
+    checkpoint = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify).newest()
     if checkpoint is None:
-        raise UsageError(f"there is no checkpoint in `{run_dir}`")
+        raise UsageError(f"there is no checkpoint in `{run_dir}`", "name the directory of a run with --run-dir")
+    difference = graph_of(checkpoint.path, checkpoint.manifest).diff(graph)
+    if difference.matters:
+        count = len(difference.changes)
+        differences = "1 difference" if count == 1 else f"{count} differences"
+        notify(
+            f"`{source}` is not the graph of the run in `{run_dir}` ({differences}): counts are drawn at the nodes of "
+            f"the same name; graphtrain render {run_dir} draws the graph of the run"
+        )
     counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
     return counts, checkpoint.manifest["position"]

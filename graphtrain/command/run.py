@@ -22,14 +22,16 @@ from graphtrain.command.run_directories import (
     named_or_new_directory,
 )
 from graphtrain.command.script import resources_of, setup_function
-from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
+from graphtrain.command.script_graph import load_graph, script_graph
+from graphtrain.command.settings import arguments_in_force, renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.command.trace import TraceLines
-from graphtrain.command.warm_start import split, warm_start
+from graphtrain.command.warm_start import fingerprints, split, warm_start
 from graphtrain.display.choose import display_for, introduce
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
+from graphtrain.program.bind import without_unread
 from graphtrain.program.resources import resolve_device
 from graphtrain.run.breakpoints import parse_amount
 from graphtrain.run.trainer import Trainer
@@ -45,7 +47,7 @@ class Script:
         stem: the name of a new run directory begins with it.
         words: the beginning of the command line: ``["graphtrain", "run", "train.py"]``.
         script: the file of the program; None if it has none.
-        graph: used if the command line names none.
+        graph: its own, used if the command line names none; None where it is not known.
     """
 
     setup: Callable[..., Any]
@@ -53,7 +55,7 @@ class Script:
     stem: str
     words: list[str]
     script: Path | None
-    graph: Graph | str | Path = "fit"
+    graph: Graph | str | Path | None
 
     @classmethod
     def of(cls, setup: Callable[..., Any], graph: Graph | str | Path, words: list[str], script: Path | None) -> Script:
@@ -68,8 +70,19 @@ def run_script(script: str, settings: list[str], options: RunOptions) -> int:
     # Errors of the command line are reported before the script is imported, which may take long.
     _checked_settings(settings, options)
     path, function_name, setup = setup_function(script)
-    program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path)
+    graph = _own_graph(script, options)
+    program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path, graph)
     return run_program(program, settings, options)
+
+
+def _own_graph(script: str, options: RunOptions) -> Graph | str | Path | None:
+    """The graph of a script; None where it is not known, and another one is named."""
+    try:
+        return script_graph(script)
+    except UsageError:
+        if options.graph is None:
+            raise
+        return None
 
 
 def run_program(program: Script, settings: list[str], options: RunOptions) -> int:
@@ -80,23 +93,30 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     if options.fork is not None:
         resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
     arguments = setup_arguments(program.setup, values, program.name)
+    in_force = arguments_in_force(program.setup, arguments)  # before a default that is mutable is changed
     source = options.graph if options.graph is not None else program.graph
+    assert source is not None, "one of them is known"
     if source == SAVED:
         source = graph_to_resume(options.run_dir, resume, report)
-    graph = with_parameters(source if isinstance(source, Graph) else Graph.load(source), parameters)
-    graph = checked_graph(graph)
+    graph = checked_graph(with_parameters(load_graph(source), parameters))
     if options.until is not None:
         parse_amount(options.until, graph)
     seed_everything(options.seed)
     resources = resources_of(program.setup, arguments, program.name)
     loggers = _loggers(resources.pop("loggers", ()), options, program)
     _check_names(resources, program)
+    if options.graph is not None and options.graph != program.graph:  # then `setup` serves several graphs
+        resources, unread = without_unread(graph, resources)
+        for line in unread:
+            report(line)
     loaded = warm_start(resources, options.init)
     about = {
         "command": _command_as_typed(program),
-        "arguments": {key: repr(value) for key, value in arguments.items()},
+        "arguments": in_force,
+        "given": sorted(arguments),
         "script": str(program.script) if program.script is not None else "",
         "init": list(options.init),
+        "weights": fingerprints(resources),
     }
     with named_or_new_directory(options.run_dir, program.stem) as run_dir:
         trainer = Trainer(
@@ -132,12 +152,32 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
         except KeyboardInterrupt:
             report(f"resume with: {command_line(program.words, settings, resuming)}")
             raise
-    report(f"{outcome}: {run_dir}  digest {trainer.digest()[:16]}")
+        if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
+            raise _finished_error(run_dir, trainer)
+    endings = _endings(trainer) if outcome is Outcome.ALREADY_FINISHED else ""
+    further = f"; a later {endings} trains it further" if endings else ""
+    report(f"{outcome}{further}: {run_dir}  digest {trainer.digest()[:16]}")
     if outcome.resumable:
         if outcome is Outcome.REACHED:
             resuming = replace(resuming, until=None)
         report(f"resume with: {command_line(program.words, settings, resuming)}")
     return STOPPED if outcome is Outcome.STOPPED else 0
+
+
+def _endings(trainer: Trainer) -> str:
+    """The parameters that end the run: ``"finish.after"``; empty where it ends by itself, as an evaluation does."""
+    activities = trainer.summary().activities
+    return ", ".join(f"{activity.path}.after" for activity in activities if activity.verb == "after")
+
+
+def _finished_error(run_dir: Path, trainer: Trainer) -> UsageError:
+    """What to say where something else is asked of a finished run: nothing of it would be done."""
+    endings = _endings(trainer)
+    further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
+    return UsageError(
+        f"the run in `{run_dir}` is finished, so nothing was run; changed since: {', '.join(trainer.changes)}",
+        f"begin another run in a directory of its own, with --run-dir{further if endings else ''}",
+    )
 
 
 def _checked_settings(settings: list[str], options: RunOptions) -> tuple[dict[str, Any], dict[str, Any]]:

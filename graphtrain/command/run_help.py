@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
-
 from graphtrain.command.failure import exit_on_failure
+from graphtrain.command.plain_command import PlainCommand
 from graphtrain.graph import Graph
 
 
-class RunCommand(TyperCommand):
+class RunCommand(PlainCommand):
     """The command `run`; its help lists arguments and parameters if a script is named, and imports nothing else."""
 
     setup: Callable[..., Any] | None = None
@@ -31,25 +30,28 @@ class RunCommand(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         setup = type(self).setup
-        script = next((word for word in self._typed if word.partition(":")[0].endswith(".py")), None)
+        words = [word for word in self._typed if word != self._value("--graph")]
+        script = next((word for word in words if word.partition(":")[0].endswith(".py")), None)
         if setup is None and script is None:
             return
         with exit_on_failure():
             from graphtrain.command.script import setup_function
-            from graphtrain.command.settings_help import print_settings
+            from graphtrain.command.script_graph import load_graph
+            from graphtrain.command.settings_help import print_arguments, print_parameters
 
             name = "setup"
             if setup is None:
                 assert script is not None
                 _, name, setup = setup_function(script)
-            graph = self._named_graph()
-            print_settings(setup, name, graph if isinstance(graph, Graph) else Graph.load(graph))
+            print_arguments(setup, name)
+            print_parameters(load_graph(self._named_graph(script)))
 
-    def _named_graph(self) -> Graph | str | Path:
+    def _named_graph(self, script: str | None) -> Graph | str | Path:
+        """The graph of the command line, or else that of the script."""
         named = self._value("--graph")
         if named == "saved":
-            return self._value("--run-dir") or self.graph
-        return named or self.graph
+            named = self._value("--run-dir")
+        return named or (self.graph if self.setup is not None or script is None else script)
 
     def _value(self, option: str) -> str | None:
         for word, following in zip(self._typed, (*self._typed[1:], ""), strict=True):

@@ -9,16 +9,43 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from graphtrain.errors import UsageError
 from graphtrain.names import nearest
 
 _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
+# The graph that a module passed to `main` while it was imported.
+_PASSED: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
 
 
 def is_importing() -> bool:
     """True while a script is imported by `import_script`, and not run."""
     return _IMPORTING.get()
+
+
+def note_graph(module: str, graph: Any) -> None:
+    """Keep the graph that the module of that name passes to `main` while it is imported."""
+    if module in sys.modules:
+        _PASSED[sys.modules[module]] = graph
+
+
+def graph_passed_to_main(module: ModuleType) -> Any:
+    """The graph that a module passed to `main` while it was imported; None if it passed none."""
+    return _PASSED.get(module)
+
+
+def split_script(script: str) -> tuple[Path, str]:
+    """The path and the function of ``SCRIPT[:FUNCTION]``; an empty name where there is none.
+
+    >>> path, function = split_script("src/train.py:other")
+    >>> path.as_posix(), function, split_script("train.py")[1]
+    ('src/train.py', 'other', '')
+    """
+    file, _, function_name = script.rpartition(":")
+    if not file or Path(script).exists():
+        return Path(script), ""
+    return Path(file), function_name
 
 
 def import_script(path: Path) -> ModuleType:
@@ -63,10 +90,8 @@ def setup_function(script: str) -> tuple[Path, str, Callable[..., Any]]:
     Raises:
         UsageError: there is no such script or function.
     """
-    file, _, function_name = script.rpartition(":")
-    if not file or Path(script).exists():
-        file, function_name = script, ""
-    path, function_name = Path(file), function_name or "setup"
+    path, function_name = split_script(script)
+    function_name = function_name or "setup"
     module = import_script(path)
     function = getattr(module, function_name, None)
     if not callable(function):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import Parameter
 from graphtrain.names import suggestion
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)  # *args and **kwargs
 
 
@@ -122,6 +125,29 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
         if parameter.default is parameter.empty and key not in checked:
             raise UsageError(f"{name} needs the argument `{key}`", f"set it with {key}=VALUE")
     return checked
+
+
+def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, str]:
+    """Every argument that a call of `setup` has, defaults included, as text: what is kept with a run.
+
+    A default has the form that it would have if it were given, and no address, which is another one in every process.
+
+    Arguments:
+        given: the arguments of the call, as `setup_arguments` returns them.
+
+    >>> def setup(lr: float = 1, make=len, **rest): ...
+    >>> arguments_in_force(setup, {"width": 8})
+    {'lr': '1.0', 'make': '<built-in function len>', 'width': '8'}
+    """
+    hints = hints_of(setup)
+    values = {}
+    for name, parameter in inspect.signature(setup).parameters.items():
+        if parameter.kind in _VARIADIC or name in given or parameter.default is parameter.empty:
+            continue
+        values[name] = parameter.default
+        with suppress(UsageError):
+            values[name] = _argument(Parameter(name, hints.get(name, Any)), parameter.default, "setup")
+    return {name: _ADDRESS.sub("", repr(value)) for name, value in {**values, **given}.items()}
 
 
 def _argument(declared: Parameter, value: Any, name: str) -> Any:

@@ -22,9 +22,13 @@ from graphtrain.kind.parameter import REQUIRED, plain_value, show_value, type_na
 _SECTION = re.compile(r"^(?:Arguments|Args|Parameters):\s*$")
 
 
-def print_settings(setup: Callable[..., Any], name: str, graph: Graph) -> None:
-    """Print the arguments of a setup and the parameters of a graph."""
+def print_arguments(setup: Callable[..., Any], name: str) -> None:
+    """Print the arguments of a setup."""
     _print(f"Arguments of {name}", "NAME=VALUE", list(setup_rows(setup)))
+
+
+def print_parameters(graph: Graph) -> None:
+    """Print the parameters of the nodes of a graph."""
     _print(f"Parameters of the graph {graph.name}", "NODE.PARAM=VALUE", list(graph_rows(graph)))
 
 
@@ -36,6 +40,10 @@ def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str, str, str]]
     ...         lr: learning rate.'''
     >>> list(setup_rows(setup))
     [('lr', '0.1', 'a number', 'learning rate.')]
+    >>> def setup(activation: Callable[[Any], Any] = lambda value: value, layer: type = dict):
+    ...     pass
+    >>> [row[:3] for row in setup_rows(setup)]
+    [('activation', 'a function', 'a function'), ('layer', 'dict', 'a class')]
     """
     hints = hints_of(setup)
     descriptions = descriptions_of(inspect.getdoc(setup) or "")
@@ -102,7 +110,8 @@ def _shown(value: Any) -> str:
     try:
         return show_value(plain_value(value)) if value is not None else "none"
     except ValueError:
-        return str(value)
+        name = getattr(value, "__name__", str(value))
+        return "a function" if name == "<lambda>" else name
 
 
 def _print(title: str, heading: str, rows: list[tuple[str, str, str, str]]) -> None:
@@ -112,7 +121,7 @@ def _print(title: str, heading: str, rows: list[tuple[str, str, str, str]]) -> N
     for column in ("default", "type", ""):
         table.add_column(column, overflow="fold")
     for name, default, type_text, description in rows:
-        short = re.sub(r"^an? | such as .*", "", type_text)
+        short = re.sub(r"^an? (value of type )?| such as .*", "", type_text)
         table.add_row(*(escaped(text) for text in (name, default, short, description)))
     console.print(f"\n[bold]{escaped(title)}[/bold]" + ("" if rows else ": none"))
     if rows:

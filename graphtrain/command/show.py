@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.output import escaped
+from graphtrain.command.script_graph import load_graph
 from graphtrain.graph import Graph
-from graphtrain.kind.parameter import show_value
+from graphtrain.graph.elements import kind_text, settings_of
 
 if TYPE_CHECKING:
     from graphtrain.plan.save_points import SavePoint
@@ -28,7 +29,7 @@ def show_command(source: str, *, save_points: bool = False, script: str | None =
         from graphtrain.command.script import import_script
 
         import_script(Path(script.partition(":")[0]))
-    graph = Graph.load(source)
+    graph = load_graph(source)
     console = Console(highlight=False)
     if not save_points:
         _show(graph, graph.name, console)
@@ -52,17 +53,10 @@ def _show(
     for column in ("node", "kind", "parameters", "what comes next", *marks):
         table.add_column(column, overflow="fold")
     for name, node in graph.nodes.items():
-        parameters = [f"{key} = {show_value(value)}" for key, value in node.parameters.items()]
-        for verb, mapping in (("reads", node.reads), ("writes", node.writes)):
-            parameters += [
-                f"{verb} {slot} from {_names(target)}" if verb == "reads" else f"{verb} {slot} to {target}"
-                for slot, target in mapping.items()
-            ]
-        kind = f"graph {node.body.name}" if node.body is not None else node.use
         edges = [f"{number}. {edge}" for number, edge in enumerate(graph.edges.get(name, ()), start=1)]
         if len(edges) == 1:
             edges = [str(graph.edges[name][0])]
-        cells = [name, kind if kind != name else "", "\n".join(parameters), "\n".join(edges)]
+        cells = [name, kind_text(node), "\n".join(settings_of(node)), "\n".join(edges)]
         if points is not None:
             cells.append(_mark(points[prefix + name]))
         table.add_row(*(escaped(text) for text in cells))
@@ -88,7 +82,3 @@ def _mark(point: SavePoint) -> str:
         verb = "is" if len(point.transient) == 1 else "are"
         return f"no: {', '.join(point.transient)} {verb} transient"
     return f"yes, with {', '.join(point.alive)}" if point.alive else "yes"
-
-
-def _names(target: str | tuple[str, ...]) -> str:
-    return target if isinstance(target, str) else ", ".join(target)

@@ -19,25 +19,42 @@ from graphtrain.display.panel import Panel
 from graphtrain.display.snapshot import Snapshot
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line, shorten
-from graphtrain.storage.run_directory import read_status
+from graphtrain.storage.run_directory import STATUS_FILE, read_status
 
-_ACTIVE = ("running", "stopping")
+ACTIVE = ("running", "stopping")
 _WIDTH_OF_A_PIPE = 120
 _MOST_CHARACTERS = 200
+_CLOCKS_DIFFER = 5.0  # seconds
 _END_OF_TIME = 1e12  # in seconds; beyond are mistakes
 
 
 def status_command(run_dir: Path, *, as_json: bool) -> None:
-    """Print the status of a run; a running one whose process is gone is reported as interrupted."""
+    """Print the status of a run; of a folder that is none, but holds some, theirs as a table."""
+    if run_dir.is_dir() and not (run_dir / STATUS_FILE).exists():
+        from graphtrain.command.ls import ls_command, run_directories
+
+        if any(run_directories(run_dir)):
+            ls_command(run_dir, as_json=as_json)
+            return
     try:
-        status = read_status(run_dir)
-        if status.get("state") in _ACTIVE and _alive(status) is False:
-            status["state"] = "interrupted"
+        status = present_status(run_dir)
         text = json.dumps(status, indent=2) if as_json else "\n".join(_lines(run_dir, status))
     except RecursionError:
         raise UsageError(f"the status of `{run_dir}` cannot be read: it is nested too deep") from None
     encoding = sys.stdout.encoding or "utf-8"
     typer.echo(text.encode(encoding, "replace").decode(encoding))
+
+
+def present_status(run_dir: Path) -> dict[str, Any]:
+    """The status that a run has left; a running one whose process is gone is interrupted.
+
+    Raises:
+        UsageError: there is no run, or its status cannot be read.
+    """
+    status = read_status(run_dir)
+    if status.get("state") in ACTIVE and _alive(status) is False:
+        status["state"] = "interrupted"
+    return status
 
 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
@@ -51,7 +68,7 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
         )
     if status.get("digest"):
         yield f"  digest {_text(status['digest'])}"
-    yield f"  written {_age(status)} by process {_text(status.get('process'))}{_process(status)}"
+    yield f"  written {age(status)} by process {_text(status.get('process'))}{_process(status)}"
 
 
 def _place(snapshot: Snapshot) -> str:
@@ -78,11 +95,14 @@ def _text(value: Any) -> str:
     return shorten(one_line(str(value)), _MOST_CHARACTERS)
 
 
-def _age(status: dict[str, Any]) -> str:
+def age(status: dict[str, Any]) -> str:
+    """How long ago a status was written."""
     written = status.get("written_at_unix_seconds")
     if isinstance(written, bool) or not isinstance(written, int | float) or not abs(written) < _END_OF_TIME:
         return "at an unknown time"
-    return f"{duration(time.time() - written)} ago"
+    age = time.time() - written
+    # The clocks of two machines may differ by a little; a clock that was set back differs by more.
+    return f"{duration(age)} ago" if age > -_CLOCKS_DIFFER else f"{duration(-age)} ahead of the clock here"
 
 
 def _process(status: dict[str, Any]) -> str:

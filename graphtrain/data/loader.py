@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data.samplers import announce_epoch, generators_of
-from graphtrain.data.workers import WorkerStart, iterate
+from graphtrain.data.workers import WorkerStart, iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST, AnyGenerator
 from graphtrain.state.random import RandomAside, seed_all
@@ -148,6 +148,17 @@ class Loader:
         iterator = iterate(self._inner)
         self._numbered.jobs = iter(())  # a loader that holds a generator could be neither copied nor pickled
         return iterator
+
+    def release(self, batches: Iterator[Any]) -> bool:
+        """End the worker processes that load these batches, persistent ones too; True if there are any.
+
+        Arguments:
+            batches: what `batches` returned last.
+        """
+        if self._inner is not None and self._inner.persistent_workers:
+            persistent, self._inner = self._inner._iterator, None
+            batches = batches if persistent is None else persistent
+        return shut_down(batches, even_persistent=True)
 
     def _order(self, start: int) -> Iterable[Any]:
         """The indices of each batch from number `start`. A sampler is exhausted here, while the epoch's seed is set."""

@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from graphtrain.data.loader import Loader
 from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_of, of_torchdata
 from graphtrain.data.stream import Stream
-from graphtrain.data.workers import iterate
+from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
-from graphtrain.state.generators import HOST
+from graphtrain.state.generators import HOST, AnyGenerator
 from graphtrain.state.random import RandomAside, capture_random, restore_random
 
 Resume = Literal["auto", "replay", "state"]
@@ -53,6 +53,28 @@ class Source(ABC):
 
         Whatever has to be saved beyond `drawn` is added to `state` while the epoch goes on, here as in `open`.
         """
+
+    def has_length(self) -> bool:
+        """False if the length of an epoch is not known."""
+        return True
+
+    def release(self, batches: Iterator[Any]) -> bool:
+        """End the worker processes that load these batches; True if the epoch has to be reopened therefore."""
+        return False
+
+    def reopen_aside(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+        """As `reopen`, in the middle of a run: the random generators stay as they are."""
+        random = capture_random()
+        held = [(generator, generator.get_state()) for generator in self._generators()]
+        batches = self.reopen(epoch, drawn, state)
+        restore_random(random)
+        for generator, before in held:
+            generator.set_state(before)
+        return batches
+
+    def _generators(self) -> list[AnyGenerator]:
+        """The random generators that the data holds."""
+        return []
 
     def position(self) -> dict[str, Any]:
         """The position that the data itself reports; empty if it has none."""
@@ -197,6 +219,9 @@ class Ordered(Source):
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         return self._loader.batches(epoch, start=drawn, seed=self._seed)
 
+    def release(self, batches: Iterator[Any]) -> bool:
+        return self._loader.release(batches)
+
 
 @final
 class Stateful(Source):
@@ -236,6 +261,9 @@ class Stateful(Source):
             self._loaded = {}
             yield batch
         self._loaded = {}
+
+    def has_length(self) -> bool:
+        return _length(self._data) is not None
 
     def position(self) -> dict[str, Any]:
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
@@ -288,6 +316,15 @@ class Replayed(Source):
             state["once"] = True
         return Opened(self._begin(state), length, state)
 
+    def has_length(self) -> bool:
+        return _length(self._data) is not None
+
+    def release(self, batches: Iterator[Any]) -> bool:
+        return not self._once and shut_down(batches.iterator if isinstance(batches, Stream) else batches)
+
+    def _generators(self) -> list[AnyGenerator]:
+        return list(generators_of(self._data))
+
     def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
         iterator = iterate(self._data)
         if isinstance(self._data, DataLoader):
@@ -324,7 +361,10 @@ class Replayed(Source):
         iterator = self._begin(state)
         for number in range(drawn):
             if next(iterator, self) is self:
-                raise DataError(f"the data ended after {number} batches, it gave {drawn} before: it has changed")
+                raise DataError(
+                    f"the data ended after {number} batches, it gave {drawn} before: it has changed",
+                    "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
+                )
         return iterator
 
 

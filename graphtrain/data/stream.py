@@ -30,12 +30,15 @@ class Stream:
         generators: those it may draw from, by name.
         separations: name of a generator -> the number of the item at which the data got its own stream, and the shared
             state before it. Filled in the run, and followed in a replay from the beginning of the epoch.
+
+    Attributes:
+        iterator: that of the data.
     """
 
     def __init__(
         self, iterator: Iterator[Any], generators: Mapping[str, AnyGenerator], separations: dict[str, dict[str, Any]]
     ) -> None:
-        self._iterator = iterator
+        self.iterator = iterator
         self._watched = [_Watched(generator, name, separations) for name, generator in generators.items()]
         self._number = 0
 
@@ -47,7 +50,7 @@ class Stream:
         for watched in self._watched:
             watched.before(self._number)
         try:
-            return next(self._iterator)
+            return next(self.iterator)
         finally:
             for watched in self._watched:
                 watched.after(self._number)

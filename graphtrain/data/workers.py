@@ -42,6 +42,23 @@ def iterate(data: Any) -> Iterator[Any]:
         _STARTED.update(set(multiprocessing.active_children()) - children_before)
 
 
+def shut_down(iterator: Any, *, even_persistent: bool = False) -> bool:
+    """End the worker processes of an iterator over a DataLoader now; True if it has any.
+
+    torch ends them when the iterator is deleted, which may be late: a traceback holds it, or a cycle that waits for the
+    garbage collector.
+
+    Arguments:
+        even_persistent: True ends those of a DataLoader with `persistent_workers` too, after which that DataLoader is
+            of no use. Default: they are left to torch.
+    """
+    end = getattr(iterator, "_shutdown_workers", None)
+    if end is None or (getattr(iterator, "_persistent_workers", False) and not even_persistent):
+        return False
+    end()
+    return True
+
+
 @final
 class WorkerStart:
     """The `worker_init_fn` of a `Loader`: SIGTERM is ignored while the parent lives; then the user's function runs.

@@ -28,8 +28,9 @@ class Parts:
 
     Attributes:
         epoch, batch, step, window: ``"epoch 3/10"`` and so on.
-        ends: what else ends the run: ``"until 2 hours"``.
-        done: the share of the run that is done, or else of the epoch, 0 to 1; None where neither is known.
+        ends: what else ends the run, or stops it before its end: ``"until 2 hours"``, ``"until 500 steps (40 %)"``.
+        done: the share of the run that is done, or else of what it is to do now, or of the epoch, 0 to 1; None where
+            none of them is known.
         place: the inner graph that the run is in, or its state unless it is running.
         metrics: names and values.
         rates: ``"2.81 k batches/s"``.
@@ -78,17 +79,18 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
     epochs = totals.get("epochs")
     epoch, batch, left, memory = snapshot.epoch, snapshot.batch, snapshot.seconds_left, snapshot.memory_bytes
     is_active = snapshot.state in ("ready", "running", "stopping")
+    shares = snapshot.done, snapshot.until_done, _epoch_share(snapshot)
     return Parts(
         epoch=f"epoch {_of(_epoch_number(snapshot, epochs), epochs)}" if epoch is not None else "",
         batch=f"batch {_of(batch, snapshot.epoch_batches)}" if batch is not None else "",
         step=f"step {_of(snapshot.step, totals.get('steps'))}" if snapshot.step is not None else "",
         window=f"window {_of(*snapshot.window)}" if snapshot.window is not None else "",
-        ends=tuple(f"until {one_line(end)}" for end in other_ends),
-        done=snapshot.done if snapshot.done is not None else _epoch_share(snapshot),
+        ends=tuple(f"until {one_line(end)}" for end in (*other_ends, *_until(snapshot))),
+        done=next((share for share in shares if share is not None), None),
         place=_place(snapshot),
         metrics=tuple((one_line(name), metric(value)) for name, value in _chosen(snapshot.metrics, metrics)),
         rates=tuple(rate(number, one_line(unit)) for unit, number in snapshot.rates.items()),
-        elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed",
+        elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed{_since_the_resume(snapshot)}",
         left=f"{duration(left)} left" if left is not None and is_active else "",
         memory=f"{size(memory)} on {one_line(snapshot.device)}" if memory is not None else "",
         host_time=tuple(_host_time(snapshot.shares)),
@@ -106,6 +108,19 @@ def _ends(ends: Iterable[str]) -> tuple[dict[str, int], list[str]]:
         else:
             others.append(text)
     return totals, others
+
+
+def _until(snapshot: Snapshot) -> Iterable[str]:
+    """Where the run is to stop before its end; with the share of that, where the bar shows another one."""
+    if snapshot.until:
+        is_shown = snapshot.done is not None and snapshot.until_done is not None
+        yield " or ".join(snapshot.until) + (f" ({share(snapshot.until_done or 0)})" if is_shown else "")
+
+
+def _since_the_resume(snapshot: Snapshot) -> str:
+    """Which part of the time was after the resume, where the run was resumed."""
+    since = snapshot.elapsed_seconds - snapshot.earlier_seconds
+    return f" ({duration(since)} since it was resumed)" if snapshot.earlier_seconds else ""
 
 
 def _of(number: float, whole: float | None) -> str:

@@ -90,9 +90,9 @@ class PlainLines(Display):
         texts = parts(snapshot, [name for name in wanted if name in metrics and name not in ("step", "epoch")])
         row = snapshot.metrics if metrics else {}  # what the values belong to, which may lie some batches back
         step, epoch = row.get("step", snapshot.step), row.get("epoch", snapshot.epoch)
-        words = [
-            f"step {step:.0f}" if step is not None else "",
-            f"epoch {epoch:.2f}" if epoch is not None else "",
+        words = [  # a row has both, also where the run does not count them
+            f"step {step:.0f}" if step is not None and snapshot.step is not None else "",
+            f"epoch {epoch:.2f}" if epoch is not None and snapshot.epoch is not None else "",
             *(f"{name} {value}" for name, value in texts.metrics),
             texts.batch,
             *texts.rates,

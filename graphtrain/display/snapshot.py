@@ -13,22 +13,25 @@ from graphtrain.plain import json_value
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one moment. A unit that the graph does not count is None.
+    """A run at one moment. A unit that the graph does not count is None, and so are epochs that do not move in the run.
 
     Attributes:
         state: ready, running, stopping, stopped, finished, failed or interrupted.
-        graph: the name of the graph.
+        graph: the file of the graph, or its name where it has none.
         position: the path of the node that runs next, or is running.
         step: steps of the optimizer.
         epoch: epochs, as a fraction.
         end: the amounts that end the run, as the graph has them: ``("10 epochs",)``.
         done: the share of the run that is done, 0 to 1; None where its end is not known.
+        until: the amounts at which the run is to stop before its end, as given to `run`: ``("500 steps",)``.
+        until_done: the share of that which is done, 0 to 1; None where it is not known.
         batch: batches fetched in the current epoch.
         epoch_batches: batches that the epoch will have, where the length of the data is known.
         window: backward passes in the open window, and how many it will have; None between two windows.
         metrics: the latest value of each metric, by name, the latest row's last.
         rates: for each unit of things trained on (`batches`, `samples`, `tokens`): how many per second, lately.
-        elapsed_seconds: since this process started or resumed the run.
+        elapsed_seconds: how long the run has run, summed over interruptions, without pauses.
+        earlier_seconds: how much of that was before this process resumed the run.
         seconds_left: until the end, at the average rate so far.
         memory_bytes: memory in use where the model is.
         device: where the model is: ``"cpu"``, ``"cuda:0"``.
@@ -42,12 +45,15 @@ class Snapshot:
     epoch: float | None = None
     end: tuple[str, ...] = ()
     done: float | None = None
+    until: tuple[str, ...] = ()
+    until_done: float | None = None
     batch: int | None = None
     epoch_batches: int | None = None
     window: tuple[int, int] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     elapsed_seconds: float = 0.0
+    earlier_seconds: float = 0.0
     seconds_left: float | None = None
     memory_bytes: int | None = None
     device: str = "cpu"
@@ -170,12 +176,15 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "epoch": _finite,
     "end": _texts,
     "done": _share,
+    "until": _texts,
+    "until_done": _share,
     "batch": _whole,
     "epoch_batches": _whole,
     "window": _window,
     "metrics": _numbers(_number),
     "rates": _numbers(_finite),
     "elapsed_seconds": _finite,
+    "earlier_seconds": _finite,
     "seconds_left": _finite,
     "memory_bytes": _whole,
     "device": lambda value: value[:_MOST_CHARACTERS] if isinstance(value, str) else None,

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, Literal, final
 
 from graphtrain.kind.trigger import decimal
+from graphtrain.printable import one_line
 
 Event = Literal["ran", "not due", "bypassed", "entered", "body ended", "asked again", "failed"]
 Answer = Literal["taken", "refused", "not asked", "raised"]
@@ -42,11 +43,13 @@ class TriggerReading:
         verb: "every" or "after".
         amount: as in the graph: ``"1 epochs or 10 minutes"``.
         clocks: one for each amount; any of them makes it due.
+        also: the fields that make it due too, and what they held.
     """
 
     verb: str
     amount: str
     clocks: tuple[ClockReading, ...]
+    also: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         clocks = [
@@ -54,7 +57,8 @@ class TriggerReading:
             + (f", last {shown(clock.last)}" if clock.last is not None else "")
             for clock in self.clocks
         ]
-        return f"{self.verb} {self.amount}" + (f": {'; '.join(clocks)}" if clocks else "")
+        words = [*clocks, *(f"or {field} = {shown(value)}" for field, value in self.also)]
+        return f"{self.verb} {self.amount}" + (f": {'; '.join(words)}" if words else "")
 
 
 @dataclass(frozen=True)
@@ -211,6 +215,10 @@ class Explanation:
         is_passed = taken is not None and taken.target not in ("end", self.next.rpartition("/")[2])
         return taken.target if taken is not None and is_passed else None
 
+    def __repr__(self) -> str:
+        transition = f"{self.choices[0].node} -> {self.target}" if self.choices else self.note
+        return one_line(f"<Explanation: {transition}>")
+
     def __str__(self) -> str:
         lines = [f"at {self.where}:"] if self.choices and self.where else []
         for choice in self.choices:
@@ -271,11 +279,17 @@ def _reasons_of(choice: Choice) -> str:
     elif choice.event in ("bypassed", "entered", "failed"):
         words.append(choice.event)
     for guard in (edge.guard for edge in choice.edges if edge.guard is not None):
-        values = dict.fromkeys(f"{reading.name}={shown(reading.value)}" for reading in guard.readings())
-        # The value of a guard that is only another name of what it reads says it all.
-        is_alias = not guard.error and guard.expression.strip() in [reading.name for reading in guard.reads]
-        words.append(f"{guard.name}={_answer(guard)}" + (f"({' '.join(values)})" if values and not is_alias else ""))
+        values = dict.fromkeys(f"{reading.name}={shown(reading.value)}{_due(reading)}" for reading in guard.readings())
+        if not guard.error and guard.expression.strip() in [reading.name for reading in guard.reads]:
+            # A guard that is only another name of what it reads has its value; what is left is why that is due.
+            values = dict.fromkeys(filter(None, (_due(reading).strip("()") for reading in guard.readings())))
+        words.append(f"{guard.name}={_answer(guard)}" + (f"({' '.join(values)})" if values else ""))
     return " ".join(words)
+
+
+def _due(reading: Reading) -> str:
+    """The numbers of the trigger that a field `due` was computed from, in parentheses; empty for anything else."""
+    return f"({reading.trigger})" if reading.trigger is not None and not reading.is_bypassed else ""
 
 
 def _answer(guard: GuardReading) -> str:

@@ -129,7 +129,8 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
         factor = base.amount / term.amount  # to the unit that the trigger is written in
         last = last / factor if last is not None else None
         clocks.append(ClockReading(str(term), term.unit, now / factor, last, due_at / factor))
-    return TriggerReading(verb, str(trigger), tuple(clocks))
+    also = tuple((field, compiler.field_getter(bound, field)()) for field in bound.planned.also_due)
+    return TriggerReading(verb, str(trigger), tuple(clocks), also)
 
 
 def error_text(error: BaseException) -> str:

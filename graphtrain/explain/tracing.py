@@ -127,6 +127,7 @@ class _Observation:
         self._compiled = compiled
         # The transition that ends a body chooses among the edges of the node around it too.
         self._nodes = [bound]
+        self._due = compiled.compiler.due(bound)
         while (outer := self._nodes[-1].scope.outer) is not None:
             self._nodes.append(outer)
         self._outside_reads = {
@@ -140,7 +141,7 @@ class _Observation:
         bound = self._nodes[0]
         is_triggered = isinstance(bound.trigger, Every)
         self._trigger = trigger_reading(self._compiled.compiler, bound) if is_triggered else None
-        self._is_due = not is_triggered or bound.trigger.due()
+        self._is_due = not is_triggered or bool(self._due())
         self._runs = [node.instance.runs for node in self._nodes]
         # The end of a body changes what its guards read of the graph around it: `runs`, `due` and what it writes there.
         self._outside: Outside = {key: _value_or_error(read) for key, read in self._outside_reads.items()}
@@ -184,7 +185,7 @@ def _explanation(
         END if is_over else compiled.path(position),
         clock.describe(),
         int(steps) if steps is not None else None,
-        float(epochs) if epochs is not None else None,
+        float(epochs) if epochs is not None and clock.epochs_move() else None,
         int(batch) if batch is not None else None,
         note,
         error,

@@ -18,16 +18,47 @@ def to_json(graph: Graph) -> str:
     return json.dumps(_plain(graph), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
-def from_json(text: str) -> Graph:
+def order_json(graph: Graph) -> str:
+    """The order of everything in a graph, which `to_json` leaves out: nodes, edges, guards, parameters, as nested keys.
+
+    >>> order_json(Graph("pair", "b", {"b": Node("b", "choice"), "a": Node("a", "choice")}, {}))[:57]
+    '{"format":0,"name":0,"start":0,"nodes":{"b":{"use":0,"par'
+    """
+    return json.dumps(_keys(_plain(graph)), separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(text: str, order: str = "") -> Graph:
     """Read the text that `to_json` returned.
+
+    Arguments:
+        order: what `order_json` returned. Default: by name; so is whatever it does not name.
 
     Raises:
         ValueError: the text is not a graph.
     """
     try:
-        return _graph(json.loads(text))
+        return _graph(_ordered(json.loads(text), _keys_of(order)))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a canonical graph: {error!r}") from error
+
+
+def _keys(value: Any) -> Any:
+    return {key: _keys(inner) for key, inner in value.items()} if isinstance(value, dict) else 0
+
+
+def _keys_of(order: str) -> Any:
+    """The keys in a text of others; none where it is no such text, for a graph is the same in any order."""
+    try:
+        return json.loads(order)
+    except (ValueError, TypeError, RecursionError):
+        return {}
+
+
+def _ordered(value: Any, keys: Any) -> Any:
+    if not isinstance(value, dict) or not isinstance(keys, dict):
+        return value
+    first = {key: _ordered(value[key], inner) for key, inner in keys.items() if key in value}
+    return {**first, **{key: inner for key, inner in value.items() if key not in first}}
 
 
 def structural_hash(graph: Graph) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, final
 
 from graphtrain.graph.canonical import spaced, value_text
@@ -178,6 +179,12 @@ class Difference:
     def __repr__(self) -> str:
         counts = [f"{len(getattr(self, how))} {how}" for how in _SIGNS]
         return f"<Difference {self.before.name} -> {self.after.name}: {', '.join(counts)}>"
+
+    def render(self, path: str | Path) -> Path:
+        """Draw both graphs into a file, in one picture; as `Graph.render`, whose formats and errors it has."""
+        from graphtrain.viz.render import render
+
+        return render(self, path)
 
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows."""

@@ -46,18 +46,23 @@ class Editable(ABC):
 
         Arguments:
             use: the kind: a name, a function or a class. Default: the kind called `name`.
-            after: the edges that left this node leave the new one.
-            before: the edges that led to this node, or to ``"end"``, lead to the new one.
+            after: the edges that left this node leave the new one. It comes directly after that node: of several
+                nodes inserted after the same one, the last runs first. For the order of the text, insert each after
+                the one before it.
+            before: every edge that led to this node, or to ``"end"``, leads to the new one. Before a node to which
+                many return (``"decide"`` of `fit`) it runs after each of these; for one of them, use `after`.
             between: the edge from the first node to the second passes through the new node, its guard kept.
                 Default of all three: the node is not connected.
+            parameters: of the node; ``graph=`` gives it a body, a graph or the name of one, in place of `use`.
 
         Raises:
-            EditError: the name is taken, or a node named in `after`, `before` or `between` does not exist.
+            EditError: the name is taken, a node named in `after`, `before` or `between` does not exist, or `use` is a
+                graph.
 
         >>> from graphtrain import Graph
-        >>> graph = Graph.load("fit").insert("pause", "choice", after="step")
-        >>> str(graph.edges["step"][0]), str(graph.edges["pause"][0])
-        ('pause', 'zero_grad')
+        >>> graph = Graph.load("fit").insert("pause", "choice", after="step").insert("rest", "choice", after="pause")
+        >>> [str(graph.edges[name][0]) for name in ("step", "pause", "rest")]
+        ['pause', 'rest', 'zero_grad']
         """
         if name == END:
             raise EditError(
@@ -67,7 +72,7 @@ class Editable(ABC):
             raise EditError(f"insert: there is a node `{name}` already", "choose another name, or use `replace`")
         if sum(place is not None for place in (after, before, between)) > 1:
             raise EditError("insert: give one of `after`, `before` and `between`")
-        nodes = {**self.nodes, name: _node(name, use, parameters)}
+        nodes = {**self.nodes, name: _node(name, use, parameters, "insert")}
         edges = dict(self.edges)
         start = self.start
         if after is not None:
@@ -89,10 +94,10 @@ class Editable(ABC):
         """Replace the kind and the parameters of the node `name`; its edges stay.
 
         Raises:
-            EditError: there is no such node.
+            EditError: there is no such node, or `use` is a graph, which `set` takes as ``graph=``.
         """
         self._known(name, "replace")
-        return self._with(nodes={**self.nodes, name: _node(name, use, parameters)})
+        return self._with(nodes={**self.nodes, name: _node(name, use, parameters, "replace")})
 
     def remove(self, name: str, to: str | None = None) -> Self:
         """Remove a node; its predecessors are connected to its target.
@@ -302,7 +307,12 @@ def body_graph(value: Any) -> tuple[Graph, str | None]:
     return Graph.load(value), str(value)
 
 
-def _node(name: str, use: str | Callable[..., Any] | None, parameters: Mapping[str, Any]) -> Node:
+def _node(name: str, use: str | Callable[..., Any] | None, parameters: Mapping[str, Any], verb: str) -> Node:
+    from graphtrain.graph.graph import Graph
+
+    if isinstance(use, Graph):
+        hint = f'insert("{name}", graph=...)' if verb == "insert" else f'set("{name}", graph=...)'
+        raise EditError(f"{verb}: `use` of `{name}` takes a kind, got {show_value(use)}", f"a body is given as {hint}")
     if "graph" in parameters:
         if use is not None:
             raise EditError(f"`{name}` has both `use` and `graph`", "a node uses a kind, or has a graph as its body")

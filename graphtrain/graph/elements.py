@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import Kind
+from graphtrain.kind.parameter import show_value
+from graphtrain.printable import one_line
 
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
@@ -35,6 +37,8 @@ def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 class Node:
     """A named use of a kind with parameters, or a node with a whole graph as its body.
 
+    It prints what the graph sets of it; everything else has the kind's defaults.
+
     Arguments:
         use: the name of the kind; ``"nested"`` for a node with a `body`.
         parameters: values as in the text; the kind's defaults are not filled in.
@@ -43,6 +47,9 @@ class Node:
         body: the nested graph, if any.
         reference: the name or path of the body; for saving, not part of the value.
         kind: the kind itself if it was given in Python; None if it is looked up by name.
+
+    >>> Node("decide", "choice"), Node("train_batch", "train_batch", {"compile": True}, {"window": "accumulate.every"})
+    (<Node decide: choice>, <Node train_batch: compile = true, reads window from accumulate.every>)
     """
 
     name: str
@@ -58,6 +65,34 @@ class Node:
     def __post_init__(self) -> None:
         for name in ("parameters", "reads", "writes"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    def __repr__(self) -> str:
+        words = ", ".join(filter(None, (kind_text(self), *settings_of(self))))
+        return one_line(f"<Node {self.name}: {words}>" if words else f"<Node {self.name}>")
+
+
+def kind_text(node: Node) -> str:
+    """The kind of a node, or the name of its body; empty where the kind has the name of the node."""
+    if node.body is not None:
+        return f"graph {node.body.name}"
+    return "" if node.use == node.name else node.use
+
+
+def settings_of(node: Node) -> list[str]:
+    """The parameters that the graph gives a node, and the slots that it renames, each in words.
+
+    >>> settings_of(Node("log", "log", {"every": "50 steps"}, writes={"loss": "d_loss"}))
+    ['every = "50 steps"', 'writes loss to d_loss']
+    """
+    return [
+        *(f"{name} = {show_value(value)}" for name, value in node.parameters.items()),
+        *(f"reads {slot} from {_names(target)}" for slot, target in node.reads.items()),
+        *(f"writes {slot} to {target}" for slot, target in node.writes.items()),
+    ]
+
+
+def _names(target: str | tuple[str, ...]) -> str:
+    return target if isinstance(target, str) else ", ".join(target)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from graphtrain.graph.difference import Difference
     from graphtrain.graph.problem import Problem
 
+PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `Graph.render`
+
 
 @final
 @dataclass(frozen=True)
 class Graph(Editable):
-    """An immutable training procedure; every edit returns a new graph.
+    """An immutable training procedure; every edit returns a new graph. ``print(graph)`` shows it, `render` draws it.
 
     Arguments:
         name: its name in pictures and messages.
@@ -34,8 +36,11 @@ class Graph(Editable):
         outputs: slots that leave the graph when it is the body of a node.
         optional: resources without which a node with this graph as its body is bypassed.
         allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
+        source: the file that it was read from; edits keep it. Default: none.
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
+    >>> graph, graph.nodes["accumulate"]
+    (<Graph fit: 14 nodes, start decide>, <Node accumulate: every = 4>)
     >>> [str(edge) for edge in graph.edges["accumulate"]]
     ['clip if accumulation_reached', 'decide']
     >>> graph.nodes["accumulate"].parameters["every"]
@@ -52,6 +57,7 @@ class Graph(Editable):
     optional: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("nodes", "edges", "guards", "units", "places"):
@@ -113,7 +119,11 @@ class Graph(Editable):
         return draft.graph
 
     def save(self, path: str | Path) -> None:
-        """Write TOML that loads back equal. Refuses to overwrite a file."""
+        """Write TOML that loads back equal; `render` draws a picture.
+
+        Raises:
+            UsageError: the file exists or cannot be written, or its name is that of a picture.
+        """
         from graphtrain.graph.write_toml import save_graph
 
         save_graph(self, path)
@@ -180,8 +190,43 @@ class Graph(Editable):
 
         return to_machine(self, read)
 
+    def render(self, path: str | Path, *, counts: Mapping[str, int] | None = None, position: str | None = None) -> Path:
+        """Draw the graph into a file, with or without problems; an existing file is overwritten.
+
+        Arguments:
+            path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
+            counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
+            position: path of the node that runs next, to be marked. Default: none.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UsageError: an unknown suffix, or a file that cannot be written.
+            RenderError: the picture cannot be laid out here; ``.dot`` and ``.mmd`` always can.
+
+        >>> Graph.load("fit").render("fit.jpeg")
+        Traceback (most recent call last):
+            ...
+        graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
+          hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
+        """
+        from graphtrain.viz.render import render
+
+        return render(self, path, counts, position)
+
+    @property
+    def title(self) -> str:
+        """What a person calls it: the file that it was read from, or else its name."""
+        return self.source or self.name
+
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
+
+    def __str__(self) -> str:
+        from graphtrain.graph.readable import readable_text
+
+        return readable_text(self)
 
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows, problems or not; None where it cannot be drawn."""

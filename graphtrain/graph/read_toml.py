@@ -64,7 +64,9 @@ def read_graph(source: str | Path) -> Draft:
     Raises:
         UsageError: there is no such graph or file, or it cannot be read.
     """
-    return _read_source(source, folder=None, chain=())
+    draft = _read_source(source, folder=None, chain=())
+    is_named = isinstance(source, str) and find_graph(source) is not None
+    return draft if is_named else replace(draft, graph=replace(draft.graph, source=str(source)))
 
 
 def read_text(text: str, name: str) -> Draft:

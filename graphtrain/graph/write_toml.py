@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph.graph import Graph
+from graphtrain.graph.graph import PICTURE_SUFFIXES, Graph
 from graphtrain.graph.read_toml import FORMAT, read_graph
 from graphtrain.graph.registry import find_graph
 from graphtrain.kind.parameter import NOT_PLAIN, plain_value
@@ -18,8 +18,13 @@ def save_graph(graph: Graph, path: str | Path) -> None:
     """Write the graph to a new file.
 
     Raises:
-        UsageError: the file exists, or cannot be written.
+        UsageError: the file exists or cannot be written, or its name is that of a picture.
     """
+    if Path(path).suffix.lower() in PICTURE_SUFFIXES:
+        raise UsageError(
+            f"`{path}` is the name of a picture, and `save` writes a graph as TOML",
+            f'use graph.render("{path}"), or a name that ends in .toml',
+        )
     text = graph_text(graph)
     try:
         with Path(path).open("x", encoding="utf-8") as file:

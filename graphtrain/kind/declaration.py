@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -20,13 +20,26 @@ from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
 
+# The values of a parameter that is left out: none, and a bound without effect.
+_LEFT_OUT = (None, math.inf)
+
+
+class Batches:
+    """Annotation of a slot that holds data whose iteration gives batches; where it is a mapping, that gives its keys.
+
+    The Trainer refuses such a mapping when it is made.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
 
 class StepFunction:
     """Annotation of a slot that holds a user's function of ``(model, batch)``.
 
     Such a function may ask by parameter name for further slots, for `step`, and for the `step_inputs` of the kind that
     counts batches (`epoch`, `batch_index`); the compiler binds those, so the kind calls it with the model and the batch
-    alone.
+    alone. `step` and `epoch` are those of the training, in an evaluation too.
     """
 
     def __call__(self, model: Any, batch: Any) -> Any:
@@ -40,6 +53,7 @@ class Read:
     name: str
     default: Any = REQUIRED
     is_step_function: bool = False
+    is_batches: bool = False
 
     @property
     def required(self) -> bool:
@@ -65,11 +79,16 @@ class Kind:
     idle_without: tuple[str, ...]
     transient: tuple[str, ...]
     step_inputs: Mapping[str, str]
+    records: str
+    also_due: Mapping[str, str]
     observer: bool
     activity: str
     family: str
     description: str
     keeps_state: bool
+    acts_at_end: bool
+    releases: bool
+    hears_rows: bool
 
     @property
     def trigger(self) -> Literal["every", "after"] | None:
@@ -79,6 +98,11 @@ class Kind:
             if name in self.parameters and is_trigger(self.parameters[name].annotation):
                 return name
         return None
+
+    @property
+    def may_record_rows(self) -> bool:
+        """True if it is given the recorder of metrics; a kind that hears of rows records none itself."""
+        return not self.hears_rows and any(read.name == "recorder" for read in (*self.reads, *(self.setup_reads or ())))
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -93,7 +117,11 @@ class Kind:
 
     def is_idle(self, parameters: Mapping[str, Any]) -> bool:
         """True if a parameter without which there is nothing to do is left out: None, or a bound of infinity."""
-        return any(parameters[name] in (None, math.inf) for name in self.idle_without)
+        return any(parameters[name] in _LEFT_OUT for name in self.idle_without)
+
+    def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """The fields that make it due beside its trigger, with these parameters."""
+        return tuple(field for field, name in self.also_due.items() if parameters[name] not in _LEFT_OUT)
 
     def new_instance(self) -> Any:
         """A fresh object of a class kind with its progress at the defaults; for a function, an empty record."""

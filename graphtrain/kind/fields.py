@@ -94,6 +94,8 @@ class derived_clock(property):  # noqa: N801 - used as a decorator, like propert
         counter: the attribute that holds the integer counter.
         restarts: the attribute whose change voids what was computed from the counter.
         reach: the method that answers, for a value of this clock, from which value of the counter on it may be reached.
+        fractions: the method that answers, once the node is set up, whether fractions are counted; where they are not,
+            an amount such as ``"0.25 epochs"`` is refused. Default: they are.
 
     With them a trigger compares two integers a batch instead of two fractions (0.1 us against 2 us).
     """
@@ -101,12 +103,15 @@ class derived_clock(property):  # noqa: N801 - used as a decorator, like propert
     counter: str
     restarts: str
     reach: str
+    fractions: str | None
 
     @classmethod
-    def of(cls, *, counter: str, restarts: str, reach: str) -> Callable[[Callable[[Any], Any]], Any]:
+    def of(
+        cls, *, counter: str, restarts: str, reach: str, fractions: str | None = None
+    ) -> Callable[[Callable[[Any], Any]], Any]:
         def decorate(function: Callable[[Any], Any]) -> derived_clock:
             clock = cls(function)
-            clock.counter, clock.restarts, clock.reach = counter, restarts, reach
+            clock.counter, clock.restarts, clock.reach, clock.fractions = counter, restarts, reach, fractions
             return clock
 
         return decorate

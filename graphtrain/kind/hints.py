@@ -23,7 +23,13 @@ def hints_of(target: Any) -> dict[str, Any]:
 
 
 def _hint(owner: Any, name: str, annotation: Any) -> Any:
-    space = getattr(owner, "__globals__", None) or vars(sys.modules.get(owner.__module__, typing))
+    # A class made by `exec` may be of no module that is imported; its own methods know where it was written.
+    functions = [owner]
+    if inspect.isclass(owner):
+        own = f"{owner.__qualname__}."
+        functions = [value for value in vars(owner).values() if getattr(value, "__qualname__", "").startswith(own)]
+    spaces = (getattr(function, "__globals__", None) for function in functions)
+    space = next(filter(None, spaces), None) or vars(sys.modules.get(owner.__module__, typing))
     alone = SimpleNamespace(__annotations__={name: annotation})
     try:
         return typing.get_type_hints(alone, globalns=space, include_extras=True)[name]

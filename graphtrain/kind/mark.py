@@ -29,6 +29,8 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
+    records: str = "",
+    also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
     family: Family | None = None,
@@ -44,6 +46,8 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
+    records: str = "",
+    also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
     family: str | None = None,
@@ -62,6 +66,10 @@ def node(
             Default: none.
         step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
             holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
+        records: the parameter with the name that is put before its metrics, as in ``val/loss``: no two nodes may have
+            one value of it. Default: none.
+        also_due: of a kind with a trigger: the guard fields that make it due too, and for each of them the parameter
+            without which it never does, as in ``{"improved": "best"}``. Default: the trigger alone makes it due.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
             False.
         activity: what its host time is counted under, beside `train`, such as ``"data"``. Default: as training.
@@ -85,6 +93,8 @@ def node(
         "idle_without": _names(idle_without),
         "transient": _names(transient),
         "step_inputs": MappingProxyType(dict(step_inputs)),
+        "records": records,
+        "also_due": MappingProxyType(dict(also_due)),
         "observer": observer,
         "activity": activity,
         "family": drawn_family(effects, activity, observer, family),
@@ -99,7 +109,8 @@ def node(
         except (AttributeError, TypeError):
             raise TypeError(f"{kind.name}: {target!r} cannot be marked; write a function that calls it") from None
         # The shipped kinds are found by their folder, so that importing one cannot undo a user's own of that name.
-        if not target.__module__.startswith("graphtrain."):
+        # What was made by `exec` may be of no module.
+        if not (target.__module__ or "").startswith("graphtrain."):
             DECLARED[kind.name] = kind
         return target
 
@@ -144,6 +155,9 @@ def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any])
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=callable(getattr(target, "state_dict", None))
         and callable(getattr(target, "load_state_dict", None)),
+        acts_at_end=callable(getattr(target, "at_end", None)),
+        releases=callable(getattr(target, "release", None)),
+        hears_rows=inspect.isclass(target) and callable(getattr(target, "hear_row", None)),
         **declared,
     )
     _check(kind)
@@ -167,10 +181,24 @@ def _check(kind: Kind) -> None:
         if parameter not in kind.parameters:
             known = ", ".join(kind.parameters) or "none"
             raise TypeError(f"{kind.name}: idle without {parameter!r}, which is no parameter; known: {known}")
+    if kind.records and kind.records not in kind.parameters:
+        known = ", ".join(kind.parameters) or "none"
+        raise TypeError(f"{kind.name}: records by {kind.records!r}, which is no parameter; known: {known}")
     for name, field in kind.step_inputs.items():
         if field not in kind.fields:
             raise TypeError(
                 f"{kind.name}: step input {name!r} is {field!r}, which is no field; known: {', '.join(kind.fields)}"
+            )
+    for field, parameter in kind.also_due.items():
+        if kind.trigger is None:
+            raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
+        if field not in kind.fields or kind.fields[field].type not in (bool, Any):
+            known = ", ".join(name for name, known in kind.fields.items() if known.type is bool and name != "due")
+            raise TypeError(f"{kind.name}: also due by {field!r}, which is no field that is a bool; known: {known}")
+        if parameter not in kind.parameters:
+            known = ", ".join(kind.parameters)
+            raise TypeError(
+                f"{kind.name}: never due by {field!r} without {parameter!r}, which is no parameter; known: {known}"
             )
     if kind.family not in FAMILIES:
         raise TypeError(f"{kind.name}: unknown family {kind.family!r}; known: {', '.join(FAMILIES)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import numbers
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -100,6 +100,9 @@ _NAMES: dict[Any, str] = {
     list: "a list",
     tuple: "a list",
     dict: "a table",
+    type: "a class",
+    object: "any value",
+    Callable: "a function",
     Trigger: 'a trigger such as "100 steps"',
 }
 _PLURALS: dict[Any, str] = {int: "integers", float: "numbers", str: "strings", bool: "booleans"}

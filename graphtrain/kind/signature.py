@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from graphtrain.kind.declaration import Read, StepFunction
+from graphtrain.kind.declaration import Batches, Read, StepFunction
 from graphtrain.kind.fields import EFFECTS, Field, Progress
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
@@ -51,6 +51,11 @@ def _of_class(target: type, name: str) -> Signature:
     setup_reads, keyword_only = _read(setup, name, method=True) if setup is not None else (None, {})
     if keyword_only:
         raise TypeError(f"{name}.setup: it reads slots by position, not by keyword as `{next(iter(keyword_only))}`")
+    if (at_end := getattr(target, "at_end", None)) is not None and _read(at_end, name, method=True) != (reads, {}):
+        names = ", ".join(read.name for read in reads) or "nothing"
+        raise TypeError(f"{name}.at_end: it reads what __call__ reads, with the same defaults: {names}")
+    if (release := getattr(target, "release", None)) is not None and _read(release, name, method=True) != ((), {}):
+        raise TypeError(f"{name}.release: it takes nothing, and ends what the node can begin again, such as processes")
     return reads, setup_reads, parameters, fields
 
 
@@ -138,6 +143,6 @@ def _read(function: Callable[..., Any], name: str, *, method: bool) -> tuple[tup
         if argument.kind is argument.KEYWORD_ONLY:
             parameters[argument.name] = Parameter(argument.name, annotation, default)
         else:
-            is_step_function = StepFunction in (annotation, *get_args(annotation))
-            reads.append(Read(argument.name, default, is_step_function))
+            annotations = (annotation, *get_args(annotation))
+            reads.append(Read(argument.name, default, StepFunction in annotations, Batches in annotations))
     return tuple(reads), parameters

@@ -54,9 +54,14 @@ class Means:
 
     def take(self, horizon: str) -> dict[str, float]:
         """The means since this horizon was last taken; resets it."""
+        means = self.peek(horizon)
+        self._sums[horizon] = {}
+        return means
+
+    def peek(self, horizon: str) -> dict[str, float]:
+        """The means since this horizon was last taken."""
         self.settle()
         sums = self._sums.get(horizon, {})
-        self._sums[horizon] = {}
         return {name: total / samples for name, (total, samples) in sums.items() if samples}
 
     def clear(self) -> None:
@@ -128,6 +133,11 @@ class Recorder:
             means._sums.setdefault(horizon, {})
         return means
 
+    @property
+    def step(self) -> int:
+        """The optimizer step that a row recorded now belongs to."""
+        return self._position()[0]
+
     def row(self, values: Mapping[str, float]) -> None:
         """Record a row of step, epoch and these values, and call every logger with it.
 
@@ -137,12 +147,20 @@ class Recorder:
         for name, value in values.items():
             check_metric(name, value, "a row of metrics was given")
         check_names(values, "a row of metrics was given")
-        step, epoch = self._position()
-        row = {"step": step, "epoch": epoch, **{name: as_number(value) for name, value in values.items()}}
+        row = self._row(values)
+        step = int(row["step"])
         self.rows.append(row)
         self._remember(row)
         for logger in self.loggers:
             logger(row, step)
+
+    def is_last_row(self, values: Mapping[str, float]) -> bool:
+        """True if the last row has just these values, and the present step and epoch."""
+        return len(self.rows) > 0 and self.rows[-1] == self._row(values)
+
+    def _row(self, values: Mapping[str, float]) -> dict[str, float]:
+        step, epoch = self._position()
+        return {"step": step, "epoch": epoch, **{name: as_number(value) for name, value in values.items()}}
 
     def recorded_at(self, step: int) -> dict[str, float]:
         """The last value of every metric recorded at this step."""

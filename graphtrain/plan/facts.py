@@ -115,8 +115,29 @@ def _changers_of_field(plan: Plan, scope: Scope, read: FieldOf) -> set[str]:
     if kind.fields[read.field].counts is not None:  # the engine counts it, where the effects are
         return {name for name, node in scope.graph.nodes.items() if node.body is not None or _counts(scope, name)}
     if read.field != "due":
-        return {read.node}
-    return clock_owners(plan, scope, read.node) | ({read.node} if kind.trigger == "every" else set())
+        return {read.node} | (row_recorders(scope) if kind.hears_rows else set())
+    return changers_of_due(plan, scope, read.node)
+
+
+def changers_of_due(plan: Plan, scope: Scope, name: str) -> set[str]:
+    """The nodes of which a visit may make a node due, or not due any more."""
+    kind = scope.kinds[name]
+    assert kind is not None, "a node of an unknown kind may do anything"
+    names = clock_owners(plan, scope, name)
+    if kind.trigger == "every":
+        names.add(name)
+    for field in plan.by_path[f"{scope.path}{name}"].also_due:
+        names |= _changers_of_field(plan, scope, FieldOf(name, field))
+    return names
+
+
+def row_recorders(scope: Scope) -> set[str]:
+    """The nodes that may record a row of metrics, which nodes that hear of rows take something from."""
+    return {
+        name
+        for name, node in scope.graph.nodes.items()
+        if node.body is not None or (kind := scope.kinds[name]) is None or kind.may_record_rows
+    }
 
 
 def _counts(scope: Scope, name: str) -> bool:

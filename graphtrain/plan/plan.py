@@ -53,6 +53,11 @@ class PlanNode:
         return value if isinstance(value, Trigger) else None
 
     @property
+    def also_due(self) -> tuple[str, ...]:
+        """The fields that make it due beside its trigger."""
+        return self.kind.due_fields(self.parameters) if self.kind is not None else ()
+
+    @property
     def can_be_skipped(self) -> bool:
         """True if a visit may do nothing because the trigger is not due."""
         return self.kind is not None and self.kind.trigger == "every" and self.trigger is not None

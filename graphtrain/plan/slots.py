@@ -84,6 +84,9 @@ class Slots:
 
     def _uses(self, point: FlowPoint) -> Uses:
         planned = point.planned
+        if point is self.flow.end:
+            acting = [node for node in self.flow.plan.nodes_in(point.scope) if node.kind and node.kind.acts_at_end]
+            return Uses(*self._bits_of(pair for node in acting for pair in node.reads))
         if point.opens is not None:
             inside = point.opens
             forgets = self.bits(f"{inside.path}{name}" for name in inside.written)

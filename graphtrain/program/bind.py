@@ -5,9 +5,11 @@ The result is data. `program.table` makes calls of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
+
+import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -20,10 +22,14 @@ from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, leaves, reads_of
-from graphtrain.program.resources import PROVIDED
+from graphtrain.program.ownership import is_foreign
+from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
 
 # What people supply to every graph, whether it is read or not.
-USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "val_data")
+USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "train_data", "val_data")
+
+# What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
+_OF_TRAINING = ("step", "epoch")
 
 
 @dataclass(eq=False)
@@ -121,7 +127,12 @@ class BoundGraph:
         around = self.outer.scope.activity
         if around is not None:
             return around
-        return None if _trains(self.graph) else self.outer.node.name
+        return None if trains(self.graph) else self.outer.node.name
+
+    @property
+    def steps(self) -> bool:
+        """True if one of its own nodes steps an optimizer."""
+        return any("step" in bound.kind.effects for bound in self.nodes.values())
 
     def inner(self) -> Iterator[BoundGraph]:
         """The graphs inside this one, at any depth."""
@@ -137,10 +148,10 @@ class BoundGraph:
         yield self
 
 
-def _trains(graph: Graph) -> bool:
+def trains(graph: Graph) -> bool:
     """True if some node of a graph, or of a body in it, runs a backward pass."""
     return any(
-        _trains(node.body) if node.body is not None else "backward" in getattr(kind_of_node(node), "effects", ())
+        trains(node.body) if node.body is not None else "backward" in getattr(kind_of_node(node), "effects", ())
         for node in graph.nodes.values()
     )
 
@@ -215,19 +226,25 @@ class Program:
         return None
 
     def step_input(self, bound: BoundNode, read: Read) -> Target:
-        """What a further parameter of a user's step function means, seen from the node that calls it."""
+        """What a further parameter of a user's step function means, seen from the node that calls it.
+
+        A resource of that name comes first, and a slot that is written no further out than what is counted. `step` and
+        `epoch` are counted by the innermost graph around that steps an optimizer, or by the outermost where none does;
+        anything else by the loop in which the function is called.
+        """
         name = read.name
-        scope: BoundGraph | None = bound.scope if name not in self.resources else None
         unit = "steps" if name == "step" else "batches"
-        while scope is not None and name not in scope.names.written:
-            if unit in scope.graph.units:
-                owner, _, counted = scope.graph.units[unit].partition(".")
-                field_name = counted if name == "step" else scope.nodes[owner].kind.step_inputs.get(name)
-                if field_name is not None:
-                    return FieldTarget(scope.nodes[owner].path, field_name)
-                self._batch_counters[name] = scope.nodes[owner]
-                break
-            scope = scope.outer.scope if scope.outer is not None else None
+        around = list(bound.scope.around())
+        counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]
+        if name in _OF_TRAINING:
+            counting = [scope for scope in counting if scope.steps][-1:] or counting[:1]
+        if counting and not any(name in scope.names.written for scope in around[around.index(counting[-1]) :]):
+            owner, _, counted = counting[-1].graph.units[unit].partition(".")
+            counter = counting[-1].nodes[owner]
+            field_name = counted if name == "step" else counter.kind.step_inputs.get(name)
+            if field_name is not None:
+                return FieldTarget(counter.path, field_name)
+            self._batch_counters[name] = counter
         return bound.scope.names.resolve(name)
 
     def slot_index(self, path: str) -> int:
@@ -247,38 +264,73 @@ class Program:
 
     # ---- reports
 
-    def problems(self, supplied: Mapping[str, Any]) -> list[Problem]:
-        """A problem for each resource that nothing reads and that names a setting of another library, or is missing.
+    def problems(self, supplied: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
+        """A problem for each resource that is missing, not read, or no use; what is read is known once compiled.
 
-        What is read is known once the graph is compiled.
+        Arguments:
+            supplied: what the user supplies.
+            given: the names in it that are new. Of the others, and of objects whose state is saved, it is only reported
+                that nothing reads them.
         """
-        read = self._read_resources | reads_of(self.graph)
         problems = []
-        for name in self.resources:
-            if name in FOREIGN and name not in read:
-                message, hint = f"nothing reads a resource `{name}`", f"that is {FOREIGN[name]} here"
-                problems.append(Problem("G302", "error", self.graph.name, message, hint))
+        unread = self._unread()
         for name, paths in sorted(self.missing.items()):
             hint = suggestion(name, [other for other in supplied if other not in self._read_resources])
             if "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
                 if counter := self._batch_counters.get(name):
                     hint += f"; or let `{counter.kind.name}`, which counts batches, declare it in its `step_inputs`"
+            unread = [other for other in unread if f"`{other}`" not in hint]  # a misspelt name is one problem
             readers = sorted(paths)
             where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
-        return problems
+        unread = [
+            name for name in unread if name in given and (name in FOREIGN or not keeps_state(self.resources[name]))
+        ]
+        for name in unread:
+            hint = suggestion(name, self._readable()) or "leave it out, or insert a node that reads it"
+            problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
+        return [*problems, *self._foreign_optimizers(supplied), *self._mappings()]
+
+    def _foreign_optimizers(self, supplied: Mapping[str, Any]) -> Iterator[Problem]:
+        modules = quoted(name for name, value in supplied.items() if isinstance(value, torch.nn.Module))
+        read = self._read_resources | resources_read(self.graph, self.resources)
+        for name, value in supplied.items():
+            if name in read and isinstance(value, torch.optim.Optimizer) and is_foreign(value, supplied):
+                message = f"`{name}` has no parameter of {modules}: it would step, and train nothing"
+                hint = (
+                    "it was made of another model, or before this one was copied or replaced: make it of the model "
+                    "that the Trainer is given"
+                )
+                yield Problem("G308", "error", self.graph.name, message, hint)
+
+    def _mappings(self) -> Iterator[Problem]:
+        for bound in self.nodes:
+            reads = (*bound.planned.reads, *bound.planned.setup_reads)
+            for leaf in [leaf for read, target in reads if read.is_batches for leaf in leaves(target)]:
+                data = self.resources.get(leaf.name) if isinstance(leaf, ResourceTarget) else None
+                if isinstance(leaf, ResourceTarget) and isinstance(data, Mapping):
+                    keys = quoted(map(str, data), 4) or "no keys"
+                    message = f"`{leaf.name}` is a mapping ({keys}): to iterate over it gives its keys, not batches"
+                    hint = (
+                        f"supply what one of them holds, as in {leaf.name}=data[{next(iter(data), 'key')!r}]; a "
+                        "dataset of tensors is TensorDataset(*data.values()), in a Loader"
+                    )
+                    yield Problem("G309", "error", f"{self.graph.name}: nodes.{bound.path}", message, hint)
+
+    def _unread(self) -> list[str]:
+        read = self._read_resources | resources_read(self.graph, self.resources)
+        return [name for name in self.resources if name not in read and name not in PROVIDED and name not in USUAL]
+
+    def _readable(self) -> set[str]:
+        """The further resources that the graph could do something with."""
+        readable = resources_read(self.graph, self.resources) | set(USUAL)
+        return readable - {*PROVIDED, *self.resources} - self.plan.main.written
 
     def unread_resources(self) -> list[str]:
         """What to say of each resource that no node of the graph reads."""
-        known = self._read_resources | reads_of(self.graph)
-        lines = []
-        for name in self.resources:
-            if name not in known and name not in PROVIDED and name not in USUAL:
-                hint = suggestion(name, known - set(PROVIDED) - {name})
-                lines.append(f"nothing in the graph reads `{name}`" + (f"; {hint}" if "did you mean" in hint else ""))
-        return lines
+        return [unread_line(name, self._readable()) for name in self._unread()]
 
     def outdated_kinds(self) -> list[str]:
         """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
@@ -302,3 +354,32 @@ class Program:
                     "so a resume is exact only between its firings"
                 )
         return lines
+
+
+def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
+    """The names that the nodes of a graph read, and the step functions supplied; whether a node is bypassed or not.
+
+    Arguments:
+        resources: with step functions wrapped.
+    """
+    functions = [value for value in resources.values() if isinstance(value, StepCall)]
+    return reads_of(graph) | {read.name for function in functions for read in function.extra_inputs}
+
+
+def unread_line(name: str, readable: Collection[str]) -> str:
+    """What to say of a resource that nothing reads."""
+    hint = suggestion(name, readable)
+    is_known = name in FOREIGN or "did you mean" in hint
+    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if is_known else "")
+
+
+def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
+
+    What is usual for every graph stays, and so do objects whose state is saved.
+    """
+    prepared = with_step_functions(resources)
+    readable = resources_read(graph, prepared) | set(USUAL)
+    kept = {name: value for name, value in resources.items() if name in readable or keeps_state(value)}
+    readable -= set(PROVIDED) | Scope(graph).written
+    return kept, [unread_line(name, readable) for name in resources if name not in kept]

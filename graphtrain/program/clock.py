@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import Field
-from graphtrain.kind.trigger import Term, Trigger, exactly
+from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.program.bind import BoundNode, Program
 
+# An epoch that comes no further than this is shown as 0.00.
+_LEAST_EPOCHS = Fraction(1, 200)
+# An epoch of more batches is not worth its words until it moves, in a run that no number of steps or batches ends.
+_MOST_BATCHES = 100_000
 # Units that start again at 0, or that count what another one counts: no rate is taken of them.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far a run is: between equal moments nothing was trained.
+
+    Attributes:
+        clock: unit -> its exact value, of the outermost graph and of graphs around the position that train; readings of
+            the wall clock are left out.
+        visits: path -> how often it has run, of the nodes of these graphs that act on gradients or train inside.
+    """
+
+    clock: Mapping[str, Fraction]
+    visits: Mapping[str, int]
+
+    def is_at_the_clock_of(self, other: Moment | None) -> bool:
+        """True if no clock has moved between the two, whatever was trained."""
+        return other is not None and self.clock == other.clock
 
 
 @final
@@ -21,6 +44,7 @@ class RunClock:
     """Reads the clock of the outermost graph; a unit the graph does not count is left out."""
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         self._units = program.graph.units
         self._nodes = program.main.nodes
         self.ends: tuple[Term, ...] = tuple(
@@ -42,6 +66,23 @@ class RunClock:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
         return {unit: int(self.count(unit) or 0) for unit in self._units if unit not in _NO_RATE}
 
+    def moment(self, position: int) -> Moment | None:
+        """How far the run is, before the node at a position; None where the clock counts nothing."""
+        clock: dict[str, Fraction] = {}
+        visits: dict[str, int] = {}
+        for scope in self._program.nodes[position].scope.around():
+            if scope.activity is not None:  # an evaluation moves nothing
+                continue
+            for unit, text in scope.graph.units.items():
+                owner, _, field = text.partition(".")
+                bound = scope.nodes[owner]
+                if bound.kind.fields[field].in_digest:
+                    clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
+            for bound in scope.nodes.values():
+                if bound.kind.effects or (bound.body is not None and bound.body.activity is None):
+                    visits[bound.path] = bound.instance.runs
+        return Moment(clock, visits) if clock else None
+
     def trained(self) -> tuple[int, float]:
         """Batches and seconds trained: what an interruption loses is measured in them."""
         return int(self.count("batches") or 0), float(self.count("seconds") or 0)
@@ -54,6 +95,22 @@ class RunClock:
         """Batches that the current epoch will have, where it is known."""
         owner, _, field = self._units.get("epoch_batches", "").partition(".")
         return _target(self._nodes[owner], field) or None if owner else None
+
+    def epochs_move(self) -> bool:
+        """Whether the epoch changes on the scale of the run: not where 500 steps are made of a billion batches.
+
+        Of data of unknown length it does once the first epoch is complete, or if the run is to end after epochs.
+        """
+        epochs = self.count("epochs")
+        if epochs is None or epochs >= _LEAST_EPOCHS or any(term.base.unit == "epochs" for term in self.ends):
+            return epochs is not None
+        length = self.epoch_length()
+        if length is None:
+            return not self.count("batches")  # the data is not opened yet
+        in_a_step = max((length for *_, length in self._windows()), default=1) or 1
+        in_a_unit = {"steps": in_a_step, "batches": 1}
+        counted = [term.base.amount * in_a_unit[term.base.unit] for term in self.ends if term.base.unit in in_a_unit]
+        return max(counted) >= length * _LEAST_EPOCHS if counted else length <= _MOST_BATCHES
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
@@ -100,17 +157,20 @@ class RunClock:
                     yield bound, field, getattr(bound.instance, field.name), _target(bound, field.name)
 
     def describe(self) -> str:
-        """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``."""
-        parts = []
+        """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``.
+
+        Of a graph that counts none of these, the units that it counts: ``4 batches, 8 samples``.
+        """
+        parts, epochs_move = [], self.epochs_move()
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):
-            if (value := self.count(unit)) is not None:
+            if (value := self.count(unit)) is not None and (epochs_move or unit != "epochs"):
                 text = str(value) if value.denominator == 1 else f"{float(value):.2f}"
-                if unit == "epoch_batches" and (length := self.epoch_length()) is not None:
+                if unit == "epoch_batches" and epochs_move and (length := self.epoch_length()) is not None:
                     text += f"/{length}"
                 parts.append(f"{word} {text}")
         if (window := self.window()) is not None:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
-        return ", ".join(parts)
+        return ", ".join(parts or [f"{decimal(self.count(unit) or Fraction(0))} {unit}" for unit in self._units])
 
 
 def _target(bound: BoundNode, name: str) -> int:

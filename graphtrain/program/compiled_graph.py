@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
-from graphtrain.errors import GraphError, UsageError
+from graphtrain.errors import GraphError, GuardError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.kind import FunctionRecord
+from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
@@ -15,7 +17,7 @@ from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
 from graphtrain.plan.slots import Slots
-from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
 from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
@@ -31,9 +33,11 @@ class CompiledGraph:
         resources: what the user supplies, by name.
         prepared: the same made ready, with what the engine provides.
         requests: is told when an edge leads to the end.
+        former, renaming: the graph that this one takes the place of, and what of it has another name now.
+        given: the names of the resources that are new. Default: all.
 
     Raises:
-        GraphError: a resource that the graph reads is missing.
+        GraphError: a resource that the graph reads is missing, or one that is new is not read.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class CompiledGraph:
         watch: Stopwatch,
         former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
+        given: Collection[str] | None = None,
     ) -> None:
         self.graph = graph
         self.program = Program(Plan(graph), prepared)
@@ -57,7 +62,7 @@ class CompiledGraph:
             self._kept = _keep_instances(self.program, former.program, renaming)
         self.compiler = Compiler(self.program, lambda: requests.post("ended"), watch)
         # Everything that is read, by users' step functions too, is known now.
-        if problems := self.program.problems(resources):
+        if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
@@ -65,6 +70,9 @@ class CompiledGraph:
         bypassed = {bound.path for bound in self.program.nodes if bound.bypassed}
         slots = Slots(Flow(self.program.plan, bypassed), self.table.extra_inputs)
         self._save_points = SavePoints(slots)
+        self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
+        self._recording = [bound for bound in self.program.main.nodes.values() if _may_record(bound)]
+        self._runs_before: dict[BoundNode, int] = {}
 
     @property
     def start(self) -> int:
@@ -100,11 +108,27 @@ class CompiledGraph:
         """What time is counted under at a position, other than training."""
         return self.program.nodes[position].scope.activity
 
+    def has_no_batch(self) -> bool:
+        """True if the graph trains, and has been given no batch to train on."""
+        return trains(self.graph) and self.run_clock.count("batches") == 0
+
+    # ---- metrics
+
+    def hear_row(self, row: Mapping[str, float], position: int) -> None:
+        """Tell the nodes that hear of rows of metrics of one that was recorded by the node at a position."""
+        for bound in self._hearing:
+            bound.instance.hear_row(row, self.activity(position) is not None)
+
+    def has_recorded_all(self) -> bool:
+        """True if every node of the outermost graph that may record metrics has run since the run began here."""
+        return all(bound.instance.runs > self._runs_before.get(bound, 0) for bound in self._recording)
+
     # ---- beginning and resuming
 
     def begin(self) -> None:
         """Set everything up from the start."""
         self.compiler.enter(self.program.main, reset=True)
+        self._runs_before = {}
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False, hint: str = "") -> int:
         """The position of a node at which a run stands whose slots `saved` are at hand.
@@ -132,15 +156,125 @@ class CompiledGraph:
                 )
         return bound.index
 
+    def refuse_fractions(self, name: str, limit: Trigger | None) -> None:
+        """Raise if a limit of the run has an amount that is not counted, as a fraction of an epoch without a length.
+
+        Raises:
+            UsageError: it has.
+        """
+        terms = limit.terms if limit is not None else ()
+        self.compiler.refuse_fractions(self.program.main, [(name, term) for term in terms])
+
+    def at_end(self) -> None:
+        """What nodes do when the run has ended; once more, it is nothing."""
+        for act in self.table.at_end:
+            act()
+
+    def release(self, kept: Collection[BoundNode] = ()) -> None:
+        """Let nodes end what they can begin again, such as the worker processes of a loader.
+
+        Arguments:
+            kept: nodes, of another graph too, whose objects go on. Default: none.
+        """
+        objects = {id(bound.instance) for bound in kept}
+        for bound in self.program.nodes:
+            if bound.kind.releases and not bound.bypassed and id(bound.instance) not in objects:
+                bound.instance.release()
+
+    # ---- asking edges again
+
+    def choose_again(self, position: int, *, ended: bool) -> tuple[int, bool]:
+        """Where a run stands if the edges that led it there are asked again: the position, and True at its end.
+
+        For a run whose graph has changed since. At the end, its ending may have been raised. Before a node that the
+        edges of one other node have chosen, an ending may be reached now, and is then not trained past: an edge of that
+        node leads to the end, or to a node whose `after` is due. Anything else is asked when the run comes by again.
+        """
+        if ended:
+            target = next(self.compiler.open_targets(self.program.nodes[position]))
+            return (position, True) if target is None else (self.compiler.position(target), False)
+        ways = sorted(self._ways_to(self.program.nodes[position]), key=lambda way: len(way[1]))
+        if len({chooser.index for chooser, _ in ways}) != 1:
+            return position, False
+        for chooser, marks in ways:
+            targets = self._open_before(chooser, marks)
+            if targets and self._is_reached_ending(chooser, targets[0]):
+                for mark in marks:
+                    mark.fields["runs"] -= 1
+                return (chooser.index, True) if targets[0] is None else (targets[0].index, False)
+        chooser, marks = ways[0]
+        targets = self._open_before(chooser, marks)
+        is_reached = any(self._is_reached_ending(chooser, target) for target in targets)
+        if is_reached and not marks and targets[0] is not None:
+            return self.compiler.position(targets[0]), False  # something else that is due comes before the ending
+        return position, False
+
+    def _open_before(self, chooser: BoundNode, marks: Collection[BoundNode]) -> list[BoundNode | None]:
+        """Where the edges of a node lead whose guards held before the marks behind it were passed.
+
+        None where a guard raises, as one may that reads a slot which is not alive any more.
+        """
+        for mark in marks:
+            mark.fields["runs"] -= 1
+        try:
+            return list(self.compiler.open_targets(chooser))
+        except GuardError:
+            return []
+        finally:
+            for mark in marks:
+                mark.fields["runs"] += 1
+
+    def _is_reached_ending(self, chooser: BoundNode, target: BoundNode | None) -> bool:
+        if target is None:
+            return chooser.scope is self.program.main
+        return target.kind.trigger == "after" and not target.bypassed and bool(target.trigger())
+
+    def _ways_to(
+        self, bound: BoundNode, seen: tuple[BoundNode, ...] = ()
+    ) -> Iterator[tuple[BoundNode, tuple[BoundNode, ...]]]:
+        """The nodes that choose among several edges of which one leads to a node, and what only marks the way there."""
+        for other in bound.scope.nodes.values():
+            targets = self.program.targets(other)
+            leads_there = any(target and self.compiler.position(target) == bound.index for target in targets)
+            if not leads_there or other is bound or other in seen:
+                continue
+            if len(targets) > 1:
+                yield other, ()
+            elif _is_mark(other):
+                for chooser, marks in self._ways_to(other, (*seen, bound)):
+                    yield chooser, (*marks, other)
+
     @property
-    def kept_paths(self) -> set[str]:
-        """The paths of the nodes that kept the object that they had in the former graph."""
-        return {bound.path for bound in self._kept}
+    def kept(self) -> frozenset[BoundNode]:
+        """The nodes that kept the object that they had in the former graph."""
+        return frozenset(self._kept)
 
     def resume_at(self, position: int) -> None:
         """Set the nodes around a position up, from the progress that they have. May draw random numbers."""
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self._kept)
+        self._runs_before = {bound: bound.instance.runs for bound in self._recording}
+
+
+def _may_record(bound: BoundNode) -> bool:
+    """True for a node that is given the recorder, or whose body holds one that is, unless it never runs.
+
+    A node that ends the run does not count: no checkpoint is due after it.
+    """
+    if bound.body is not None:
+        return any(_may_record(inner) for inner in bound.body.nodes.values())
+    trigger = bound.planned.trigger
+    is_never_due = trigger is not None and not trigger.terms and not bound.planned.also_due
+    is_ending = bound.kind.trigger == "after"
+    return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
+
+
+def _is_mark(bound: BoundNode) -> bool:
+    """True for a node whose visit leaves nothing behind but its count."""
+    planned = bound.planned
+    is_function = isinstance(bound.instance, FunctionRecord) and planned.body is None and not bound.bypassed
+    leaves_nothing = not (planned.reads or planned.writes or bound.kind.effects or bound.kind.trigger)
+    return is_function and leaves_nothing and bound.instance.runs > 0
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:

@@ -40,9 +40,3 @@ class Loop:
                     return outcome
         finally:
             self.inside = False
-
-    def choose_again(self, exits: Sequence[Transition]) -> None:
-        """Choose the exit edge of the node at `position` again, without running it; it may not lead to the end now."""
-        self.position = exits[self.position]()
-        self.ended = "ended" in self.requests
-        self.requests.clear()

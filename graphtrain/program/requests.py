@@ -8,9 +8,10 @@ from typing import Literal, final
 
 from graphtrain.storage.retention import Retention
 
-# stop: a signal came. save: a checkpoint is wanted. written: one was written, or failed to be. reached: the amount
-# given as `until` is reached. pause: a breakpoint, or the one transition asked for. ended: an edge led to the end.
-Request = Literal["stop", "save", "written", "reached", "pause", "ended"]
+# stop: a signal came. save: a checkpoint is wanted. mark: the newest checkpoint is to be ranked. written: one was
+# written, or failed to be. reached: the amount given as `until` is reached. pause: a breakpoint, or the one transition
+# asked for. evaluated: an evaluation has recorded metrics. ended: an edge led to the end.
+Request = Literal["stop", "save", "mark", "written", "reached", "pause", "evaluated", "ended"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class Requests:
     Attributes:
         pending: what is asked for. The loop tests the truth of this very object, in 10 ns: it is never replaced.
         policy: how the next checkpoint is saved, that of a stop included: as was asked for last.
+        value: of the metric by which checkpoints are ranked, for the checkpoint that is asked for; None if it has none.
+        failures: how many saves have failed.
         is_busy: answers True while a checkpoint is being written.
+        is_saved: answers True if the newest checkpoint holds the run as it is now, but for metrics.
 
     >>> requests = Requests(); requests.post("stop"); requests.post("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
@@ -48,17 +52,31 @@ class Requests:
     def __init__(self) -> None:
         self.pending: set[Request] = set()
         self.policy = SavePolicy()
+        self.value: float | None = None
+        self.failures = 0
         self.is_busy: Callable[[], bool] = lambda: False
+        self.is_saved: Callable[[], bool] = lambda: False
 
     def post(self, request: Request) -> None:
         """Ask for something by name."""
         self.pending.add(request)
 
-    def save(self, policy: SavePolicy | None = None) -> None:
-        """Save a checkpoint at the next save point. Default: as the last one."""
+    def save(self, policy: SavePolicy | None = None, value: float | None = None) -> None:
+        """Save a checkpoint at the next save point.
+
+        Arguments:
+            policy: how. Default: as the last one.
+            value: of the metric by which checkpoints are ranked. Default: it has none.
+        """
         if policy is not None:
             self.policy = policy
+        self.value = value
         self.pending.add("save")
+
+    def mark(self, policy: SavePolicy, value: float) -> None:
+        """Rank the newest checkpoint by the value of a metric that was recorded since it was made."""
+        self.policy, self.value = policy, value
+        self.pending.add("mark")
 
     request = save  # its former name: kinds outside of this package call it
 

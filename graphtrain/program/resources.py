@@ -48,10 +48,19 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     """
     if taken := sorted(set(PROVIDED) & set(resources)):
         raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
-    prepared = dict(resources)
-    for value in prepared.values():
+    for value in resources.values():
         if isinstance(value, torch.nn.Module):
             value.to(device)
+    return with_step_functions(resources)
+
+
+def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """The resources with step functions (the model's own, where none is given) wrapped.
+
+    Raises:
+        UsageError: a step function cannot be called with a model and a batch.
+    """
+    prepared = dict(resources)
     model = prepared.get("model")
     for name in STEP_FUNCTIONS:
         given = prepared.get(name)
@@ -76,6 +85,12 @@ def prepare_further(
         renewed |= {name for name in STEP_FUNCTIONS if resources.get(name) is None}
     kept = {name: value for name, value in prepared.items() if name not in renewed}
     return kept | {name: now[name] for name in renewed if name in now}
+
+
+def keeps_state(value: Any) -> bool:
+    """True for objects whose state is saved with the run. Data is not among them: its position is replayed."""
+    both = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+    return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
 
 
 def resolve_device(name: str | torch.device) -> torch.device:

@@ -18,6 +18,7 @@ from graphtrain.data.source import keeps_position
 from graphtrain.errors import CheckpointError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.resources import keeps_state
 from graphtrain.state.category import is_users
 from graphtrain.state.drift import NO_DRIFT, Baseline, Drift
 from graphtrain.state.generators import generator_of
@@ -154,7 +155,9 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
                 bound.check_fields()
                 taken.append("state")
         yield from (f"{bound.path}.{name} left out" for name in sorted(set(values) - set(taken)))
-        yield from (f"{bound.path}.{name} new" for name in stored if name not in taken and name not in values)
+        # What an observer remembers now and did not before, nothing that was saved depends on.
+        if not bound.kind.observer:
+            yield from (f"{bound.path}.{name} new" for name in stored if name not in taken and name not in values)
 
 
 def _essential_progress(run: StatefulObjects, saved: Section) -> Section:
@@ -286,7 +289,7 @@ class StatefulObjects:
         self.recorder = recorder
         self.modules = {name: value for name, value in resources.items() if isinstance(value, torch.nn.Module)}
         self.optimizers = {name: value for name, value in resources.items() if isinstance(value, torch.optim.Optimizer)}
-        self.stateful = {name: value for name, value in resources.items() if _keeps_state(value)}
+        self.stateful = {name: value for name, value in resources.items() if keeps_state(value)}
         self.generators = {
             f"{name}/{number}": generator
             for name, value in resources.items()
@@ -324,7 +327,7 @@ class StatefulObjects:
         self.groups = {name: len(optimizer.param_groups) for name, optimizer in self.optimizers.items()}
         known = {id(value) for value in self.stateful.values()}
         for path, value in baseline.stateful.items():
-            if id(value) not in known and _keeps_state(value):
+            if id(value) not in known and keeps_state(value):
                 self.stateful[path] = value
                 if isinstance(value, torch.nn.Module):
                     self.modules[path] = value
@@ -438,12 +441,6 @@ def _is_alike(value: Any, saved: Any) -> bool:
     """True if a saved value may be one of a field that holds `value` now."""
     numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
     return value is None or numbers or type(value) is type(saved)
-
-
-def _keeps_state(value: Any) -> bool:
-    """True for objects whose state is saved with the run. Data is not among them: its position is replayed."""
-    both = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-    return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
 
 
 def _units_of_time(bound: BoundNode) -> set[str]:

@@ -7,23 +7,25 @@ of a node without work costs 0.15 us.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphtrain.errors import GuardError
+from graphtrain.errors import GuardError, UsageError
 from graphtrain.guards.closures import compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
 from graphtrain.kind import FunctionRecord, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
+from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target, leaves
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.loop import Transition
 from graphtrain.program.resources import StepCall, StepInputs
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.triggers import Clock, Due, Every, after
+from graphtrain.program.triggers import Clock, Due, Every, after, any_of
 
 Act = Callable[[], Any]
+Amount = tuple[str, Term]
+"""An amount, and what it is called in a message: ``"validate.every"``."""
 
 
 @dataclass
@@ -32,14 +34,16 @@ class TransitionTable:
 
     Attributes:
         transitions: position -> run the node, return the next position.
-        exits: position -> choose the exit edge again, without running the node.
+        exits: position -> choose the exit edge, once the node has run.
         setups: position -> call the node's `setup` (nothing for most).
+        at_end: called when the run has ended: what nodes of the outermost graph do then.
         extra_inputs: path -> what the user's functions called there read beside the model and the batch.
     """
 
     transitions: list[Transition] = field(default_factory=list)
     exits: list[Transition] = field(default_factory=list)
     setups: list[Act] = field(default_factory=list)
+    at_end: list[Act] = field(default_factory=list)
     extra_inputs: dict[str, list[Target]] = field(default_factory=dict)
 
 
@@ -62,12 +66,23 @@ class Compiler:
             for declared in bound.kind.fields.values()
             if declared.counts is not None and not bound.bypassed
         ]
+        # Most graphs have none: nothing is asked when they are entered.
+        self._fractions: dict[BoundGraph, list[Amount]] = {}
+        for bound in program.nodes:
+            if amounts := [amount for amount in self._amounts(bound) if amount[1].base.amount.denominator != 1]:
+                self._fractions.setdefault(bound.scope, []).extend(amounts)
         self.table = TransitionTable()
         for bound in program.nodes:
             bound.trigger = self._trigger(bound)
         self.table.setups = [self._setup(bound) for bound in program.nodes]
         self.table.exits = [self._exit(bound) for bound in program.nodes]
+        self.table.at_end = [self._call(bound.instance.at_end, bound) for bound in self._acting_at_end()]
         self.table.transitions = [self._timed(bound, self._transition(bound)) for bound in program.nodes]
+
+    def _acting_at_end(self) -> list[BoundNode]:
+        """The nodes with something to do when the run has ended, those that end it last: they see what others did."""
+        acting = [bound for bound in self._program.main.nodes.values() if bound.kind.acts_at_end and not bound.bypassed]
+        return sorted(acting, key=lambda bound: (None in self._program.targets(bound), bound.path))
 
     # ---- entering graphs
 
@@ -86,6 +101,7 @@ class Compiler:
         for bound in scope.nodes.values():
             if isinstance(bound.trigger, Every):
                 bound.trigger.start()
+        self.refuse_fractions(scope, self._fractions.get(scope, ()))
 
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
@@ -104,6 +120,34 @@ class Compiler:
         """For each amount of a trigger of a node: the clock that counts its unit, and the amount."""
         return [(self.clock(owner, counted), term) for owner, counted, term in self._program.terms(bound, trigger)]
 
+    def _amounts(self, bound: BoundNode) -> Iterator[Amount]:
+        """The amounts of the trigger of a node, if it has one."""
+        if bound.planned.trigger is not None and not bound.bypassed:
+            for term in bound.planned.trigger.terms:
+                yield f"{bound.path}.{bound.kind.trigger}", term
+
+    def refuse_fractions(self, scope: BoundGraph, amounts: Iterable[Amount]) -> None:
+        """Raise if some of these amounts are fractions of what is counted as a whole only; whole ones never are.
+
+        Raises:
+            UsageError: such as ``"0.25 epochs"`` of data without a length.
+        """
+        refused = []
+        for name, term in amounts:
+            owner, _, field_name = scope.graph.units[term.base.unit].partition(".")
+            if term.base.amount.denominator != 1 and not self.clock(scope.nodes[owner], field_name).counts_fractions():
+                refused.append((f'{name} = "{term}"', scope.nodes[owner], name))
+        if refused:
+            texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
+            data = [leaf for read, target in counter.planned.setup_reads if read.is_batches for leaf in leaves(target)]
+            named = (
+                f"`{data[0].name}`" if data and isinstance(data[0], ResourceTarget) else f"the data of `{counter.path}`"
+            )
+            raise UsageError(
+                f"{texts}: {named} has no length, so a fraction of an epoch cannot be counted",
+                f'count batches or steps, as in {name} = "100 batches", or whole epochs; or give the data a `__len__`',
+            )
+
     def _trigger(self, bound: BoundNode) -> Every | Due | None:
         trigger = bound.planned.trigger
         if trigger is None or bound.bypassed:
@@ -111,13 +155,18 @@ class Compiler:
         clocks = self.clocks(bound, trigger)
         return Every(clocks, bound.instance) if bound.kind.trigger == "every" else after(clocks)
 
-    def _due(self, bound: BoundNode) -> Due:
+    def due(self, bound: BoundNode) -> Due:
+        """A call that answers whether a node is due: by its trigger, or by a field that its kind declares."""
         trigger = bound.planned.trigger
-        if bound.bypassed or (trigger is not None and not trigger.terms):
+        if bound.bypassed:
             return never
-        if isinstance(bound.trigger, Every):
-            return bound.trigger.due
-        return bound.trigger if bound.trigger is not None else _yes
+        if trigger is None:
+            return _yes
+        calls = [self.field_getter(bound, name) for name in bound.planned.also_due]
+        if trigger.terms:
+            assert bound.trigger is not None, "compiled before"
+            calls.insert(0, bound.trigger.due if isinstance(bound.trigger, Every) else bound.trigger)
+        return any_of(calls) if calls else never
 
     # ---- transitions
 
@@ -129,7 +178,7 @@ class Compiler:
             return self._entering(bound, bound.body, leave)
         act, fields = self._with_window_counters(bound, self._act(bound)), bound.fields
         if isinstance(bound.trigger, Every):
-            return _triggered(act, fields, bound.trigger, leave)
+            return _triggered(act, fields, bound.trigger, self.due(bound), leave)
         target = self._only_target(bound)
         if target is not None:
             return _straight(act, fields, self.position(target))
@@ -144,12 +193,12 @@ class Compiler:
 
     def _entering(self, bound: BoundNode, body: BoundGraph, leave: Transition) -> Transition:
         start = self.position(body.nodes[body.graph.start])
-        trigger, watch = bound.trigger, self._watch
+        trigger, watch, is_due = bound.trigger, self._watch, self.due(bound)
         inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
         begins_activity = body.activity is not None and bound.scope.activity is None
 
         def enter() -> int:
-            if isinstance(trigger, Every) and not trigger.due():
+            if isinstance(trigger, Every) and not is_due():
                 return leave()
             if begins_activity:
                 watch.enter(bound.node.name)
@@ -281,7 +330,7 @@ class Compiler:
     def field_getter(self, bound: BoundNode, name: str) -> Act:
         """A call that returns the value of a field."""
         if name == "due":
-            return self._due(bound)
+            return self.due(bound)
         fields = bound.fields
         if name in fields:
             return lambda: fields[name]
@@ -344,6 +393,21 @@ class Compiler:
             return position
 
         return -1, end
+
+    def open_targets(self, bound: BoundNode) -> Iterator[BoundNode | None]:
+        """Where the edges of a node lead whose guards hold now, in order; None is the end. To ask changes nothing.
+
+        Raises:
+            GuardError: a guard raises.
+        """
+        graph, names = bound.scope.graph, _Names(self, bound.scope)
+        for edge, target in zip(graph.edges[bound.node.name], self._program.targets(bound), strict=True):
+            try:
+                holds = edge.when is None or compile_guard(bound.scope.guards[edge.when], names)()
+            except Exception as error:
+                raise GuardError(bound.path, edge.when or "", graph.guards[edge.when or ""], error) from None
+            if holds:
+                yield target
 
     # ---- what names mean
 
@@ -468,9 +532,7 @@ def _choosing(act: Act, fields: dict[str, Any], leave: Transition) -> Transition
     return transition
 
 
-def _triggered(act: Act, fields: dict[str, Any], trigger: Every, leave: Transition) -> Transition:
-    is_due = trigger.due
-
+def _triggered(act: Act, fields: dict[str, Any], trigger: Every, is_due: Due, leave: Transition) -> Transition:
     def transition() -> int:
         if is_due():
             act()

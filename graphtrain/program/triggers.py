@@ -38,6 +38,11 @@ class Clock:
         declared = getattr(type(self.owner), self.field, None)
         return declared if isinstance(declared, derived_clock) else None
 
+    def counts_fractions(self) -> bool:
+        """False if only whole amounts are counted at present, as of epochs whose length is not known."""
+        derived = self.derived
+        return derived is None or derived.fractions is None or bool(getattr(self.owner, derived.fractions)())
+
     def now(self) -> Fraction:
         """The exact value of the clock."""
         return exactly(getattr(self.owner, self.field))
@@ -62,7 +67,7 @@ class Every:
         self._terms = [(clock, term.base) for clock, term in terms]
         self._record = record
         thresholds = [_threshold(clock, self._target(clock, term)) for clock, term in self._terms]
-        self.due: Due = _any([due for due, _ in thresholds])
+        self.due: Due = any_of([due for due, _ in thresholds])
         self._aims = [aim for _, aim in thresholds]
 
     def start(self) -> None:
@@ -95,7 +100,7 @@ class Every:
 
 def after(terms: Sequence[tuple[Clock, Term]]) -> Due:
     """The trigger of a node with `after`: true once a clock has reached an amount. Nothing is remembered."""
-    return _any([_threshold(clock, functools.partial(_identity, term.base.amount))[0] for clock, term in terms])
+    return any_of([_threshold(clock, functools.partial(_identity, term.base.amount))[0] for clock, term in terms])
 
 
 def _identity(amount: Fraction) -> Fraction:
@@ -111,10 +116,11 @@ def _never() -> bool:
     return False
 
 
-def _any(calls: list[Due]) -> Due:
+def any_of(calls: Sequence[Due]) -> Due:
+    """True if any of these is; asked in order."""
     if len(calls) < 2:
         return calls[0] if calls else _never
-    first, rest = calls[0], _any(calls[1:])
+    first, rest = calls[0], any_of(calls[1:])
     return lambda: first() or rest()
 
 

@@ -13,6 +13,7 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -141,7 +142,8 @@ class RunHistory:
         if not lineage or (last is not None and _trained_spans(lineage) >= last):
             return segments
         oldest = lineage[0]
-        if int(oldest.path.name.partition("-")[0]) != 1:  # the first checkpoints were deleted
+        # The first checkpoints were deleted, other than by one that took their place.
+        if oldest.manifest.get("replaces", checkpoint_number(oldest.path)) != 1:
             return segments
         if reason := self.why_not_from_the_beginning(oldest):
             self._notify(f"skipped the span before {oldest.path.name}: {reason}")

@@ -128,11 +128,8 @@ class _Reexecution:
         self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._timed = _timed_nodes(compiled.program)
-        self._has_timed_rows = any(  # an observer takes means of metrics by wall-clock time
-            bound.kind.observer and read.name == "recorder"
-            for bound in self._timed
-            for read in (*bound.kind.reads, *(bound.kind.setup_reads or ()))
-        )
+        # An observer takes means of metrics by wall-clock time.
+        self._has_timed_rows = any(bound.kind.observer and bound.kind.may_record_rows for bound in self._timed)
         self._expected = self._essential(self._goal.sections)
         # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
         self._counters = [

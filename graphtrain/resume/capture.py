@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from graphtrain.graph.canonical import structural_hash
+from graphtrain.graph.canonical import order_json, structural_hash
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
 from graphtrain.program.run_state import RunState
@@ -36,6 +36,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
     facts = {
         **run.environment.as_plain(),
         "graph": compiled.graph.to_json(),
+        "graph_order": order_json(compiled.graph),
         "graph_hash": structural_hash(compiled.graph),
         "position": compiled.path(loop.position),
         "ended": loop.ended,

@@ -28,7 +28,8 @@ class RunEnvironment:
 
     Attributes:
         environment: library versions, machine, threads, numeric flags and the seed.
-        about: plain data of whoever started the run: the `command`, the `arguments` of its `setup`, ...
+        about: plain data of whoever started the run: the `command`, the `arguments` of its `setup` and which of them
+            were `given`, fingerprints of the `weights` that it returned, ...
     """
 
     origin: Provenance
@@ -41,6 +42,23 @@ class RunEnvironment:
         plain: dict[str, Any] = all_utf8({**vars(self), "origin": self.origin.as_plain()})
         return plain
 
+    def changes(self, saved: Mapping[str, Any]) -> list[str]:
+        """What a person has changed since a manifest was written, in words: code, arguments and data."""
+        now = self.as_plain()
+        return [
+            *(code_changes(saved["origin"], now["origin"]) or ()),
+            *_argument_changes(saved["about"], now["about"]),
+            *data_changes(saved["data"], now["data"]),
+        ]
+
+    def changes_of_weights(self, saved: Mapping[str, Any]) -> list[str]:
+        """The models that were not set up with the weights of then, where both are known, in words.
+
+        To a run that trains them on they make no difference: a resume loads the saved ones.
+        """
+        before, now = (about.get("weights") or {} for about in (saved["about"], self.about))
+        return [f"the weights of `{name}`" for name in now if before.get(name, now[name]) != now[name]]
+
     def compared(self, saved: Mapping[str, Any], others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
 
@@ -49,13 +67,9 @@ class RunEnvironment:
             lost: state that was not saved, or is not what it was, in words. Default: none.
         """
         now = self.as_plain()
-        code = code_changes(saved["origin"], now["origin"])
-        arguments_before = saved["about"].get("arguments", {})
         changes = [
             *others,
-            *(code or ()),
-            *_argument_changes(arguments_before, now["about"].get("arguments", {})),
-            *data_changes(saved["data"], now["data"]),
+            *self.changes(saved),
             *_environment_changes(saved["environment"], now["environment"]),
         ]
         if lost:
@@ -64,8 +78,8 @@ class RunEnvironment:
             return f"exact except for what changed: {_listed(changes)}"
         data = [facts for name, facts in now["data"].items() if name in saved["data"]]
         was_compared = {
-            "code": code is not None,
-            "arguments": bool(arguments_before),
+            "code": code_changes(saved["origin"], now["origin"]) is not None,
+            "arguments": bool(saved["about"].get("arguments")),
             "data": any({*facts.values()} - {None, ""} for facts in data),
             "versions, threads": bool(saved["environment"]),
         }
@@ -103,10 +117,21 @@ def _listed(changes: Sequence[str]) -> str:
 
 
 def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The arguments that differ, in words.
+
+    Earlier versions kept only those that were given, so that one which was not kept is a change only if it is given.
+
+    >>> _argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"lr": "0.2", "width": "8"}, "given": []})
+    ['lr 0.1 -> 0.2']
+    >>> _argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"width": "8"}, "given": ["width"]})
+    ['lr 0.1 -> not given', 'width default -> 8']
+    """
+    before, after = saved.get("arguments", {}), now.get("arguments", {})
+    given = now.get("given", after)
     return [
-        f"{name} {saved.get(name, 'default')} -> {now.get(name, 'default')}"
-        for name in sorted({*saved, *now})
-        if saved.get(name) != now.get(name)
+        f"{name} {before.get(name, 'default')} -> {after.get(name, 'not given')}"
+        for name in sorted({*before, *given})
+        if before.get(name) != after.get(name)
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
 from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.run_directory import STATUS_SECONDS
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,14 @@ class Restored:
     Attributes:
         decided: True if something was decided for this resume, so that the next one need not decide again: which
             hyper-parameters to take, or which node is which.
+        is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph and of hyper-parameters, these with what was decided; in words.
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
     """
 
     decided: bool
+    is_other_graph: bool
     changes: list[str]
     aside: str = ""
     below: tuple[str, ...] = ()
@@ -124,20 +129,28 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     left_out = [f"progress of {', '.join(gone)} left out"] if gone else []
     return Restored(
         bool(differences or chosen or change.renaming.names),
+        change.difference.matters,
         [*change.words(), *left_out, *not_restored, *decided, *notes],
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
     )
 
 
-def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:
+def repeated(trained: tuple[int, float], status: Mapping[str, Any], now: float | None = None) -> str:
     """What was trained after the checkpoint and is lost, as far as the last status tells.
 
-    A process that was killed did more than its last status tells.
+    A process that was killed did more than its last status tells: at most what it trains, at the rate of that status,
+    until it would have written the next one.
+
+    Arguments:
+        now: the time in Unix seconds. Default: the clock's.
 
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
-    >>> repeated((100, 7.5), {"trained": [140, 48.2], "state": "running"})
+    >>> killed = {"trained": [140, 48.2], "state": "running", "rates": {"batches": 10.0}, "written_at_unix_seconds": 7}
+    >>> repeated((100, 7.5), killed), repeated((140, 48.2), killed), repeated((100, 7.5), killed, now=7.5)
+    ('repeating 40 to 61 batches, 41 to 43 s', 'repeating up to 21 batches, 2 s', 'repeating 40 to 46 batches, 41 s')
+    >>> repeated((100, 7.5), {**killed, "rates": {}})
     'repeating 40 batches, 41 s, or a little more'
     """
     try:
@@ -146,10 +159,32 @@ def repeated(trained: tuple[int, float], status: Mapping[str, Any]) -> str:
     except (KeyError, TypeError, ValueError):
         return ""
     killed = status.get("state") in ("running", "stopping")
+    if not killed:
+        return f"repeating {_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else "repeating nothing"
+    more_seconds = _most_seconds_since(status.get("written_at_unix_seconds"), time.time() if now is None else now)
+    rates = status.get("rates")
+    rate = rates.get("batches") if isinstance(rates, Mapping) else None
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e12:
+        known = (
+            f"{_counted(lost)}, {max(lost_seconds, 0):.0f} s, or a little more" if lost > 0 else "what came after it"
+        )
+        return f"repeating {known}"
+    most = max(lost + math.ceil(rate * more_seconds) + 1, 1)  # one more: the batch that was fetched when it was killed
+    times = dict.fromkeys(f"{max(time, 0):.0f}" for time in (lost_seconds, lost_seconds + more_seconds))
     if lost <= 0:
-        return "repeating what came after it" if killed else "repeating nothing"
-    more = ", or a little more" if killed else ""
-    return f"repeating {lost} {'batch' if lost == 1 else 'batches'}, {max(lost_seconds, 0):.0f} s{more}"
+        return f"repeating up to {_counted(most)}, {[*times][-1]} s"
+    return f"repeating {lost} to {_counted(most)}, {' to '.join(times)} s"
+
+
+def _counted(batches: int) -> str:
+    return f"{batches} {'batch' if batches == 1 else 'batches'}"
+
+
+def _most_seconds_since(written_at: Any, now: float) -> float:
+    """How long a process can have trained after it wrote its status, and not have written the next one."""
+    if isinstance(written_at, bool) or not isinstance(written_at, int | float) or not written_at <= now:
+        return STATUS_SECONDS
+    return min(now - written_at, STATUS_SECONDS)
 
 
 def _expect_digest(checkpoint: Checkpoint, digest: str) -> None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import suggestion
+from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable, capture
 from graphtrain.storage.background import Background
+from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.manifest import checkpoint_number
+from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
@@ -24,11 +30,26 @@ from graphtrain.storage.tensor_files import Layout, StagingBuffers
 _MOST_ATTEMPTS = 10_000
 
 
+@dataclass(frozen=True)
+class _Newest:
+    """The newest checkpoint of the run.
+
+    Attributes:
+        moment: when it was made; None if no other checkpoint may take its place.
+        first_number: of the checkpoints whose place it took, and itself, the lowest number.
+    """
+
+    path: Path
+    moment: Moment | None
+    first_number: int
+
+
 @final
 class CheckpointWriter:
     """Saves where everything alive can be saved; elsewhere it refuses, so that the next position is tried.
 
-    One checkpoint is written at a time, from one copy of the state; a further save waits for it.
+    One checkpoint is written at a time, from one copy of the state; a further save waits for it. A save takes the place
+    of the newest checkpoint if no clock has moved since, and nobody has changed the graph or a hyper-parameter.
 
     Arguments:
         run_files: where checkpoints go. None: nothing is saved, and nothing has to be.
@@ -50,6 +71,9 @@ class CheckpointWriter:
         self._staged: StagedState | None = None
         self._writing: Background[Written] | None = None
         self._was_written = False
+        self._newest: _Newest | None = None
+        self._written_moment: Moment | None = None  # of the checkpoint that is being written
+        self._mark: tuple[Retention, float] | None = None  # what it is to be ranked by once it is written
         self._policy = SavePolicy()
         self._attempts = 0
         self._reported: set[str] = set()
@@ -64,8 +88,47 @@ class CheckpointWriter:
         for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
             Layout.of(tensors)
 
-    def save(self, run: Resumable, policy: SavePolicy) -> bool:
+    def resumed_from(self, checkpoint: Checkpoint, run: Resumable) -> None:
+        """Note that the run is where its newest checkpoint was made, and nothing was changed since."""
+        number = checkpoint_number(checkpoint.path)
+        self._newest = _Newest(checkpoint.path, _moment(run), checkpoint.manifest.get("replaces", number))
+
+    def keep_newest(self) -> None:
+        """Note that the run is changed: what was saved before is a way back, so no save takes its place."""
+        self._newest = None
+
+    def is_saved(self, moment: Moment | None) -> bool:
+        """True if the newest checkpoint, or the one that is being written, was made at this moment."""
+        newest = self._newest.moment if self._newest is not None else None
+        return moment is not None and moment == (self._written_moment if self._writing is not None else newest)
+
+    def mark(self, policy: SavePolicy, value: float) -> None:
+        """Rank the newest checkpoint by a value of the metric; if it is being written, once it is written.
+
+        Raises:
+            SaveFailedError: the ranking cannot be written, and the policy is to stop.
+        """
+        self._policy = policy
+        if self._writing is not None:
+            self._mark = policy.retention, value
+            if policy.mode == "sync":
+                self.wait()
+        elif self._newest is not None:
+            self._rank(self._newest.path, policy.retention, value)
+
+    def _rank(self, path: Path, retention: Retention, value: float) -> None:
+        assert self._run_files is not None, "something was written"
+        try:
+            self._run_files.mark(path, value, retention)
+        except CheckpointError as error:
+            self._fail(error)
+        self._was_written = True
+
+    def save(self, run: Resumable, policy: SavePolicy, value: float | None = None) -> bool:
         """Save at this position; False where it is no save point. It is on disk once `take_written` is True.
+
+        Arguments:
+            value: of the metric by which checkpoints are ranked. Default: it has none.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
@@ -80,7 +143,7 @@ class CheckpointWriter:
             with self._watch.measure("save"):
                 self._wait()
                 self._policy = policy
-                self._begin(run, self._run_files)
+                self._begin(run, self._run_files, value)
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
@@ -104,7 +167,7 @@ class CheckpointWriter:
             self._wait()
 
     def take_written(self) -> bool:
-        """True if a checkpoint was written since this was last called."""
+        """True if a checkpoint was written, or ranked, since this was last called."""
         was_written, self._was_written = self._was_written, False
         return was_written
 
@@ -140,6 +203,7 @@ class CheckpointWriter:
             self._staged.given_up.set()
         # Its thread may still read the buffers.
         self._staged, self._writing, self._buffers, self._was_written = None, None, StagingBuffers(), False
+        self._mark = None
 
     def _wait(self) -> None:
         if self._writing is None:
@@ -147,20 +211,24 @@ class CheckpointWriter:
         try:
             written = self._writing.result()
         except CheckpointError as error:
-            self._writing = None
+            self._writing = self._mark = None
             self._fail(error)
             return
         except KeyboardInterrupt:
             raise  # it is still being written
         except BaseException:
-            self._writing = None
+            self._writing = self._mark = None
             raise
         self._writing = None
         self._was_written = True
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
+        self._newest = _Newest(written.path, self._written_moment, written.first_number)
+        if self._mark is not None:
+            mark, self._mark = self._mark, None
+            self._rank(written.path, *mark)
 
-    def _begin(self, run: Resumable, run_files: RunFiles) -> None:
+    def _begin(self, run: Resumable, run_files: RunFiles, value: float | None) -> None:
         state, facts = capture(run)
         for line in facts["unknown"]:
             if line not in self._reported:
@@ -175,11 +243,16 @@ class CheckpointWriter:
         except CheckpointError as error:
             self._fail(error)
             return
-        self._staged = staged
+        moment, newest, replaced = _moment(run), self._newest, None
+        if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
+            replaced = newest.path
+            facts["replaces"] = newest.first_number
+        self._staged, self._written_moment = staged, moment
         post_written = functools.partial(self._requests.post, "written")
-        self._writing = Background(lambda: run_files.save(staged, facts, retention), post_written)
+        self._writing = Background(lambda: run_files.save(staged, facts, retention, value, replaced), post_written)
 
     def _fail(self, error: CheckpointError) -> None:
+        self._requests.failures += 1
         if self._policy.if_failed == "stop":
             raise SaveFailedError(
                 f"{error.message}; earlier checkpoints are kept",
@@ -195,6 +268,10 @@ class CheckpointWriter:
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False
+
+
+def _moment(run: Resumable) -> Moment | None:
+    return run.compiled.run_clock.moment(run.loop.position)
 
 
 def _no_best(recorder: Recorder, name: str) -> str:

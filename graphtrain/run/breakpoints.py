@@ -84,7 +84,7 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
     known = known_units(graph.units)
     for term in trigger.terms:
         if term.unit not in known:
-            raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known))
+            raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known, {}))
     return trigger
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from pathlib import Path
 from typing import final
@@ -33,7 +32,8 @@ class Observer:
         self._device = device
         self._until: tuple[Term, ...] = ()
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
-        self._started = time.monotonic()
+        self._earlier: float | None = None
+        self._started = 0.0
         self._shares_at_start: dict[Term, float] = {}
 
     def begin(self, run_clock: RunClock, until: tuple[Term, ...]) -> None:
@@ -41,30 +41,39 @@ class Observer:
         self._until = until
         self._samples.clear()
         self._rates(self._watch.seconds(), run_clock.counts())
-        self._started = time.monotonic()
+        self._started = self._watch.running()
+        self._earlier = self._started if self._earlier is None else self._earlier
         self._shares_at_start = self._shares(run_clock)
 
     def snapshot(self, state: str, graph: str, position: str, run_clock: RunClock) -> Snapshot:
         """The run as it is now."""
         seconds = self._watch.seconds()
-        elapsed = time.monotonic() - self._started
+        elapsed = self._watch.running()
         shares = self._shares(run_clock)
+        done, until_done = (
+            max((shares[term] for term in terms if term in shares), default=None)
+            for terms in (run_clock.ends, self._until)
+        )
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
+        epochs_move = run_clock.epochs_move()
         return Snapshot(
             state=state,
             graph=graph,
             position=position,
             step=int(steps) if steps is not None else None,
-            epoch=float(epochs) if epochs is not None else None,
-            end=tuple(map(str, (*run_clock.ends, *self._until))),
-            done=max(shares.values(), default=None),
+            epoch=float(epochs) if epochs is not None and epochs_move else None,
+            end=tuple(map(str, run_clock.ends)),
+            done=done,
+            until=tuple(map(str, self._until)),
+            until_done=until_done,
             batch=int(batch) if batch is not None else None,
-            epoch_batches=run_clock.epoch_length(),
+            epoch_batches=run_clock.epoch_length() if epochs_move else None,
             window=run_clock.window(),
             metrics=dict(self._recorder.latest),
             rates=self._rates(seconds, run_clock.counts()),
             elapsed_seconds=elapsed,
-            seconds_left=self._seconds_left(shares, elapsed),
+            earlier_seconds=self._earlier or 0.0,
+            seconds_left=self._seconds_left(shares, elapsed - self._started),
             memory_bytes=memory_bytes(self._device),
             device=str(self._device),
             seconds=seconds,
@@ -90,7 +99,7 @@ class Observer:
         return {term: share for term in ends if (share := run_clock.done(term)) is not None}
 
     def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
-        """Until the end that comes first, at the average pace of this process."""
+        """Until the end that comes first, at the average pace since the run was started or continued."""
         if elapsed < _SAMPLE_SECONDS:
             return None
         left = [

@@ -9,9 +9,8 @@ from typing import final
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.metrics.logger import Beginning, Logger, RunLogger
 from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.storage.run_directory import STATUS_SECONDS
 
-# How old the status file may be while the run is running.
-_STATUS_SECONDS = 2.0
 # The rest between two drawings lasts at least this many times as long as a drawing.
 _LEAST_REST = 10
 
@@ -68,7 +67,7 @@ class Reporter:
             self._next_show = drawn + max(interval, _LEAST_REST * (drawn - now)) if self._display else math.inf
         if now >= self._next_status:
             self._write_status()
-            self._next_status = now + _STATUS_SECONDS
+            self._next_status = now + STATUS_SECONDS
         self._watch.next_tick = min(self._next_show, self._next_status)
 
     def row(self, metrics: Mapping[str, float], step: int) -> None:

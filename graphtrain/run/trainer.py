@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,19 +15,30 @@ import torch
 
 from graphtrain.checks import checked_graph
 from graphtrain.data.fingerprint import fingerprint, is_data
+from graphtrain.data.state import DataState
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.display.summary import Activity, ModelSummary, Summary
-from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError, UsageError
+from graphtrain.errors import (
+    CheckpointError,
+    DataError,
+    GraphtrainError,
+    LifeCycleError,
+    SaveFailedError,
+    UnknownMetricError,
+    UsageError,
+)
 from graphtrain.explain.explanation import Explanation
 from graphtrain.explain.tracing import Explainer
 from graphtrain.graph import Graph
+from graphtrain.graph.canonical import structural_hash
 from graphtrain.graph.elements import END
 from graphtrain.graph.renaming import Renaming, lost_position_hint
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Beginning, Logger
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -44,13 +55,13 @@ from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.setup_change import setup_changes
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
+from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
-from graphtrain.data.state import DataState
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_files import RunFiles, named_checkpoint
@@ -84,7 +95,8 @@ class Trainer:
             and `validation_step` are used where none is given.
 
     Raises:
-        GraphError: the graph has problems, or a resource that it reads is missing.
+        GraphError: the graph has problems, or a resource that it reads is missing, or one is supplied that it does not
+            read; objects with a `state_dict` may be supplied all the same.
         UsageError: an argument is wrong.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -97,7 +109,7 @@ class Trainer:
     ...     display=None,
     ... )
     >>> trainer.run()
-    <Outcome.FINISHED: 'the run is finished'>
+    Outcome.FINISHED
     >>> trainer.progress["step"]["steps"]
     3
     >>> print(trainer.explain())
@@ -112,7 +124,7 @@ class Trainer:
     the run is over
     >>> trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
     >>> trainer.run(), trainer.progress["step"]["steps"]
-    (<Outcome.FINISHED: 'the run is finished'>, 5)
+    (Outcome.FINISHED, 5)
     """
 
     def __init__(
@@ -150,7 +162,10 @@ class Trainer:
         self._requests = Requests()
         provided = {
             "checkpoints": self._requests,
-            "data_state": DataState(lambda data: self._compiled.state.capture_data(data), lambda data, state: self._compiled.state.restore_data(data, state)),
+            "data_state": DataState(
+                lambda data: self._compiled.state.capture_data(data),
+                lambda data, state: self._compiled.state.restore_data(data, state),
+            ),
             "device": self._device,
             "recorder": self._recorder,
             "running_seconds": self._watch.running,
@@ -167,11 +182,14 @@ class Trainer:
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
         self._begun = False
+        self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
         self._requests.is_busy = self._writer.is_busy
+        self._requests.is_saved = lambda: self._writer.is_saved(self._compiled.run_clock.moment(self._loop.position))
         self._environment: RunEnvironment | None = None
+        self._changes: tuple[str, ...] = ()
         self._reporter = Reporter(
             self._watch,
             self.snapshot,
@@ -183,6 +201,8 @@ class Trainer:
         if self._run_files is not None:
             self._recorder.loggers.append(self._run_files.row)
         self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
+        self._recorder.loggers.append(self._hear_row)
+        self._evaluated: list[str] = []  # the metrics that evaluations have recorded since one ended
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
@@ -287,9 +307,17 @@ class Trainer:
         """
         return MappingProxyType(self._watch.seconds())
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What has changed since the checkpoint that the run was resumed from, in words; empty for a run that began.
+
+        Graph, hyper-parameters, code, arguments of `setup`, data, and the weights that the models were set up with.
+        """
+        return self._changes
+
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
-        return self._observer.snapshot(self.state, self.graph.name, self.position, self._compiled.run_clock)
+        return self._observer.snapshot(self.state, self.graph.title, self.position, self._compiled.run_clock)
 
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
@@ -301,9 +329,12 @@ class Trainer:
             trigger = bound.parameters.get(verb or "")
             if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
                 amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
-                activities.append(Activity(bound.path, verb, amount, "" if trigger.terms else "never"))
+                remark = f"when {' or '.join(bound.planned.also_due)}" if bound.planned.also_due else ""
+                if amount:
+                    remark = f"also {remark}" if remark else ""
+                activities.append(Activity(bound.path, verb, amount, remark or ("" if amount else "never")))
         models = {name: ModelSummary.of(module) for name, module in modules.items()}
-        return Summary(self.graph.name, models, activities)
+        return Summary(self.graph.title, models, activities)
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._compiled.run_clock.describe()}>"
@@ -346,12 +377,15 @@ class Trainer:
         that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
         another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
         Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
-        of that is reported.
+        of that is reported. An ending that is reached already ends the run without another batch.
+
+        Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            UsageError: `until` or `resume` cannot be used, hyper-parameters differ, or the graph does not have the node
-                that is next, or needs a slot there that was not saved.
+            UsageError: `until` or `resume` cannot be used, an amount is a fraction of an epoch of data without a
+                length, hyper-parameters differ, or the graph does not have the node that is next, or needs a slot there
+                that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
@@ -378,6 +412,8 @@ class Trainer:
         rename: Mapping[str, str] | None = None,
     ) -> str:
         """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
+
+        Worker processes of loaders go on between its calls; they end with the run, or with the next `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
@@ -417,7 +453,7 @@ class Trainer:
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            GraphError: the graph has problems, or reads a resource that is missing.
+            GraphError: the graph has problems, reads a resource that is missing, or does not read one given here.
             UsageError: the run is at a node, or needs a slot there, that the graph does not have; or `rename` names no
                 node.
             DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
@@ -435,9 +471,19 @@ class Trainer:
             renaming = Renaming(rename or {}, former.graph, graph)
             kept = former if self._begun else None
             compiled = CompiledGraph(
-                graph, all_resources, prepared, self._requests, self._recorder, self._watch, kept, renaming
+                graph,
+                all_resources,
+                prepared,
+                self._requests,
+                self._recorder,
+                self._watch,
+                kept,
+                renaming,
+                given=resources,
             )
-            position = self._move(state, renaming, compiled) if self._begun else compiled.start
+            position, is_other = compiled.start, False
+            if self._begun:
+                position, is_other = self._move(state, renaming, compiled)
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
             if former.state.baseline is not None:
                 compiled.state.watch(former.state.baseline)
@@ -448,7 +494,9 @@ class Trainer:
             former.state.restore_after_setup(state, ("random",))
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
+        self._is_other_graph |= is_other
         self._explainer.is_rewired()
+        self._writer.keep_newest()
         self._notify_of_graph()
         if self._begun:
             self._announce()
@@ -463,8 +511,8 @@ class Trainer:
                 data[name] = fingerprint(resource)
         return replace(self._environment, data=data)
 
-    def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> int:
-        """Restore what nodes held in the former graph; the position in the new one."""
+    def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> tuple[int, bool]:
+        """Restore what nodes held in the former graph; the position in the new one, and if the two differ."""
         former = self._compiled.graph
         change = GraphChange(former, renaming, renaming.graph(former).diff(compiled.graph))
         state = RunState.of(renaming.sections(state.sections()))
@@ -472,12 +520,14 @@ class Trainer:
         hint = lost_position_hint(path, change.difference, compiled.program.by_path)
         position = compiled.locate(path, state.slots, self._loop.ended, hint)
         # Nodes that keep their object hold their progress in it.
-        progress = {path: fields for path, fields in state.progress.items() if path not in compiled.kept_paths}
+        kept_paths = {bound.path for bound in compiled.kept}
+        progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
         compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
+        self._compiled.release(compiled.kept)  # before the new ones open the same data
         compiled.resume_at(position)
         for line in compiled.run_clock.mixed_windows(former, renaming):
             self._notify(line)
-        return position
+        return position, change.difference.matters
 
     def save(self) -> Path | None:
         """Save a checkpoint now.
@@ -505,7 +555,7 @@ class Trainer:
             self._explainer.goes_untraced()
         try:
             return self._loop.drive(transitions, self._serve)
-        except SaveFailedError:
+        except (SaveFailedError, UnknownMetricError):  # between two nodes: the run can continue from here
             self._requests.clear()
             raise
         except BaseException as error:
@@ -522,15 +572,29 @@ class Trainer:
             self._writer.settle()
             self._report_written()
         if "ended" in requests:
+            if self._compiled.has_no_batch():
+                raise DataError(
+                    "the run came to its end without a batch: the data is empty, or was exhausted in `setup`",
+                    "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
+                )
             self._loop.ended, self._end_is_saved = True, False
+            self._compiled.at_end()
             requests.clear()
             self._save_end()
             return Outcome.FINISHED
+        if "evaluated" in requests and self._compiled.activity(self._loop.position) is None:
+            requests.take("evaluated")
+            evaluated, self._evaluated = self._evaluated, []
+            self._expect_metric(evaluated)
+        if requests.take("mark") and requests.value is not None:
+            self._writer.mark(requests.policy, requests.value)
+            self._report_written()
         if "save" in requests:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
-            if self._save(requests.policy):
+            if self._save(requests.policy, requests.value):
                 requests.take("save")
+                self._expect_metric()
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
@@ -556,24 +620,32 @@ class Trainer:
         try:
             with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
-                    with self._writer.completed():
+                    with self._writer.completed(), untimed_breakpoints(self._paused):
                         self._get_ready(options, limit)
                         yield
                 finally:
                     self._stop()
+                    # Between single transitions workers go on: to start them takes longer than a transition.
+                    if limit is not None or self._loop.ended or self._life.state == "failed":
+                        self._compiled.release()
         except BaseException:
             if self._life.is_running:  # it never began
                 self._life.go("stop")
             raise
 
+    def _paused(self) -> AbstractContextManager[None]:
+        """A span that is no time of the run, inside the node that is running."""
+        bound = self._compiled.program.nodes[self._loop.position]
+        return self._watch.paused(bound.kind.activity if self._loop.inside and bound.scope.activity is None else None)
+
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         if not self._begun:
             self._begin(options)
             self._begun = True
-        if self._loop.ended:  # the ending may have been raised meanwhile
-            self._loop.choose_again(self._compiled.table.exits)
-            if not self._loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
-                self._notify(line)
+        self._compiled.refuse_fractions("until", limit)
+        self._choose_again()
+        if self._loop.ended and not self._end_is_saved:
+            self._compiled.at_end()
         if self._compiled.activity(self._loop.position) is None:
             for name in self._compiled.state.trained_in_evaluation_mode():
                 self._notify_once(
@@ -583,6 +655,17 @@ class Trainer:
         self._observer.begin(self._compiled.run_clock, limit.terms if limit is not None else ())
         self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
+
+    def _choose_again(self) -> None:
+        """Ask the edges again that led here, where the graph is another one now, or the ending may have been raised."""
+        loop, was_ended = self._loop, self._loop.ended
+        if was_ended or self._is_other_graph:
+            loop.position, loop.ended = self._compiled.choose_again(loop.position, ended=was_ended)
+        self._is_other_graph = False
+        if loop.ended and not was_ended:
+            self._end_is_saved = False
+        if was_ended and not loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
+            self._notify(line)
 
     def _stop(self) -> None:
         self._watch.stop()
@@ -615,7 +698,7 @@ class Trainer:
             if self._seed is not None:
                 seed_everything(self._seed)
             if run_files is not None:
-                self._recorder.load_rows(run_files.cut_back_to(None))
+                self._recorder.load_rows(run_files.cut_back_to(None, self._requests.policy.retention))
             self._compiled.begin()
         if run_files is not None and self._environment is not None:
             origin = self._environment.origin
@@ -640,20 +723,33 @@ class Trainer:
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
-        run_clock = self._compiled.run_clock
+        run_clock, environment = self._compiled.run_clock, run.environment
+        self._changes = (
+            *restored.changes,
+            *environment.changes(checkpoint.manifest),
+            *environment.changes_of_weights(checkpoint.manifest),
+        )
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
-            run.environment.compared(checkpoint.manifest, restored.changes, lost),
+            environment.compared(checkpoint.manifest, restored.changes, lost),
         ]
-        self._notify("; ".join([f"resumed {where}: {run_clock.describe()}", *filter(None, facts)]))
+        place = run_clock.describe() or f"at `{self.position}`"
+        self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
         for line in restored.below:
             self._notify(line)
         if run_files is not None:
-            self._recorder.load_rows(run_files.cut_back_to(checkpoint))
-            # On the disk before anything else, so that from now on a resume chooses this.
-            if restored.decided or not run_files.is_newest(checkpoint):
-                self._save(self._sync_policy)
+            self._recorder.load_rows(run_files.cut_back_to(checkpoint, self._requests.policy.retention))
+            is_newest = run_files.is_newest(checkpoint)
+            is_same_graph = checkpoint.manifest["graph_hash"] == structural_hash(self.graph)
+            if is_newest and run_files.owns(checkpoint) and is_same_graph and not restored.decided:
+                self._writer.resumed_from(checkpoint, run)
+        if restored.is_other_graph and not self._loop.ended:
+            self._is_other_graph = True
+            self._choose_again()
+        # On the disk before anything else, so that from now on a resume chooses this.
+        if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
+            self._save(self._sync_policy)
 
     def _announce(self) -> None:
         """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""
@@ -683,15 +779,18 @@ class Trainer:
         """A checkpoint that must be on the disk before anything else."""
         return replace(self._requests.policy, mode="sync", if_failed="stop")
 
-    def _save(self, policy: SavePolicy) -> bool:
+    def _save(self, policy: SavePolicy, value: float | None = None) -> bool:
         """Save at this position, if there is somewhere to save to; False where it is no save point.
+
+        Arguments:
+            value: of the metric by which checkpoints are ranked. Default: it has none.
 
         Raises:
             SaveFailedError: the checkpoint cannot be written; or this is the end, at which no further position comes.
         """
         if self._run_files is None:
             return True
-        if not self._writer.save(self._resumable, policy):
+        if not self._writer.save(self._resumable, policy, value):
             if self._loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is no save point ({self._writer.refusal})",
@@ -701,6 +800,40 @@ class Trainer:
             return False
         self._report_written()
         return True
+
+    def _hear_row(self, row: Mapping[str, float], step: int) -> None:
+        """A logger: nodes that hear of rows are told, and what evaluations record is noted."""
+        self._compiled.hear_row(row, self._loop.position)
+        if self._compiled.activity(self._loop.position) is not None:
+            self._evaluated += [name for name in row if name not in ROW_POSITION]
+            self._requests.post("evaluated")
+
+    def _expect_metric(self, evaluated: Iterable[str] = ()) -> None:
+        """Raise if checkpoints are ranked by a metric that is not recorded where it should have been.
+
+        Arguments:
+            evaluated: what an evaluation that has ended recorded. Default: none has; whatever may record has to.
+
+        Raises:
+            UnknownMetricError: an evaluation gives metrics named like it; or everything that may record it has run.
+        """
+        name, known = self._requests.policy.retention.best, self._recorder.latest
+        if name is None or name in known:
+            return
+        group, slash, _ = name.rpartition("/")
+        given = list(dict.fromkeys(metric for metric in evaluated if slash and metric.startswith(group + slash)))
+        if given:
+            hint = suggestion(name, given)
+            raise UnknownMetricError(
+                f"the validation gives no metric `{name}`, by which checkpoint.best ranks checkpoints; "
+                f"it gives {', '.join(given)}",
+                hint if "did you mean" in hint else "set checkpoint.best to one of these, or return it too",
+            )
+        if not evaluated and self._compiled.has_recorded_all():
+            hint = suggestion(name, [metric for metric in known if metric not in ROW_POSITION])
+            raise UnknownMetricError(
+                f"no row of metrics has `{name}`, by which checkpoint.best ranks checkpoints", hint
+            )
 
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""

@@ -21,8 +21,9 @@ import numpy
 import torch
 
 Category = Literal[
-    "value", "tensor", "array", "generator", "module", "optimizer", "object", "list", "tuple", "mapping", "set", "deque",
-    "bytearray", "function", "method", "partial", "cell", "class", "iterator", "file", "opaque", "skipped",
+    "value", "tensor", "array", "generator", "module", "optimizer", "object",
+    "list", "tuple", "mapping", "set", "deque", "bytearray",
+    "function", "method", "partial", "cell", "class", "iterator", "file", "opaque", "skipped",
 ]  # fmt: skip
 
 _VALUES = (
@@ -67,18 +68,36 @@ _OPAQUE_PACKAGES = frozenset(
     | {"tensorboard", "tqdm", "wandb", "zarr"}
 )
 # A trainer saves itself; of graphtrain only what is data is looked into.
-_OPAQUE_MODULES = ("graphtrain.", "torch._", "torch.autograd", "torch.cuda", "torch.fx", "torch.jit", "torch.utils.hooks")
+_OPAQUE_MODULES = (
+    "graphtrain.",
+    "torch._",
+    "torch.autograd",
+    "torch.cuda",
+    "torch.fx",
+    "torch.jit",
+    "torch.utils.hooks",
+)
+
+# Asked of every object at every save.
+_KNOWN: dict[type, Category] = {}
+_SLOTS: dict[type, tuple[str, ...]] = {}
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-@functools.cache
 def category_of(kind: type) -> Category:
     """What objects of a type are.
 
     >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))
     ('value', 'tensor', 'iterator')
     """
+    category = _KNOWN.get(kind)
+    if category is None:
+        category = _KNOWN[kind] = _category_of(kind)
+    return category
+
+
+def _category_of(kind: type) -> Category:
     if issubclass(kind, _VALUES):
         return "value"
     if issubclass(kind, _SKIPPED):
@@ -97,9 +116,15 @@ def category_of(kind: type) -> Category:
     return "object" if has_attributes else "opaque"
 
 
-@functools.cache
 def slots_of(kind: type) -> tuple[str, ...]:
     """The names in `__slots__` of a class and its bases."""
+    slots = _SLOTS.get(kind)
+    if slots is None:
+        slots = _SLOTS[kind] = _slots_of(kind)
+    return slots
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
     names: list[str] = []
     for base in kind.__mro__:
         declared = vars(base).get("__slots__", ())

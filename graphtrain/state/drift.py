@@ -1,4 +1,4 @@
-"""What has changed of the state that is reachable since a run was set up, and putting it over what another process set up.
+"""What has changed of the reachable state since a run was set up, and putting it over what another process set up.
 
 A baseline lists what is reachable when a run begins. At a save every attribute, item, variable, class attribute and
 global that is bound to another object than then has drifted, and is described; values are compared as values. Tensors,
@@ -19,9 +19,9 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
-from graphtrain.state.generators import generator_of
+from graphtrain.state.generators import any_generator
 from graphtrain.state.reachable import Reachable, Reached, state_of
-from graphtrain.state.references import Describer, Rebuilder, UnknownState
+from graphtrain.state.references import Describer, Rebuilder, UnknownStateError
 
 Section = Mapping[str, Any]
 
@@ -145,12 +145,12 @@ class Baseline:
             case "array":
                 return self._changed_array(reached, describer)
             case "generator":
-                return {"state": generator_of(value).get_state()}  # type: ignore[union-attr]
+                return {"state": any_generator(value).get_state()}
             case "iterator":
-                raise UnknownState(path, f"is an iterator ({type(value).__name__}), whose position cannot be saved")
+                raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
             case "file":
                 if not value.closed and value.readable():
-                    raise UnknownState(path, "is an open file, whose position cannot be saved")
+                    raise UnknownStateError(path, "is an open file, whose position is not saved")
                 return None
             case "bytearray":
                 return {"bytes": bytes(value)}
@@ -190,7 +190,7 @@ class Baseline:
     def _all(self, reached: Reached, describer: Describer) -> dict[str, Any]:
         value, path = reached.value, reached.path
         if len(reached.value if reached.category != "cell" else ()) > MOST_COMPARED:
-            raise UnknownState(path, f"has {len(value):,} items and has changed: too many to be saved")
+            raise UnknownStateError(path, f"has {len(value):,} items and has changed: too many to be saved")
         if reached.category == "mapping":
             return {"pairs": describer.pairs(value, path)}
         parts = FORMS[reached.category].contents(value)[1]
@@ -210,7 +210,7 @@ class Baseline:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
             if self._marks[id(tensor)] == _mark(reached):
                 return None
-            raise UnknownState(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
+            raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
         if reached.is_data and self._marks[id(tensor)] == _mark(reached):
             return None
         describer.count(tensor.numel() * tensor.element_size(), path)
@@ -328,7 +328,7 @@ def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> N
     try:
         match change:
             case {"state": state} if reached.category == "generator":
-                generator_of(value).set_state(state)  # type: ignore[union-attr]
+                any_generator(value).set_state(state)
             case {"tensor": torch.Tensor() as saved} if reached.category == "tensor":
                 _put_tensor(value, saved, change)
             case {"array": numpy.ndarray() as saved} if reached.category == "array":
@@ -388,7 +388,7 @@ def _is_equal(before: Any, now: Any) -> bool:
     if type(before) is not type(now):
         return False
     if isinstance(before, float):
-        return before.hex() == now.hex()
+        return bool(before.hex() == now.hex())
     if is_value(before):
         return bool(before == now)
     match category_of(type(before)):
@@ -403,7 +403,7 @@ def _is_equal(before: Any, now: Any) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return not torch.nn.parameter.is_lazy(tensor) and tensor.layout is torch.strided and not tensor.is_meta  # type: ignore[no-untyped-call]
+    return not torch.nn.parameter.is_lazy(tensor) and tensor.layout is torch.strided and not tensor.is_meta
 
 
 def _is_marked(reached: Reached) -> bool:
@@ -416,7 +416,7 @@ def _mark(reached: Reached) -> Any:
     if reached.category == "array":
         return (value.shape, str(value.dtype), None if value.dtype.hasobject else _hash(_sample_of_array(value)))
     if not _is_plain(value):
-        return (type(value), torch.nn.parameter.is_lazy(value))  # type: ignore[no-untyped-call]
+        return (type(value), torch.nn.parameter.is_lazy(value))
     version = 0 if value.is_inference() else value._version
     sample = value.detach().reshape(-1) if value.numel() * value.element_size() <= _WHOLE_BYTES else _sample(value)
     content = _hash(sample.resolve_conj().resolve_neg().cpu().contiguous().view(torch.uint8).numpy().tobytes())

@@ -137,6 +137,13 @@ def generator_of(value: Any) -> AnyGenerator | None:
     return None
 
 
+def any_generator(value: Any) -> AnyGenerator:
+    """The same, of a value that is known to be one."""
+    generator = generator_of(value)
+    assert generator is not None, "its category is that of generators"
+    return generator
+
+
 def same_state(state: Any, other: Any) -> bool:
     """True if two states of one generator are equal.
 

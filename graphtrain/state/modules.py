@@ -151,14 +151,16 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
 
 def _poured(held: Any, loaded: Any) -> Any:
     """What was loaded, in the tensor or the list that was there before."""
-    if isinstance(held, torch.Tensor) and isinstance(loaded, torch.Tensor):
-        if (held.shape, held.dtype, held.device) == (loaded.shape, loaded.dtype, loaded.device):
-            with torch.no_grad():
-                return held.copy_(loaded)
+    both = isinstance(held, torch.Tensor) and isinstance(loaded, torch.Tensor)
+    if both and (held.shape, held.dtype, held.device) == (loaded.shape, loaded.dtype, loaded.device):
+        with torch.no_grad():
+            return held.copy_(loaded)
     if type(held) is list and type(loaded) is list:
-        held[:] = [_poured(before, value) for before, value in zip(held, loaded, strict=True)] if len(held) == len(
-            loaded
-        ) else loaded
+        held[:] = (
+            [_poured(before, value) for before, value in zip(held, loaded, strict=True)]
+            if len(held) == len(loaded)
+            else loaded
+        )
         return held
     return loaded
 

@@ -25,7 +25,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_users
 from graphtrain.state.contents import FORMS
-from graphtrain.state.generators import generator_of
+from graphtrain.state.generators import any_generator
 from graphtrain.state.reachable import Reachable
 
 MOST_BYTES = 256 * 2**20
@@ -41,7 +41,7 @@ _FACTORIES = {kind.__name__: kind for kind in (bool, int, float, complex, str, b
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
-class UnknownState(Exception):
+class UnknownStateError(Exception):
     """Something that cannot be described; the text says where it is and what."""
 
     def __init__(self, path: str, what: str) -> None:
@@ -68,7 +68,7 @@ class Describer:
         """A value as plain data; `path` is where it is, for messages.
 
         Raises:
-            UnknownState: it, or something in it, cannot be described.
+            UnknownStateError: it, or something in it, cannot be described.
         """
         category = category_of(type(value))
         if category == "value":
@@ -86,17 +86,17 @@ class Describer:
                     return ("tuple", parts)
                 if hasattr(value, "_fields") and is_users(type(value).__module__):
                     return ("named tuple", *_name(type(value), path), parts)
-                raise UnknownState(path, f"is a {type(value).__qualname__}, a tuple of another class")
+                raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class")
             case "set" if type(value) is frozenset:
                 return ("frozenset", self._members(value, path))
             case "function" | "class" if is_users(value.__module__):
                 return ("named", *_name(value, path))
-            case "class" if _FACTORIES.get(value.__name__) is value:
+            case "class" if value in _FACTORIES.values():
                 return ("built-in", value.__name__)
             case "method":
                 return ("method", self.describe(value.__self__, path), value.__func__.__name__)
             case "iterator":
-                raise UnknownState(path, f"is an iterator ({type(value).__name__}), whose position cannot be saved")
+                raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
         number = self._numbers[id(value)] = len(self.new)
         self.new.append(None)
         self.new[number] = self._new(value, path)
@@ -108,7 +108,7 @@ class Describer:
         before = len(self.new)
         try:
             yield
-        except UnknownState as error:
+        except UnknownStateError as error:
             unknown.append(str(error))
             del self.new[before:]
             self._numbers = {key: number for key, number in self._numbers.items() if number < before}
@@ -118,11 +118,11 @@ class Describer:
         """Count bytes that are saved.
 
         Raises:
-            UnknownState: they are too many.
+            UnknownStateError: they are too many.
         """
         self._bytes += size
         if self._bytes > MOST_BYTES:
-            raise UnknownState(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
+            raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
 
     def _value(self, value: Any, path: str) -> Any:
         match value:
@@ -142,7 +142,7 @@ class Describer:
             return ("id", self._reachable.by_id[value].path)
         if type(value) in _ENCODED or isinstance(value, numpy.generic):
             return value
-        raise UnknownState(path, f"is a {type(value).__qualname__}")
+        raise UnknownStateError(path, f"is a {type(value).__qualname__}")
 
     def _new(self, value: Any, path: str) -> dict[str, Any]:
         kind, category = type(value), category_of(type(value))
@@ -156,7 +156,7 @@ class Describer:
                 return {
                     "is": "generator",
                     "kind": _generator_kind(value, path),
-                    "state": generator_of(value).get_state(),
+                    "state": any_generator(value).get_state(),
                 }
             case "list" | "deque" if kind in (list, collections.deque):
                 parts = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
@@ -166,7 +166,7 @@ class Describer:
             case "mapping" if kind is collections.defaultdict:
                 factory = self.describe(value.default_factory, f"{path}.default_factory")
                 return {"is": "defaultdict", "parts": self.pairs(value, path), "factory": factory}
-            case "mapping" if _MAPPINGS.get(kind.__name__) is kind:
+            case "mapping" if kind in _MAPPINGS.values():
                 return {"is": kind.__name__, "parts": self.pairs(value, path)}
             case "bytearray":
                 self.count(len(value), path)
@@ -182,7 +182,7 @@ class Describer:
                 names, parts = FORMS["object"].contents(value)
                 held = {name: self.describe(part, f"{path}.{name}") for name, part in zip(names, parts, strict=True)}
                 return {"is": "object", "class": list(_name(kind, path)), "parts": held}
-        raise UnknownState(path, f"is a new {kind.__qualname__}, which cannot be saved")
+        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved")
 
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
         """The entries of a mapping, in order."""
@@ -190,14 +190,14 @@ class Describer:
 
     def _members(self, value: Iterable[Any], path: str) -> list[Any]:
         if any(category_of(type(member)) not in ("value", "tuple") for member in value):
-            raise UnknownState(path, "is a set of objects, whose order is that of their addresses")
+            raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses")
         return [self.describe(member, path) for member in sorted(value, key=repr)]
 
     # ---- tensors
 
     def _tensor(self, tensor: Any, path: str) -> dict[str, Any]:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or torch.nn.parameter.is_lazy(tensor):
-            raise UnknownState(path, f"is a {type(tensor).__qualname__}")
+            raise UnknownStateError(path, f"is a {type(tensor).__qualname__}")
         # With its graph it could not be saved; whoever keeps one, as old weight_norm does, computes it again.
         values = tensor.detach()
         is_leaf = tensor.grad_fn is None
@@ -224,7 +224,7 @@ class Describer:
             return None
         self.count(storage.nbytes(), path)
         whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))  # type: ignore[call-overload]
+        whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
         reference = self._bases()[storage._cdata] = ("new", len(self.new))
         self.new.append({"is": "tensor", "requires_grad": False, "grad": None, "values": whole})
         return reference
@@ -355,7 +355,7 @@ class Rebuilder:
                 made = self._made[number] = bytearray(described["values"])
             case "generator":
                 made = self._made[number] = _new_generator(described["kind"])
-                generator_of(made).set_state(described["state"])
+                any_generator(made).set_state(described["state"])
             case "list":
                 made = self._made[number] = []
                 made.extend(map(self.rebuild, described["parts"]))
@@ -405,18 +405,16 @@ class Rebuilder:
 
 def is_plain_class(kind: type) -> bool:
     """True for an importable class of the user's own whose objects are their attributes, and nothing else."""
-    special = ("__del__", "__setstate__", "__getstate__", "__reduce__")
+    special = ("__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__")
     return (
         is_users(kind.__module__)
         and "<" not in kind.__qualname__
-        and kind.__new__ is object.__new__
-        and kind.__reduce_ex__ is object.__reduce_ex__
         and not any(name in vars(base) for base in kind.__mro__[:-1] for name in special)
     )
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    is_lazy = torch.nn.parameter.is_lazy(tensor)  # type: ignore[no-untyped-call]
+    is_lazy = torch.nn.parameter.is_lazy(tensor)
     return not is_lazy and tensor.layout is torch.strided and not tensor.is_meta and tensor.numel() > 0
 
 
@@ -427,7 +425,7 @@ def _name(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:
             return module, name
     except CheckpointError:
         pass
-    raise UnknownState(path, f"is `{name}`, which cannot be found by its name")
+    raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name")
 
 
 def _find(module: str, name: str, *, is_enum: bool = False) -> Any:
@@ -452,7 +450,7 @@ def _generator_kind(generator: Any, path: str) -> str:
             return type(generator.bit_generator).__name__
         case _ if type(generator) is random.Random:
             return "python"
-    raise UnknownState(path, f"is a new {type(generator).__qualname__}, which cannot be saved")
+    raise UnknownStateError(path, f"is a new {type(generator).__qualname__}, which cannot be saved")
 
 
 def _new_generator(kind: str) -> Any:
@@ -462,7 +460,7 @@ def _new_generator(kind: str) -> Any:
         case "numpy.RandomState":
             return numpy.random.RandomState()
         case "python":
-            return random.Random()
+            return random.Random()  # noqa: S311 - its state is set at once
         case _ if kind in _BIT_GENERATORS:
             return numpy.random.Generator(getattr(numpy.random, kind)())
     raise CheckpointError(f"a generator of the kind {kind[:100]} cannot be made")

@@ -129,6 +129,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_value(value: Any) -> bool:
+    return value is None or _is_number(value)
+
+
 def _is_amount(value: Any) -> bool:
     return _is_number(value) and math.isfinite(value) and value >= 0
 
@@ -142,7 +146,9 @@ def _is_origin(value: Any) -> bool:
 
 
 def _is_about(value: Any) -> bool:
-    return _is_table(value) and _is_table(value.get("arguments", {}))
+    given = value.get("given", []) if _is_table(value) else None
+    tables = [value.get(name, {}) for name in ("arguments", "weights")] if _is_table(value) else []
+    return isinstance(given, list) and all(map(_is_text, given)) and all(map(_is_table, tables))
 
 
 def _are_files(value: Any) -> bool:
@@ -180,8 +186,11 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "metrics": lambda value: _is_table(value, _is_number),
     "run": _is_text,
     "unknown": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "replaces": lambda value: _is_count(value) and value > 0,
+    "best": lambda value: _is_table(value) and _is_text(value.get("metric")) and _is_value(value.get("value")),
     "hyper_parameters": lambda value: _is_table(value, _is_table),
     "hyper_parameters_in_force": lambda value: _is_table(value, _is_table),
 }
-# Not to know them is something else than that there were none.
-_WITHOUT_A_DEFAULT = ("hyper_parameters", "hyper_parameters_in_force")
+# Not to know them is something else than that there were none; and a checkpoint may take the place of no other, and be
+# made where nothing is ranked.
+_WITHOUT_A_DEFAULT = ("hyper_parameters", "hyper_parameters_in_force", "replaces", "best")

@@ -40,6 +40,15 @@ class Retention:
         kept = {*sound[-max(self.keep, 1) :], *self.ranked(values)[: self.keep_best]}
         return [checkpoint for checkpoint in oldest_first if checkpoint not in kept]
 
+    def is_among_best(self, value: float, others: Sequence[float]) -> bool:
+        """True if a value is one of the `keep_best` best, given those that were reached before; NaN never is.
+
+        >>> Retention(best="loss", keep_best=2).is_among_best(0.3, [0.2, 0.3])
+        False
+        """
+        own = len(others)
+        return own in self.ranked({**dict(enumerate(others)), own: value})[: self.keep_best]
+
     def ranked(self, values: Mapping[T, float]) -> list[T]:
         """The best first; of equal ones the first that was reached. NaN is never best."""
         sign = 1 if self.best_mode == "min" else -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,11 @@ METRICS_FILE = "metrics.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
+# How old the status may be while the run is running.
+STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
 _MOST_BYTES_OF_STARTS = 64 << 20
+_MOST_BYTES_OF_LAST_ROWS = 256 << 10
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
@@ -56,6 +60,27 @@ def read_status(path: str | Path) -> dict[str, Any]:
     # Earlier versions held the fields of the snapshot in a table of their own, and some of them twice.
     inner = status.pop("snapshot", None)
     return {**status, **inner, "state": status.get("state")} if isinstance(inner, dict) else status
+
+
+def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
+    """The last rows of metrics of the run in a directory, within the first `length` bytes; what cannot be read is not.
+
+    As JSON has them: NaN and infinities are texts.
+    """
+    if not (path / METRICS_FILE).is_file():  # missing, or a pipe
+        return []
+    try:
+        with (path / METRICS_FILE).open("rb") as file:
+            start = max(length - _MOST_BYTES_OF_LAST_ROWS, 0)
+            file.seek(start)
+            lines = file.read(length - start).split(b"\n")
+    except OSError:
+        return []
+    rows = []
+    for line in lines[1 if start else 0 :]:
+        with suppress(ValueError, RecursionError):
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 class MetricsFile:
@@ -153,7 +178,8 @@ def readable_failure(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+        hint = "make it writable, then resume" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 def _number(value: Any) -> float:

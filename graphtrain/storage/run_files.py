@@ -16,6 +16,7 @@ from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
 from graphtrain.storage.lock import RunLock
+from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
@@ -32,11 +33,14 @@ from graphtrain.storage.store import FolderStore
 
 
 class Written(NamedTuple):
-    """A checkpoint on the disk, and which one is the best now: its name, the metric, the value."""
+    """A checkpoint on the disk.
+
+    Of the checkpoints whose place it took, and itself, `first_number` is the lowest number.
+    """
 
     path: Path
     digest: str
-    best: dict[str, Any] | None
+    first_number: int
 
 
 @final
@@ -66,12 +70,14 @@ class RunFiles:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise UsageError(f"the run directory `{run_dir}` cannot be written: {error.strerror}") from None
+            raise UsageError(
+                f"the run directory `{run_dir}` cannot be written: {error.strerror}",
+                "make it writable, or choose another run directory",
+            ) from None
         self._notify = notify
         self._run = ""
         self._process = os.getpid()
         self._starts: int | None = None
-        self._best: dict[str, Any] | None = None
         self.latest: tuple[Path, str] | None = None
 
     @contextmanager
@@ -103,8 +109,12 @@ class RunFiles:
             CheckpointError: the checkpoint that was named is not sound.
         """
         self._store.remove_leftovers()
-        # Of a process that was killed while it wrote its status.
-        for leftover in [*self._folder.glob(".*.tmp"), *self._folder.glob("status.*.tmp")]:
+        # Of a process that was killed while it wrote its status, or which checkpoints are best.
+        for leftover in [
+            *self._folder.glob(".*.tmp"),
+            *self._folder.glob("status.*.tmp"),
+            *self._folder.glob("best.*.tmp"),
+        ]:
             with suppress(OSError):
                 leftover.unlink()
         holds_a_run = (self._folder / STATUS_FILE).exists()
@@ -117,10 +127,10 @@ class RunFiles:
         if resume == "auto":
             newest = self._store.newest(self._why_incompatible())
             if newest is None and (count := len(self._store.paths())):
-                checkpoints = f"{count} checkpoints, none of which can" if count > 1 else "a checkpoint that cannot"
+                several = f"{count} checkpoints, none of which can be resumed"
                 raise UsageError(
-                    f"`{self.path}` holds {checkpoints} be resumed",
-                    "repair what is named above, fork from another run, or begin in another run directory",
+                    f"`{self.path}` holds {several if count > 1 else 'a checkpoint that cannot be resumed'}",
+                    "fix the problems reported above, fork from another run, or use another run directory",
                 )
             if newest is None and holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
@@ -155,19 +165,23 @@ class RunFiles:
         paths = self._store.paths()
         return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
 
-    def cut_back_to(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:
-        """Cut the metrics back to where a checkpoint was made, or to nothing; the rows that stay."""
+    def cut_back_to(self, checkpoint: Checkpoint | None, retention: Retention) -> list[dict[str, float]]:
+        """Cut the metrics, and what was ranked, back to where a checkpoint was made, or to nothing.
+
+        Returns:
+            The rows that stay.
+        """
+        own = checkpoint is not None and self.owns(checkpoint)
+        self._store.resumed_from(checkpoint.path if checkpoint is not None and own else None, retention)
         if checkpoint is None:
             self._run = uuid.uuid4().hex
             return self._metrics.cut(0)
         manifest = checkpoint.manifest
         self.latest = (checkpoint.path, manifest["digest"])
-        if not self.owns(checkpoint):  # a fork is another run, and begins with no rows
+        if not own:  # a fork is another run, and begins with no rows
             self._run = uuid.uuid4().hex
             return self._metrics.cut(0)
         self._run = manifest["run"] or uuid.uuid4().hex
-        best = self.last_status().get("best")
-        self._best = best if isinstance(best, dict) else None
         return self._metrics.cut(manifest["metrics_bytes"])
 
     def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -228,28 +242,46 @@ class RunFiles:
         """
         return {"metrics_bytes": self._metrics.length(), "run": self._run}
 
-    def save(self, state: StagedState, facts: Manifest, retention: Retention) -> Written:
+    def save(
+        self,
+        state: StagedState,
+        facts: Manifest,
+        retention: Retention,
+        value: float | None = None,
+        replaced: Path | None = None,
+    ) -> Written:
         """Write a checkpoint, in whatever thread this is called.
+
+        Arguments:
+            value: of the metric by which checkpoints are ranked. Default: it has none.
+            replaced: a checkpoint in whose place this one comes. Default: none.
 
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
         self._metrics.flush()  # first, so that no rows are counted that are not there
-        path, manifest = self._store.save(state, facts, retention)
-        best = self._store.best(retention)
-        named = {"checkpoint": best[0].name, "metric": retention.best, "value": best[1]} if best else None
-        return Written(path, manifest["digest"], named)
+        path, manifest = self._store.save(state, facts, retention, value, replaced)
+        return Written(path, manifest["digest"], manifest.get("replaces", checkpoint_number(path)))
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
-        self.latest, self._best = (written.path, written.digest), written.best
+        self.latest = (written.path, written.digest)
+
+    def mark(self, path: Path, value: float, retention: Retention) -> None:
+        """Rank a checkpoint that is on the disk by a value of the metric that was recorded since it was made.
+
+        Raises:
+            CheckpointError: the ranking cannot be written.
+        """
+        self._store.mark(path, value, retention)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Leave the status for whoever looks from outside: replaced in one step, so that nobody sees half of it."""
         if os.getpid() != self._process:
             return  # a process that the user's code has forked is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
-        checkpoint = {"checkpoint": path.name if path is not None else None, "digest": digest, "best": self._best}
+        name = path.name if path is not None else None
+        checkpoint = {"checkpoint": name, "digest": digest, "best": self._store.ranking.best}
         plain = json_value({**status, **checkpoint, **_process("written_at_unix_seconds")})
         target = self._folder / STATUS_FILE
         temporary = target.with_suffix(f".{os.getpid()}.tmp")

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.canonical import from_json
 from graphtrain.storage.manifest import MANIFEST_FILE, checkpoint_paths, read_manifest, sound_files
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
@@ -18,7 +19,12 @@ def holds_a_graph(path: Path) -> bool:
 
 
 def saved_graph(path: str | Path, notify: Callable[[str], None] = lambda line: None) -> Graph:
-    """The graph of a checkpoint, or that of the newest sound one in a run directory. All its files are read.
+    """The graph of a checkpoint, or that of the newest sound one in a run directory; as `saved_manifest` reads it."""
+    return graph_of(*saved_manifest(path, notify))
+
+
+def saved_manifest(path: str | Path, notify: Callable[[str], None] = lambda line: None) -> tuple[Path, dict[str, Any]]:
+    """A checkpoint, or the newest sound one in a run directory, and its manifest. All its files are read.
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
@@ -29,20 +35,22 @@ def saved_graph(path: str | Path, notify: Callable[[str], None] = lambda line: N
     """
     path = Path(path)
     if (path / MANIFEST_FILE).is_file():
-        return _sound_graph(path)
+        return path, _sound_manifest(path)
     for checkpoint in reversed(checkpoint_paths(path / CHECKPOINTS_FOLDER)):
         try:
-            return _sound_graph(checkpoint)
+            manifest = _sound_manifest(checkpoint)
+            graph_of(checkpoint, manifest)
+            return checkpoint, manifest
         except CheckpointError as error:
             notify(f"skipped a damaged checkpoint: {error.message}")
     raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")
 
 
-def _sound_graph(path: Path) -> Graph:
+def _sound_manifest(path: Path) -> dict[str, Any]:
     manifest = read_manifest(path)
     for _ in sound_files(path, manifest):
         pass
-    return graph_of(path, manifest)
+    return manifest
 
 
 def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:
@@ -52,6 +60,6 @@ def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:
         CheckpointError: it cannot be read.
     """
     try:
-        return Graph.from_json(manifest["graph"])
+        return from_json(manifest["graph"], manifest.get("graph_order", ""))
     except (ValueError, GraphtrainError) as error:
         raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None

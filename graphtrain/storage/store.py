@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, read_manifest, write_checkpoint
 from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
+from graphtrain.storage.ranking import BEST_FILE, Ranking
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
 
@@ -21,20 +23,35 @@ class FolderStore:
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
+
+    Attributes:
+        ranking: the best of them by the metric of the last `Retention`.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
         self.folder = folder
         self._notify = notify
         self._unsound: set[Path] = set()
-        # What is known of the metrics of each checkpoint.
-        self._metrics: dict[Path, Mapping[str, float]] = {}
+        self._best_file = folder.parent / BEST_FILE
+        self._rankable: dict[Path, Manifest] = {}  # what manifests tell of metrics
+        self._marks: dict[Path, dict[str, float]] = {}  # checkpoint -> metric -> value
+        self._given_up: set[Path] = set()
+        self.ranking = Ranking()
 
-    def save(self, state: StagedState, facts: Manifest, retention: Retention) -> tuple[Path, Manifest]:
+    def save(
+        self,
+        state: StagedState,
+        facts: Manifest,
+        retention: Retention,
+        value: float | None = None,
+        replaced: Path | None = None,
+    ) -> tuple[Path, Manifest]:
         """Write a checkpoint, then remove those that need not be kept; its path and its manifest.
 
         Arguments:
             facts: what the manifest holds beside digest and checksums.
+            value: of the metric by which checkpoints are ranked. Default: it has none.
+            replaced: a checkpoint in whose place this one comes, with its value if there is no other. Default: none.
 
         Raises:
             CheckpointError: it cannot be written, or was given up.
@@ -42,30 +59,80 @@ class FolderStore:
         existing = self.paths()
         number = checkpoint_number(existing[-1]) + 1 if existing else 1
         path = self.folder / f"{number:06d}-step-{facts['step']}"
+        if retention.best is not None:
+            if value is None and replaced is not None:
+                value = self._value(replaced, retention.best)
+            facts = {**facts, "best": {"metric": retention.best, "value": value}}
         manifest = write_checkpoint(path, state, facts)
-        self._metrics[path] = manifest["metrics"]
-        # Only now that it is on the disk; one after the other, so that at any moment all that should be kept is there.
-        paths = self.paths()
-        for old in retention.expired(paths, self._values(paths, retention.best), self._unsound):
-            self._remove(old)
+        # Somebody may have removed the newest ones, and this one have a number of theirs.
+        self._marks.pop(path, None)
+        self._given_up.discard(path)
+        self._rankable[path] = _rankable(manifest)
+        self._keep(retention, replaced if replaced != path else None)
         return path, manifest
 
-    def best(self, retention: Retention) -> tuple[Path, float] | None:
-        """The best checkpoint, and its value of the metric; None if no checkpoint has one."""
-        values = self._values(self.paths(), retention.best)
-        ranked = retention.ranked(values)
-        return (ranked[0], values[ranked[0]]) if ranked else None
+    def mark(self, path: Path, value: float, retention: Retention) -> None:
+        """Rank a checkpoint by a value of the metric that was recorded after it was made.
+
+        Raises:
+            CheckpointError: the ranking cannot be written.
+        """
+        self._marks.setdefault(path, {})[retention.best or ""] = value
+        self._keep(retention)
+
+    def resumed_from(self, path: Path | None, retention: Retention) -> None:
+        """Take over what was ranked up to a checkpoint; what was made after it was given up, and is not ranked.
+
+        Arguments:
+            path: of the checkpoint. None: the run begins, and nothing was ranked.
+        """
+        paths = self.paths()
+        number = checkpoint_number(path) if path is not None else 0
+        self._given_up = {other for other in paths if checkpoint_number(other) > number}
+        saved = Ranking.read(self._best_file)
+        for other in paths:
+            if other.name in saved.values:
+                self._marks[other] = {saved.metric: saved.values[other.name]}
+        self.ranking = self._ranked(paths, retention)
+
+    def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
+        """Rank the checkpoints, and remove those that need not be kept."""
+        paths = [path for path in self.paths() if path != replaced]
+        ranking = self._ranked(paths, retention)
+        if ranking.values or self._best_file.exists():
+            ranking.write(self._best_file)
+        self.ranking = ranking
+        # Only now that it is on the disk; one after the other, so that at any moment all that should be kept is there.
+        if replaced is not None:
+            self._remove(replaced)
+        for old in retention.expired(paths, self._values(paths, retention.best), self._unsound):
+            self._remove(old)
+
+    def _ranked(self, paths: list[Path], retention: Retention) -> Ranking:
+        values = self._values(paths, retention.best)
+        best = retention.ranked(values)[: retention.keep_best]
+        return Ranking(retention.best or "", retention.best_mode, {path.name: values[path] for path in best})
 
     def _values(self, paths: list[Path], metric: str | None) -> dict[Path, float]:
+        """The value of the metric for each checkpoint that has one."""
         if metric is None:
             return {}
-        for path in paths:
-            if path not in self._metrics:
-                try:
-                    self._metrics[path] = read_manifest(path)["metrics"]
-                except CheckpointError:
-                    self._metrics[path] = {}
-        return {path: self._metrics[path][metric] for path in paths if metric in self._metrics[path]}
+        ours = [path for path in paths if path not in self._given_up and path not in self._unsound]
+        values = {path: self._value(path, metric) for path in ours}
+        return {path: value for path, value in values.items() if value is not None and math.isfinite(value)}
+
+    def _value(self, path: Path, metric: str) -> float | None:
+        if metric in self._marks.get(path, {}):
+            return self._marks[path][metric]
+        if path not in self._rankable:
+            try:
+                self._rankable[path] = _rankable(read_manifest(path))
+            except CheckpointError:
+                self._rankable[path] = _rankable({})
+        best, metrics = self._rankable[path]["best"], self._rankable[path]["metrics"]
+        # Without `best` it is of an earlier version, or of a time when another metric was ranked.
+        value: float | None = best["value"] if best.get("metric") == metric else metrics.get(metric)
+        return value
 
     def newest(self, why_incompatible: Callable[[Manifest], str] = lambda manifest: "") -> Checkpoint | None:
         """The newest sound checkpoint that is compatible; others are reported and skipped.
@@ -103,3 +170,8 @@ class FolderStore:
         with contextlib.suppress(OSError):
             path.rename(expired)
             shutil.rmtree(expired)
+
+
+def _rankable(manifest: Manifest) -> Manifest:
+    """What a manifest tells of metrics."""
+    return {name: manifest.get(name, {}) for name in ("best", "metrics")}

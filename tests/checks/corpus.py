@@ -1,4 +1,4 @@
-"""Broken graphs: each a small edit of a shipped one, with all that must be said of it, and nothing else may be."""
+"""Broken graphs: each a small edit of a shipped one, with every problem that must be reported, and no other may be."""
 
 from __future__ import annotations
 
@@ -333,6 +333,12 @@ DATA = [
     edited("an output written on one branch only",
            lambda g: g.set("validate", graph=replace(use(EVALUATE, "score", between=("eval_batch", "next_batch")),
                                                      outputs=("metrics", "score"))), "G304 nodes.validate"),
+    edited("a second validation under the name of the first",
+           lambda g: g.insert("test", graph=EVALUATE, between=("decide", "validate"), reads={"val_data": "test_data"}),
+           "G307 test/nodes.begin_evaluation"),
+    edited("an evaluation that begins twice",
+           lambda g: g.insert("again", "begin_evaluation", after="begin_evaluation"),
+           "G305 nodes.begin_evaluation", "G307 nodes.again", of=EVALUATE),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Sound rewirings: what people do with a training procedure, as graphs of which nothing is to be said.
+"""Sound rewirings: what people do with a training procedure, as graphs without problems.
 
 The kinds are stand-ins: they declare what a real one would, and count their visits.
 """
@@ -17,7 +17,7 @@ from tests.checks.corpus import EVALUATE, FIT, bound, plain, tiny, undeclared
 
 @dataclass(frozen=True)
 class Sound:
-    """A graph of which nothing is to be said.
+    """A graph without problems.
 
     Attributes:
         title: the technique.
@@ -33,7 +33,7 @@ class Sound:
 
 
 def optimizer_of_its_own() -> torch.optim.Optimizer:
-    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    return torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
 
 
 def optimizers(*names: str) -> dict[str, Callable[[], Any]]:

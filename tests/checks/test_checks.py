@@ -128,7 +128,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G204", lambda g: g.guard("log_due", "log.fired == 1"), "guards.log_due", "is not a number, text or truth value",
      "runs"),
     ("G205", lambda g: g.guard("log_due", "1 < 2"), "guards.log_due", "is always true", "needs no guard"),
-    ("G205", lambda g: g.guard("log_due", "log.due and False"), "guards.log_due", "is always false", "can go"),
+    ("G205", lambda g: g.guard("log_due", "log.due and False"), "guards.log_due", "is always false", "can be removed"),
     ("G205", lambda g: g.guard("log_due", "step.steps >= step.steps"), "guards.log_due", "is always true", ""),
     ("G206", lambda g: g.guard("log_due", "validate . due"), "edges.decide", 'has the same guard', ""),
     ("G207", lambda g: g.guard("log_due", "not log_due"), "guards.log_due", "defined by itself: log_due -> log_due",
@@ -260,7 +260,7 @@ def test_what_the_outer_graph_allows_holds_inside() -> None:
     assert replace(inside, allow=("G209",)).check() == []
 
 
-def test_guards_that_explode_are_told_once() -> None:
+def test_guards_that_explode_are_reported_once() -> None:
     graph = FIT.guard("g0", "step.steps > 1")
     for number in range(60):
         graph = graph.guard(f"g{number + 1}", f"g{number} and g{number}")
@@ -269,7 +269,7 @@ def test_guards_that_explode_are_told_once() -> None:
     assert "more than 10000 parts" in found[0].message
 
 
-def test_a_circle_is_told_once_and_only_of_its_members() -> None:
+def test_a_circle_is_reported_once_and_only_for_its_members() -> None:
     graph = FIT.guard("log_due", "a").guard("a", "b and log.due").guard("b", "c").guard("c", "b")
     found = [problem for problem in graph.check() if problem.code == "G207"]
     assert [problem.where for problem in found] == ["guards.b"]
@@ -278,7 +278,7 @@ def test_a_circle_is_told_once_and_only_of_its_members() -> None:
 def test_a_duplicate_is_seen_through_names() -> None:
     found = FIT.guard("log_due", "val_check_batch").check()
     assert [problem.code for problem in found] == ["G206"]
-    assert '"validate if val_check_batch" is never taken: "log if log_due" is asked before' in found[0].message or (
+    assert '"validate if val_check_batch" is never taken: "log if log_due" is evaluated before' in found[0].message or (
         '"log if log_due" is never taken' in found[0].message
     )
 
@@ -414,3 +414,30 @@ def test_a_problem_prints_and_is_plain() -> None:
     problem = Problem("G101", "error", "a.toml:3", "what", "do this", ("a", "b"))
     assert str(problem) == "a.toml:3: error G101: what\n    path: a -> b\n    do this"
     assert problem.as_plain()["path"] == ["a", "b"]
+
+
+def test_a_problem_of_a_node_that_was_inserted_before_a_hub_names_after() -> None:
+    problems = FIT.insert("x", "clip", before="decide").check()
+    assert [problem.code for problem in problems] == ["G411", "G402"]
+    for problem in problems:
+        first, *_, last = problem.hint.splitlines()
+        assert "`x`" not in first, "the hint of the check comes first"
+        assert "`x` is before `decide`, so it runs after each of `accumulate`, `zero_grad`, `end_epoch`, " in last
+        assert "insert it with `after`" in last
+    inner = FIT.set("validate", graph=EVALUATE.insert("x", "clip", before="next_batch")).check()
+    assert [problem.code for problem in inner] == ["G411", "G402"]
+    assert "`x` is before `next_batch`, so it runs after each of `begin_evaluation`, `eval_batch`;" in inner[0].hint
+    assert "`after`" not in inner[1].hint, "the problem is elsewhere, and two predecessors are usual"
+
+
+def test_a_problem_of_a_node_with_one_predecessor_does_not() -> None:
+    for graph in (FIT.insert("x", "step", after="step"), FIT.insert("x", "step", between=("decide", "next_batch"))):
+        assert graph.check()
+        assert not any("`after`" in problem.hint for problem in graph.check())
+
+
+@pytest.mark.parametrize(("all_kinds_known", "code"), [(True, "G102"), (False, "G118")])
+def test_a_graph_given_as_a_kind_is_a_body(all_kinds_known: bool, code: str) -> None:
+    (problem,) = check_graph(FIT.insert("test", "evaluate", after="validate"), all_kinds_known=all_kinds_known)
+    assert problem.code == code
+    assert problem.hint == '`evaluate` is a graph: give it as graph = "evaluate"'

@@ -1,6 +1,6 @@
 """Processes that find torch imported: forked from one that has imported what graphtrain needs, and nothing else.
 
-Each has its own arguments, folder, environment, output and `__main__`, and imports graphtrain and the user's code anew.
+Each has its own arguments, folder, environment, output, `__main__`, and imports of graphtrain and the user's code.
 Only the start of the interpreter and the import of torch are shared, which are two seconds of work each time.
 """
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from graphtrain.command.run_difference import ChangedValue, SavedRun, sections
 from tests.command.conftest import Command
-from tests.command.running import arguments, environment
+from tests.command.running import TINY, arguments, environment
 
 MINE = 'format = 1\nextends = "fit"\nname = "fit"\n'
 RENAMED = MINE + '[[edit]]\nrename = "decide"\nnew = "what_now"\n'
@@ -135,6 +136,57 @@ def test_what_cannot_be_compared(words: tuple[str, ...], folder: Path, command: 
     (folder / "empty" / "checkpoints").mkdir(parents=True)
     result = command("diff", *words)
     assert result.code == 2 and result.err.startswith("error: ") and "Traceback" not in result.err
+
+
+# ---- diff of runs
+
+
+def test_runs_are_compared_in_what_they_were_set_up_with(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "finish.after=2 epochs", "--quiet"]
+    assert command(*words, "--run-dir", "a", "lr=1e-3").code == 0
+    assert command(*words, "--run-dir", "b", "lr=2e-3").code == 0
+    result = command("diff", "a", "b")
+    assert (result.code, result.err) == (0, "")
+    sections = [block.splitlines() for block in result.out.split("\n\n")]
+    assert [lines[0] for lines in sections] == [
+        "a -> b: 5 differences",
+        "arguments of setup",
+        "hyper-parameters",
+        "last metrics",
+        "the same: graph, code, data, versions and flags",
+    ]
+    assert sections[1][2].split() == ["~", "lr", "0.001", "0.002"]
+    assert sections[2][2].split() == ["~", "optimizer.lr", "0.001", "0.002"]
+    assert [line.split()[:2] for line in sections[3][2:]] == [["~", "epoch/loss"], ["~", "loss"], ["~", "lr"]]
+    assert command("diff", "a", "b", "--exit-code").code == 1
+    assert command("diff", "a", "a", "--exit-code").out == "a -> a: no difference\n"
+    checkpoint = sorted((tiny / "a" / "checkpoints").iterdir())[-1]
+    assert "arguments of setup" in command("diff", str(checkpoint), "b").out
+
+
+def test_runs_with_other_code_data_and_flags(tiny: Path, command: Command) -> None:
+    words = ["finish.after=2 steps", "--quiet", "--run-dir"]
+    assert command("run", "tiny.py", *words, "a").code == 0
+    (tiny / "other.py").write_text(
+        TINY.replace("torch.randn(2, 2)", "torch.ones(2, 2)").replace("batches: int", "more: int = 3, batches: int")
+    )
+    assert command("run", "other.py", *words, "b", "--seed", "3", "batches=4", "step.fused=true").code == 0
+    out = command("diff", "a", "b").out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["~", "program", "tiny.py", "other.py"] in rows
+    assert ["~", "seed", "0", "3"] in rows and ["+", "more", "3"] in rows
+    assert "train_data (its samples)" in out and "graph\n" in out and "step.fused" in out
+    assert ["~", "train_data.length", "4", "4"] not in rows
+
+
+def test_a_default_that_an_earlier_version_did_not_keep_is_no_difference() -> None:
+    rest: dict[str, Any] = {"origin": {}, "data": {}, "environment": {}}
+    before = SavedRun({**rest, "about": {"arguments": {"lr": "0.1"}}}, {})
+    after = SavedRun(
+        {**rest, "about": {"arguments": {"lr": "0.1", "width": "8", "depth": "2"}, "given": ["depth"]}}, {}
+    )
+    assert sections(before, after)["arguments of setup"] == [ChangedValue("depth", "", "2")]
+    assert sections(after, before)["arguments of setup"] == [ChangedValue("depth", "2", "")]
 
 
 def test_a_picture(command: Command, folder: Path) -> None:

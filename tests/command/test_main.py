@@ -94,7 +94,7 @@ def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Com
         (["lr=fast"], 2, 'error: train.py:setup: lr: expected a number, got "fast"'),
         (["rate=1"], 2, "error: `rate` is not an argument of train.py:setup"),
         (["acumulate.every=2"], 2, "did you mean `accumulate`?"),
-        (["--run-dri", "r"], 2, "No such option: --run-dri (Possible options: --run-dir"),
+        (["--run-dri", "r"], 2, "There is no option `--run-dri`; did you mean `--run-dir`?"),
         (["--graph", "fitt"], 2, "did you mean `fit`?"),
     ],
 )
@@ -224,6 +224,20 @@ def test_loggers_of_a_setup_are_called(script: Path, command: Command) -> None:
     (script / "wrong.py").write_text(text.replace("[log]", "[7]"))
     result = command("run", "wrong.py")
     assert (result.code, "`loggers` with a int, which is not callable" in result.err) == (2, True)
+
+
+def test_loggers_are_told_every_argument_of_the_setup(script: Path, command: Command) -> None:
+    text = TINY.replace(
+        "    return {\n",
+        "    class Told(RunLogger):\n"
+        "        def begin(self, beginning):\n            print(sorted(beginning.hyper_parameters.items())[:3])\n"
+        "        def __call__(self, metrics, step): pass\n        def close(self): pass\n"
+        '    return {"loggers": [Told()],\n',
+    )
+    (script / "told.py").write_text("from graphtrain import RunLogger\n" + text)
+    result = command("run", "told.py", "lr=0.5", "finish.after=1 steps")
+    assert result.code == 0, result.err
+    assert "('batches', '4')" in result.out, "a default"
 
 
 # ---- --init

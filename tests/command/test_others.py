@@ -21,7 +21,7 @@ from graphtrain.graph.registry import find_graph, known_graphs, known_kinds
 from tests.command.conftest import Command
 from tests.command.running import arguments, environment, in_a_new_process
 
-COMMANDS = ["run", "check", "render", "show", "diff", "copy", "graphs", "nodes", "status", "verify", "replay"]
+COMMANDS = ["run", "check", "render", "show", "diff", "copy", "graphs", "nodes", "ls", "status", "verify", "replay"]
 
 OWN_KIND = """\
 from graphtrain import node
@@ -125,6 +125,35 @@ def test_render_shows_where_a_run_is(tiny: Path, command: Command) -> None:
     assert "6 runs" not in (tiny / "plain.dot").read_text()
 
 
+def test_render_with_a_run_of_another_graph_says_so(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "accumulate.every=2", "--run-dir", "r", "--until", "3 steps").code == 0
+    assert command("render", "r", "-o", "same.dot", "--run-dir", "r").err == ""
+    result = command("render", "fit", "-o", "hot.dot", "--run-dir", "r")
+    assert (result.code, result.out) == (0, "wrote hot.dot\n")
+    assert result.err == (
+        "`fit` is not the graph of the run in `r` (1 difference): counts are drawn at the nodes of the same name; "
+        "graphtrain render r draws the graph of the run\n"
+    )
+
+
+def test_a_run_directory_is_drawn_in_the_order_of_its_file(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "--run-dir", "r", "--until", "1 steps").code == 0
+    assert command("copy", "fit", "mine.toml").code == 0
+    saved, file = Graph.load("r"), Graph.load("mine.toml")
+    assert list(saved.nodes) == list(file.nodes) and list(saved.edges) == list(file.edges)
+    assert list(saved.guards) == list(file.guards) and list(saved.units) == list(file.units)
+    inner, inner_of_file = saved.nodes["validate"].body, file.nodes["validate"].body
+    assert inner is not None and inner_of_file is not None and list(inner.nodes) == list(inner_of_file.nodes)
+    assert saved.to_json() == file.to_json() and saved.title == "fit"
+
+
+def test_status_calls_a_graph_by_its_file(tiny: Path, command: Command) -> None:
+    (tiny / "mine.toml").write_text('format = 1\nextends = "fit"\nname = "fit"\n')
+    words = ["run", "tiny.py", "--graph", "mine.toml", "finish.after=1 steps", "--run-dir", "r"]
+    assert "\ngraph mine.toml\n" in command(*words).err
+    assert command("status", "r").out.startswith("r: finished, graph mine.toml\n")
+
+
 def test_show(command: Command) -> None:
     result = command("show", "fit")
     assert (result.code, result.err) == (0, "")
@@ -224,7 +253,7 @@ def gone() -> int:
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["", "as earlier versions left it"])
-def test_status_of_a_run_that_goes_on(nested: bool, folder: Path, command: Command) -> None:
+def test_status_of_a_run_that_is_running(nested: bool, folder: Path, command: Command) -> None:
     write_status(folder)
     if nested:
         status = status_file(folder)
@@ -342,6 +371,7 @@ def test_an_unknown_command(command: Command) -> None:
         (["show", "fit"], True),
         (["diff", "fit", "evaluate", "-o", "difference.svg"], True),
         (["graphs"], True),
+        (["ls", "."], True),
         (["render", "fit", "-o", "fit.svg"], True),
         (["copy", "fit", "my.toml"], True),
         (["check", "fit"], False),

@@ -127,7 +127,7 @@ def test_what_is_shown(noted: Path, command: Command) -> None:
     before = contents(noted / "r")
     result = command("replay", "whole.py", "--run-dir", "r", "--to", "5 steps")
     assert (result.code, contents(noted / "r")) == (0, before)
-    assert result.err == "code, data, versions, threads unchanged: exact\n"
+    assert result.err == "code, arguments, data, versions, threads unchanged: exact\n"
     names = sorted(one.name for one in (noted / "r" / "checkpoints").iterdir())
     assert result.out.startswith("step 5, epoch 1.75, batch 6/8, window 3/3, next node zero_grad (replayed from ")
     assert f"(replayed from {names[-4]})" in result.out, names
@@ -164,7 +164,7 @@ def test_what_is_shown(noted: Path, command: Command) -> None:
 def test_moments(to: str, node: str | None, shown: str, noted: Path, command: Command) -> None:
     words = ["replay", "whole.py", "--run-dir", "r", "--to", to, *(["--node", node] if node else [])]
     result = command(*words)
-    assert (result.code, result.err.startswith("code, data")) == (0, True), result.err
+    assert (result.code, result.err.startswith("code, arguments, data")) == (0, True), result.err
     assert result.out.startswith(shown), result.out
 
 

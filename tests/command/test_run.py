@@ -7,11 +7,14 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.command.conftest import Command
 from tests.command.running import SLOW, TINY, Result, in_a_process, start
@@ -55,15 +58,30 @@ def test_a_directory_that_is_taken_is_passed_over(tiny: Path, command: Command) 
     assert list((tiny / "runs" / "tiny-001").iterdir()) == []
 
 
+def test_a_setup_serves_its_own_graph_or_several(folder: Path, command: Command) -> None:
+    """Its own graph reads all that it returns; another one, named by --graph, may read less."""
+    (folder / "tiny.py").write_text(TINY.replace('"training_step"', '"callbacks": [], "warm_up": 3, "training_step"'))
+    (folder / "my.toml").write_text('format = 1\nextends = "fit"\n')
+    for words in ([], ["--graph", "fit"]):
+        result = command("run", "tiny.py", "finish.after=1 steps", "--run-dir", "r", *words)
+        assert result.code == 2 and "nothing reads a resource `warm_up`" in result.err
+        assert "nothing reads a resource `callbacks`" in result.err and "`graph.insert(...)`" in result.err
+    result = command("run", "tiny.py", "finish.after=1 steps", "--run-dir", "r", "--graph", "my.toml")
+    assert result.code == 0
+    assert "nothing in the graph reads `warm_up`\n" in result.err
+    assert "nothing in the graph reads `callbacks`; that is a node for each" in result.err
+    assert command("replay", "tiny.py", "--run-dir", "r", "--to", "1 steps").code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "steps", "rows"),
     [
-        (["batches=6"], 6, 1),
-        (["accumulate.every=2"], 2, 1),
-        (["finish.after=3 steps"], 3, 0),
+        (["batches=6"], 6, 2),
+        (["accumulate.every=2"], 2, 2),
+        (["finish.after=3 steps"], 3, 1),
         (["log.every=1 steps"], 4, 5),
-        (["next_batch.limit=2"], 2, 1),
-        (["validate/next_batch.limit=1"], 4, 2),
+        (["next_batch.limit=2"], 2, 2),
+        (["validate/next_batch.limit=1"], 4, 3),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -75,8 +93,7 @@ def test_settings_reach_setup_and_nodes(
         words = [*words, "finish.after=1 epochs"]
     assert command("run", "tiny.py", *words, "--run-dir", "r").code == 0
     assert status_of(folder / "r")["step"] == steps
-    file = folder / "r" / "metrics.jsonl"
-    assert (len(rows_of(folder / "r")) if file.exists() else 0) == rows
+    assert len(rows_of(folder / "r")) == rows
 
 
 def test_arguments_keep_their_types(folder: Path, command: Command) -> None:
@@ -116,11 +133,65 @@ def test_a_finished_run_is_reported(tiny: Path, command: Command) -> None:
     before = status_of(tiny / "r")
     again = command(*words)
     assert again.code == 0
-    assert "the run was finished before; raise its ending to train further" in again.err
+    assert "\nthe run was finished before; a later finish.after trains it further: r  digest " in again.err
     assert (status_of(tiny / "r")["digest"], status_of(tiny / "r")["step"]) == (before["digest"], 4)
     raised = command(*words[:2], "finish.after=2 epochs", *words[3:])
     assert raised.code == 0 and "the run is finished: r" in raised.err
     assert status_of(tiny / "r")["step"] == 8
+
+
+EVALUATED = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)] * batches, "training_step"')
+
+
+def test_an_evaluation_is_finished(folder: Path, command: Command) -> None:
+    (folder / "tiny.py").write_text(EVALUATED)
+    words = ["run", "tiny.py", "--graph", "evaluate", "--run-dir", "r"]
+    first = command(*words)
+    assert first.code == 0 and "train_data" not in first.err
+    again = command(*words)
+    assert again.code == 0 and "\nthe run was finished before: r  digest " in again.err
+    assert "\nresumed r: 4 batches, 8 samples; repeating nothing; code, arguments, data, " in again.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "change"),
+    [
+        (["batches=5"], EVALUATED, "batches 4 -> 5"),
+        (["next_batch.limit=2"], EVALUATED, "next_batch.limit"),
+        ([], EVALUATED.replace("torch.ones(2, 2)", "torch.zeros(2, 2)"), "val_data (its samples)"),
+        ([], EVALUATED.replace("Linear(2, 1)", "Linear(2, 1, bias=True)"), "tiny.py"),
+        (["--init", "model=other.safetensors"], EVALUATED, "the weights of `model`"),
+    ],
+    ids=["arguments", "graph", "data", "code", "weights"],
+)
+def test_something_else_is_not_asked_of_a_finished_run(
+    words: list[str], text: str, change: str, folder: Path, command: Command
+) -> None:
+    save_file({"weight": torch.ones(1, 2), "bias": torch.ones(1)}, "other.safetensors")
+    (folder / "tiny.py").write_text(EVALUATED)
+    command_words = ["run", "tiny.py", "--graph", "evaluate", "--run-dir"]
+    assert command(*command_words, "r").code == 0
+    (folder / "tiny.py").write_text(text)
+    for name in set(sys.modules) & {"tiny"}:
+        del sys.modules[name]
+    refused = command(*command_words, "r", *words)
+    assert refused.code == 2, refused
+    assert "error: the run in `r` is finished, so nothing was run; changed since: " in refused.err
+    assert (
+        change in refused.err
+        and "\n  hint: begin another run in a directory of its own, with --run-dir\n" in refused.err
+    )
+    assert command(*command_words, "r", *words).code == 2, "nor when it is asked again"
+    assert command(*command_words, "new", *words).code == 0
+
+
+def test_a_finished_training_can_be_trained_further_or_forked(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "batches=3", "--run-dir", "r"]
+    assert command(*words[:2], "finish.after=1 epochs", "--run-dir", "r").code == 0
+    refused = command(*words, "finish.after=1 epochs")
+    assert refused.code == 2
+    assert "or train this one further, with a later finish.after (in a new directory: --fork r)" in refused.err
+    assert command(*words, "finish.after=2 epochs").code == 0
 
 
 def test_quiet_prints_errors_only(tiny: Path, command: Command) -> None:
@@ -212,7 +283,7 @@ def test_a_broken_pipe_of_the_users_is_no_secret(folder: Path, command: Command)
     assert "BrokenPipeError: the socket" in result.err
 
 
-def test_a_failed_run_goes_on_from_its_last_checkpoint(folder: Path, command: Command) -> None:
+def test_a_failed_run_resumes_from_its_last_checkpoint(folder: Path, command: Command) -> None:
     words = ["run", "mine.py", "checkpoint.every=1 steps", "finish.after=1 epochs", "--run-dir"]
     (folder / "mine.py").write_text(FAILING)
     assert command(*words, "r").code == 1
@@ -245,7 +316,7 @@ def slow(folder: Path) -> list[str]:
     return ["run", "slow.py", "batches=250", "finish.after=1 epochs", "checkpoint.every=1 steps", "--run-dir"]
 
 
-def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_been(slow: list[str], folder: Path, command: Command) -> None:
+def test_a_stopped_run_resumes_and_ends_as_if_never_stopped(slow: list[str], folder: Path, command: Command) -> None:
     process = start([*slow, "r"], folder)
     wait_until_it_runs(process, folder / "r")
     shown = command("status", "r")
@@ -307,7 +378,7 @@ def test_a_killed_run_is_interrupted_and_a_second_interrupt_is_at_once(
 # --- Forked from another run ------------------------------------------------------------------------------------------
 
 
-def test_a_fork_begins_from_another_run_and_goes_on_by_itself(tiny: Path, command: Command) -> None:
+def test_a_fork_begins_from_another_run_and_continues_by_itself(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=2 epochs", "--run-dir", "whole").code == 0
     assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "old").code == 0
     old = (tiny / "old" / "metrics.jsonl").read_bytes()
@@ -316,7 +387,7 @@ def test_a_fork_begins_from_another_run_and_goes_on_by_itself(tiny: Path, comman
     assert "resumed" in forked.err
     assert status_of(tiny / "new")["digest"] == status_of(tiny / "whole")["digest"]
     assert (tiny / "old" / "metrics.jsonl").read_bytes() == old
-    assert rows_of(tiny / "new") == rows_of(tiny / "whole")[len(old.splitlines()) :]
+    assert rows_of(tiny / "new") == rows_of(tiny / "whole")[1:]
     again = command("run", "tiny.py", "finish.after=2 epochs", "--fork", "old", "--run-dir", "new")
     assert (again.code, "was finished before" in again.err) == (0, True)
 

@@ -54,7 +54,7 @@ def test_loaders(kind: Any, options: Callable[[], dict[str, Any]], tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["random collation", "drop_last"])
 def test_a_data_loader_with_workers(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(lambda: DataLoader(Noisy(), num_workers=2, **OPTIONS[name]()), tmp_path, every=4)
+    assert_exact(lambda: DataLoader(Noisy(), num_workers=2, **OPTIONS[name]()), tmp_path, every=3)
 
 
 def test_a_data_loader_with_its_own_generator(tmp_path: Path, assert_exact: AssertExact) -> None:

@@ -63,7 +63,7 @@ def test_a_kernel_or_a_prompt(shell: Any, chosen: type, monkeypatch: pytest.Monk
     assert type(display_for(print)) is chosen
 
 
-def test_a_worker_that_shares_the_terminal_says_lines(tmp_path: Path) -> None:
+def test_a_worker_that_shares_the_terminal_prints_lines(tmp_path: Path) -> None:
     script = """
 import multiprocessing
 from graphtrain.display.choose import display_for
@@ -77,7 +77,7 @@ worker.join()
     assert Terminal(script, tmp_path).end().shown == ["Live", "PlainLines"]
 
 
-def test_an_introduction_is_said_a_line_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_introduction_is_printed_a_line_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     said: list[str] = []
     introduce(SUMMARY, said.append)

@@ -1,4 +1,4 @@
-"""The panel: what it says, and that it says it on four lines of any terminal."""
+"""The panel: what it shows, and that it shows it on four lines of any terminal."""
 
 from __future__ import annotations
 

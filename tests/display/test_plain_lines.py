@@ -12,7 +12,7 @@ from tests.display.runs import snapshot
 
 
 class Desk:
-    """A display of lines, its clock, and what it said."""
+    """A display of lines, its clock, and the lines it printed."""
 
     def __init__(self, interval_seconds: float = 2.0) -> None:
         self.said: list[str] = []
@@ -21,7 +21,7 @@ class Desk:
         self.display.begin()
 
     def show(self, seconds: float, **changes: Any) -> list[str]:
-        """Show a run some seconds later; what is said then."""
+        """Show a run some seconds later; the lines printed then."""
         self.now += seconds
         before = len(self.said)
         self.display.show(bare(**changes))
@@ -66,7 +66,7 @@ def test_whoever_calls_once_in_an_interval_is_heard_each_time() -> None:
     assert all(desk.show(1.999, metrics={"loss": float(number)}) for number in range(10))
 
 
-def test_the_latest_row_is_said_and_no_older_one() -> None:
+def test_the_latest_row_is_printed_and_no_older_one() -> None:
     desk = Desk()
     desk.show(0, metrics={"loss": 1.0, "lr": 0.1})
     assert desk.show(2, metrics={"loss": 1.0, "lr": 0.1, "val/loss": 2.0}) == ["step 10  epoch 0.50  val/loss 2"]
@@ -74,12 +74,12 @@ def test_the_latest_row_is_said_and_no_older_one() -> None:
     assert desk.show(2, metrics=latest) == ["step 10  epoch 0.50  loss 0.5  lr 0.1"]
 
 
-def test_a_row_that_names_its_step_is_said_with_it() -> None:
+def test_a_row_that_names_its_step_is_printed_with_it() -> None:
     desk = Desk()
     assert desk.show(0, step=53, metrics={"step": 50, "epoch": 0.25, "loss": 1.0}) == ["step 50  epoch 0.25  loss 1"]
 
 
-def test_the_end_says_the_rest_and_where_time_went() -> None:
+def test_the_end_prints_the_rest_and_where_time_went() -> None:
     desk = Desk()
     desk.show(0, metrics={"loss": 1.0})
     desk.show(1, metrics={"loss": 0.9})

@@ -30,7 +30,7 @@ extends = "evalute"
 ```text
 odd.toml:2: error G004: extends: there is no graph `evalute`
     did you mean `evaluate`?
-odd: 1 error, 0 warnings (0 nodes)
+odd.toml: 1 error, 0 warnings (0 nodes)
 ```
 
 ```python
@@ -42,7 +42,7 @@ ValueError: no
 
 ```console run
 $ graphtrain check tiny.toml
-tiny: no problems (4 nodes)
+tiny.toml: no problems (4 nodes)
 $ graphtrain check odd.toml
 ...
 $ echo $?
@@ -74,7 +74,7 @@ def test_a_page_that_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("    did you mean `evaluate`?\n", ""),
         ('ValueError("no")', 'ValueError("yes")'),
         ('raise ValueError("no")', ""),
-        ("tiny: no problems (4 nodes)", "tiny: no problems (5 nodes)"),
+        ("tiny.toml: no problems (4 nodes)", "tiny.toml: no problems (5 nodes)"),
         ("$ graphtrain check tiny.toml", "$ graphtrain check tiny.toml --graph fit"),
         ("$ echo $?\n2\n", "$ echo $?\n0\n"),
         ("$ graphtrain graphs", "$ graphtrain check missing.toml"),

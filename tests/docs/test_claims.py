@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import errno
 import inspect
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -100,6 +103,29 @@ def test_every_argument_of_the_mark_is_described() -> None:
     section = (DOCS / "writing-a-kind.md").read_text(encoding="utf-8").split("## The arguments of `@node`")[1]
     rows = re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.MULTILINE)
     assert rows == [name for name in inspect.signature(node).parameters if name != "implementation"]
+
+
+def messages(root: Path) -> list[str]:
+    """Every text in the source, with `...` for what is filled in."""
+    found = []
+    for file in sorted(root.rglob("*.py")):
+        for tree in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(tree, ast.JoinedStr):
+                found.append("".join(part.value if isinstance(part, ast.Constant) else "..." for part in tree.values))
+            elif isinstance(tree, ast.Constant) and isinstance(tree.value, str):
+                found.append(tree.value)
+    return found
+
+
+def test_every_message_that_is_explained_is_one_of_the_source() -> None:
+    table = (DOCS / "resuming.md").read_text(encoding="utf-8").split("| message | what to do |")[1].split("\n\n")[0]
+    explained = re.findall(r"^\| ``(.+?)`` \|", table, re.MULTILINE)
+    assert len(explained) >= 12
+    source = "\n".join([*messages(ROOT / "graphtrain"), *messages(ROOT / "nodes"), os.strerror(errno.ENOSPC)])
+    for message in explained:
+        parts = [part.strip() for part in re.split(r"\.\.\.|metrics\.jsonl|[`:;,]", message)]
+        missing = [part for part in parts if len(part.split()) > 1 and part not in source]
+        assert not missing, f"{message}: no message has {missing}"
 
 
 def test_every_outcome_is_named() -> None:

@@ -191,7 +191,7 @@ def test_the_run_is_drawn_with_its_counts(rewire: Any) -> None:
     assert " current" in first and " current" in second
 
 
-def test_the_run_is_displayed_while_it_goes_on(rewire: Any) -> None:
+def test_the_run_is_displayed_while_it_runs(rewire: Any) -> None:
     for until in ("1 epochs", "2 epochs", "3 epochs"):
         (display,) = outputs(cell_with(rewire, f'until="{until}"'), "display_data")
         assert "batches/s" in display["data"]["text/html"]
@@ -236,7 +236,6 @@ def new_trainer(graph="fit"):
     return Trainer(
         graph,
         model=model,
-        seen=[],
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.ones(4, 2)] * 5,
         training_step=lambda model, batch: model(batch).square().mean(),
@@ -255,7 +254,7 @@ CELLS = {
     "declared": DECLARED.format(1),
     "inserted by name": """
 trainer = new_trainer()
-trainer.rewire(trainer.graph.insert("note", after="step"))
+trainer.rewire(trainer.graph.insert("note", after="step"), seen=[])
 trainer.run(until="2 steps")
 trainer.resources["seen"]
 """,

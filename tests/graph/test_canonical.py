@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphtrain import Graph
+from graphtrain.graph.canonical import from_json, order_json
 
 FIT = Graph.load("fit")
 
@@ -137,3 +138,10 @@ def test_any_value_survives_json_and_toml(value: object) -> None:
 def test_what_is_no_graph_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Graph.from_json(text)
+
+
+@pytest.mark.parametrize("order", ["", "{", "[1]", "7", '{"nodes": 3, "guards": {"none": 0}}', "[" * 100_000])
+def test_any_order_is_the_same_graph(order: str) -> None:
+    fit = Graph.load("fit")
+    assert from_json(fit.to_json(), order) == fit
+    assert list(from_json(fit.to_json(), order_json(fit)).nodes) == list(fit.nodes)

@@ -18,7 +18,7 @@ from graphtrain.graph.elements import Edge
 FIT = Graph.load("fit")
 Edit = Callable[[Graph], Graph]
 
-# Each edit with what is to be said of it: (what, how, path, before, after).
+# Each edit with the difference that is to be reported: (what, how, path, before, after).
 EDITS: list[tuple[Edit, list[tuple[str, str, str, str | None, str | None]]]] = [
     (
         lambda g: g.set("finish", after="20 epochs"),
@@ -80,7 +80,7 @@ EDITS: list[tuple[Edit, list[tuple[str, str, str, str | None, str | None]]]] = [
 
 
 @pytest.mark.parametrize(("edit", "expected"), EDITS)
-def test_every_edit_is_told(edit: Edit, expected: list[tuple[str, str, str, str | None, str | None]]) -> None:
+def test_every_edit_is_reported(edit: Edit, expected: list[tuple[str, str, str, str | None, str | None]]) -> None:
     found = FIT.diff(edit(FIT))
     assert [(one.what, one.how, one.path, one.before, one.after) for one in found.changes] == expected
     assert found and str(found) != "no difference"

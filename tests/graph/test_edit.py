@@ -32,6 +32,18 @@ def test_insert_after_takes_the_edges_over() -> None:
     assert graph.nodes["pause"].use == "choice"
 
 
+def test_insert_after_is_directly_after() -> None:
+    graph = FIT
+    for name in ("first", "second", "third"):
+        graph = graph.insert(name, "choice", after="validate")
+    assert [leaving(graph, name) for name in ("validate", "third", "second", "first")] == [
+        ["third"],
+        ["second"],
+        ["first"],
+        ["decide"],
+    ]
+
+
 def test_insert_before_takes_all_predecessors() -> None:
     graph = FIT.insert("pause", "choice", before="next_batch")
     assert leaving(graph, "begin_epoch") == ["pause"]
@@ -238,6 +250,8 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.insert("x", between=("step",)), "takes a source and a target, got ['step']", ""),  # type: ignore[arg-type]
     (lambda g: g.insert("x", after="step", before="clip"), "give one of `after`, `before` and `between`", ""),
     (lambda g: g.insert("x", "clip", graph="evaluate"), "`x` has both `use` and `graph`", "or has a graph"),
+    (lambda g: g.insert("x", EVALUATE), "`use` of `x` takes a kind, got <Graph evaluate", 'insert("x", graph=...)'),
+    (lambda g: g.replace("clip", EVALUATE), "`use` of `clip` takes a kind, got <Graph", 'set("clip", graph=...)'),
     (lambda g: g.insert("x", graph="evalute"), "there is no graph `evalute`", "did you mean `evaluate`?"),
     (lambda g: g.insert("x", graph=3), "graph: expected a name, a path or a Graph, got 3", ""),
     (lambda g: g.replace("stp", "step"), "replace: there is no node `stp`", "did you mean `step`?"),

@@ -1,4 +1,4 @@
-"""Declaring kinds: what a signature says, and what is no declaration."""
+"""Declaring kinds: what a signature declares, and what is no declaration."""
 
 from __future__ import annotations
 
@@ -235,6 +235,24 @@ def test_what_counts_declares_how_far_and_what_a_step_function_may_ask_for() -> 
     assert kind.family == "data"
 
 
+def test_a_field_makes_a_node_due_where_its_parameter_is_given() -> None:
+    @node(also_due={"better": "metric"})
+    class Watch:
+        """Watch."""
+
+        every: Trigger = Trigger("never")
+        metric: str | None = None
+        better: bool = progress(False)
+
+        def hear_row(self, row: Any, is_evaluation: bool) -> None: ...
+        def __call__(self) -> None: ...
+
+    kind = kind_of(Watch)
+    assert kind.hears_rows and not kind_of(a_class()).hears_rows
+    assert kind.due_fields({"metric": None}) == ()
+    assert kind.due_fields({"metric": "val/loss"}) == ("better",)
+
+
 @pytest.mark.parametrize(("bound", "idle"), [(None, True), (math.inf, True), (2.0, False), (0.0, False)])
 def test_a_node_is_idle_without_a_parameter(bound: float | None, idle: bool) -> None:
     @node(idle_without="bound")
@@ -259,6 +277,9 @@ def test_every_effect_is_accepted_and_only_those_on_gradients_name_an_optimizer(
 
 
 def call(self: Any) -> None: ...
+
+
+PERIODIC = {"every": Trigger("never"), "every_type": Trigger}
 
 
 def a_class(**members: Any) -> type:
@@ -320,6 +341,12 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(idle_without="m")(fn("def f(*, n=1)")), "f: idle without 'm', which is no parameter; known: n"),
     (lambda: node(step_inputs={"epoch": "rounds"})(a_class(n=progress(0), n_type=int)),
      "thing: step input 'epoch' is 'rounds', which is no field; known: n, runs"),
+    (lambda: node(also_due={"n": "m"})(a_class(n=progress(False), n_type=bool)),
+     "thing: also due by 'n', but it has no trigger: without one it is always due"),
+    (lambda: node(also_due={"m": "every"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
+     "thing: also due by 'm', which is no field that is a bool; known: n"),
+    (lambda: node(also_due={"n": "m"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
+     "thing: never due by 'n' without 'm', which is no parameter; known: every"),
     (lambda: node(family="colourful")(fn("def f()")),
      "f: unknown family 'colourful'; known: data, compute"),  # type: ignore[call-overload]
     (lambda: node(a_class(n="x", n_type=int)), "thing.n: the default is of another type than declared"),
@@ -431,3 +458,35 @@ def test_one_annotation_that_cannot_be_resolved_hides_no_other() -> None:
     kind = kind_of(Periodic)
     assert kind.trigger == "every"
     assert kind.parameters["size"].annotation is int
+
+
+MADE_BY_EXEC = """
+from graphtrain import Trigger, node, progress
+
+@node
+def remember(model, *, every: Trigger = Trigger("2 steps")):
+    pass
+
+@node
+class Recall:
+    every: Trigger = Trigger("3 steps")
+    recalled: int = progress(0)
+
+    def __call__(self, model):
+        self.recalled += 1
+"""
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"], ids=["types", "texts"])
+@pytest.mark.parametrize("namespace", [{}, {"__name__": "nowhere"}, {"__name__": "__main__"}], ids=repr)
+def test_a_kind_needs_no_file_and_no_module(namespace: dict[str, Any], future: str) -> None:
+    """As in `exec`, `python -c`, a notebook and an interactive session."""
+    namespace = dict(namespace)
+    exec(future + MADE_BY_EXEC, namespace)  # noqa: S102  # a text of our own
+    remember, recall = kind_of(namespace["remember"]), kind_of(namespace["Recall"])
+    assert (DECLARED["remember"], DECLARED["recall"]) == (remember, recall)
+    assert (remember.trigger, recall.trigger) == ("every", "every")
+    assert set(recall.fields) == {"recalled", "runs", "due", "fired"}
+    graph = Graph.load("fit").insert("a", "remember", after="step").insert("b", namespace["Recall"], after="a")
+    assert graph.check() == []
+    assert repr(graph.nodes["b"]) == "<Node b: recall>"

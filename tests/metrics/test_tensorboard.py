@@ -153,7 +153,7 @@ def test_rows_of_one_step_with_a_name_in_common(tmp_path: Path) -> None:
     assert shown_in(tmp_path) == as_shown(rows)
 
 
-def test_it_stands_still_and_goes_on(tmp_path: Path) -> None:
+def test_it_is_stopped_and_resumed(tmp_path: Path) -> None:
     logger = began(tmp_path, [])
     for row in ROWS:
         tell(logger, [row])

@@ -277,7 +277,7 @@ def test_it_may_be_changed_at_a_resume(before: bool, compiler: Compiler, tmp_pat
     assert_same(changed.resources["model"].state_dict(), whole.resources["model"].state_dict())
 
 
-def test_a_missing_compiler_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.exc import InvalidCxxCompiler
 
     def backend(graph: Any, examples: Any) -> Any:

@@ -271,7 +271,7 @@ def batches_of(count: int) -> list[torch.Tensor]:
 
 
 class Unsized:
-    """An iterable that starts anew, without a `len()`."""
+    """An iterable that starts over, without a `len()`."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -419,7 +419,7 @@ def trainer(run_dir: Path | None, data: Any, notify: Callable[[str], None] = pri
     )
 
 
-def test_a_run_refuses_what_it_could_not_go_on_with_before_it_trains(tmp_path: Path) -> None:
+def test_a_run_refuses_what_it_could_not_resume_before_it_trains(tmp_path: Path) -> None:
     persistent = DataLoader(batches_of(3), batch_size=None, num_workers=1, persistent_workers=True)
     with pytest.raises(DataError, match=r"DataLoader with persistent_workers=True cannot be resumed exactly"):
         trainer(tmp_path / "a", persistent).run()
@@ -432,7 +432,7 @@ def test_a_run_refuses_what_it_could_not_go_on_with_before_it_trains(tmp_path: P
     persistent._iterator._shutdown_workers()  # type: ignore[union-attr]  # in a garbage collection it takes 5 seconds
 
 
-def test_the_cost_of_a_data_loader_is_said_once_naming_loader(tmp_path: Path) -> None:
+def test_the_cost_of_a_data_loader_is_reported_once_naming_loader(tmp_path: Path) -> None:
     said: list[str] = []
     trainer(tmp_path, DataLoader(batches_of(3), batch_size=None), said.append).run()
     assert len([line for line in said if "graphtrain.Loader" in line]) == 1
@@ -478,7 +478,7 @@ def test_samples_are_what_batch_size_says() -> None:
     assert [node()[1], node()[1], node.samples] == [6, 1, 7]
 
 
-def test_samplers_are_told_the_epoch() -> None:
+def test_samplers_get_the_epoch() -> None:
     class Numbered(torch.utils.data.Sampler[int]):
         epoch = -1
 

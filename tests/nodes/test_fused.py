@@ -167,7 +167,7 @@ def test_every_cut_equals_the_run_never_cut(make: Make, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize(("before", "after"), [(False, True), (True, False)])
-def test_it_may_be_changed_at_a_resume_which_says_so(make: Make, before: bool, after: bool, tmp_path: Path) -> None:
+def test_it_may_be_changed_at_a_resume_which_reports_it(make: Make, before: bool, after: bool, tmp_path: Path) -> None:
     make_trainer(make, tmp_path, fused=before).run(until="4 batches")
     said: list[str] = []
     changed = make_trainer(make, tmp_path, fused=after, said=said)
@@ -179,7 +179,7 @@ def test_it_may_be_changed_at_a_resume_which_says_so(make: Make, before: bool, a
     assert "optimizer" not in line
 
 
-def test_a_rewired_run_is_as_it_is_told(tmp_path: Path) -> None:
+def test_a_rewired_run_uses_the_new_value(tmp_path: Path) -> None:
     trainer = make_trainer()
     trainer.run(until="4 batches")
     trainer.rewire(trainer.graph.set("step", fused=False))
@@ -188,7 +188,7 @@ def test_a_rewired_run_is_as_it_is_told(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_that_was_made_fused_stays_so(tmp_path: Path) -> None:
-    """By default the step is as the optimizer was made, and a resume has nothing to say of it."""
+    """By default the step is as the optimizer was made, and a resume reports nothing."""
     made = functools.partial(MAKES["AdamW"], fused=True)
     said: list[str] = []
     make_trainer(made, tmp_path, fused=False).run(until="4 batches")

@@ -200,7 +200,7 @@ class FakeEvent:
 
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What two streams were told, in order; the device is one that computes nothing."""
+    """The calls of two streams, in order; the device is one that computes nothing."""
     told: list[Any] = []
     side, current = FakeStream(told, "side"), FakeStream(told, "current")
     now = [current]
@@ -309,7 +309,7 @@ def test_on_a_cuda_device_the_copy_is_begun_before_the_batch_is_asked_for(monkey
     assert told == []
 
 
-def test_a_batch_that_can_neither_be_saved_nor_drawn_again_is_said(tmp_path: Path) -> None:
+def test_a_batch_that_can_neither_be_saved_nor_drawn_again_is_reported(tmp_path: Path) -> None:
     """What a data set disturbs at random comes out otherwise when it is drawn again."""
 
     def collate(samples: list[float]) -> Own:

@@ -1,4 +1,4 @@
-"""What `check` holds to be a save point is one for the engine: a checkpoint is made where no G602 says otherwise."""
+"""What `check` holds to be a save point is one for the engine: a checkpoint is made unless there is a G602."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ ASKED_TWICE = tiny(
 )
 
 
-def test_a_checkpoint_is_made_where_check_says_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_is_made_where_check_reports_nothing(tmp_path: Path) -> None:
     is_late = any(problem.code == "G602" for problem in ASKED_TWICE.check())
     trainer_of(ASKED_TWICE, tmp_path).run()
     positions = [read_manifest(path)["position"] for path in sorted((tmp_path / "checkpoints").iterdir())]

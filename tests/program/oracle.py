@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from graphtrain import Graph, Trainer
+from graphtrain import DataError, Graph, Trainer
 
 Event = tuple[Any, ...]
 
@@ -257,7 +257,11 @@ def observed(setting: Setting) -> list[Event]:
     counted = {"validate": "validated", "checkpoint": "saved"}
     runs = dict.fromkeys(counted, 0)
     for _ in range(_MOST_TRANSITIONS):
-        trainer.advance()
+        try:
+            trainer.advance()
+        except DataError:  # to come to the end without a batch is an error
+            assert not events and trainer.read("next_batch.empty")
+            return events
         for node, word in counted.items():
             if (now := trainer.read(f"{node}.runs")) > runs[node]:
                 runs[node] = now

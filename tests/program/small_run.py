@@ -87,12 +87,12 @@ def make_optimizer(kind: str, model: nn.Module) -> tuple[torch.optim.Optimizer, 
     return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
 
 
-def small_graph(every: int = 2, max_norm: float = 1.0, ending: str = "2 epochs") -> Graph:
+def small_graph(every: int = 2, max_norm: float = 1.0, ending: str = "2 epochs", loader: str = "Loader") -> Graph:
     return (
         Graph.load("fit")
         .set("accumulate", every=every)
         .set("clip", max_norm=max_norm)
-        .set("validate", every="0.5 epochs")
+        .set("validate", every="1 epochs" if loader.startswith("unsized") else "0.5 epochs")
         .set("log", every="1 steps")
         .set("checkpoint", every="3 batches", keep=10_000)
         .set("finish", after=ending)
@@ -122,7 +122,7 @@ def small_trainer(
 
     data = Augmented()
     return Trainer(
-        graph if graph is not None else small_graph(),
+        graph if graph is not None else small_graph(loader=loader),
         run_dir=run_dir,
         seed=11,
         notify=lambda line: None,

@@ -210,7 +210,7 @@ def test_prefetch_changes_no_bit(data: MakeData) -> None:
 
 
 def test_a_batch_that_is_read_late_is_still_there() -> None:
-    """The device is kept busy, so that it reads a batch long after the host let go of it, and of several others."""
+    """The device is kept busy, so that it reads a batch long after the host released it, and of several others."""
     large = [torch.full((1 << 20,), float(number)).pin_memory() for number in range(40)]
     sums: list[torch.Tensor] = []
     model = nn.Linear(1, 1)

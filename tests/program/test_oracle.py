@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer
+from graphtrain import DataError, Graph, Trainer
 from tests.program.oracle import Event, Setting, Weight, expected, graph_of, observed, trainer_of
 
 LENGTHS = (0, 1, 7, 10)
@@ -69,7 +71,21 @@ def settings(length: int, accumulate: int, claim: int | None) -> Iterator[Settin
         )
 
 
+def countable(setting: Setting) -> Setting:
+    """Of data without a length no fraction of an epoch is counted: the next whole number of them instead."""
+    if setting.claim is not None:
+        return setting
+
+    def whole(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{math.ceil(float(text[:-7]))} epochs" if text.endswith(" epochs") else text for text in texts)
+
+    return replace(
+        setting, validate=whole(setting.validate), checkpoint=whole(setting.checkpoint), after=whole(setting.after)
+    )
+
+
 def assert_as_expected(setting: Setting) -> list[Event]:
+    setting = countable(setting)
     events = observed(setting)
     assert events == expected(setting), setting
     return events
@@ -190,11 +206,12 @@ def test_a_loader_shorter_than_it_says_ends_its_epoch_there() -> None:
     assert assert_as_expected(setting) == [("batch", 1), ("batch", 2), ("step", 3.0), ("validated",), ("saved",)]
 
 
-def test_an_empty_loader_ends_the_run_at_once_and_it_is_said() -> None:
+def test_an_empty_loader_ends_the_run_at_once_and_is_an_error() -> None:
     said: list[str] = []
     events: list[Event] = []
     trainer = trainer_of(Setting(lengths=(0,), after=("100 epochs",)), events, notify=said.append)
-    assert trainer.run() is Outcome.FINISHED
+    with pytest.raises(DataError, match="the run came to its end without a batch: the data is empty"):
+        trainer.run()
     assert trainer.read("next_batch.batches") == trainer.read("step.steps") == 0
     assert any("no batch" in line for line in said)
 

@@ -48,7 +48,7 @@ def test_every_moment_is_counted_once() -> None:
     assert sum(watch.seconds().values()) == 39.0, "it stands still"
 
 
-def test_it_goes_on_inside_an_activity_and_after_an_interruption() -> None:
+def test_it_continues_inside_an_activity_and_after_an_interruption() -> None:
     clock = Clock()
     watch = Stopwatch(lambda now: None, clock)
     watch.load({"train": 10.0, "validate": 1.0})

@@ -242,11 +242,11 @@ def test_minutes_and_hours_count_seconds() -> None:
     assert list(record.fired) == ["seconds"]
 
 
-# A resume: the record is kept, everything else is made anew.
+# A resume: the record is kept, everything else is created again.
 
 
 @given(amounts, amounts, st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
-def test_another_amount_of_the_same_unit_goes_on_from_the_last_firing(
+def test_another_amount_of_the_same_unit_counts_from_the_last_firing(
     old: Fraction, new: Fraction, fired_at: int, saved_at: int, more: int
 ) -> None:
     owner = SimpleNamespace(steps=fired_at)

@@ -19,7 +19,7 @@ SECTIONS = ["resources", "modules", "gradients", "optimizers", "progress", "slot
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
 CHANNELS_LAST = torch.zeros(2, 3, 2, 2).to(memory_format=torch.channels_last)
 
-# Two values that are not one state, and what is said.
+# Two values that are not one state, and what is reported.
 PAIRS: list[tuple[Any, Any, str]] = [
     (torch.zeros(2, 3), torch.tensor([[0.0, 0, 0], [0, 0.25, 0]]), "1 of 6 elements, by at most 0.25, first at [1, 1]"),
     (torch.zeros(()), torch.tensor(-0.0), "1 of 1 element, by at most 0, first at []: 0.0 -> -0.0"),

@@ -23,11 +23,11 @@ GRAPH = ("accumulate.every=4", "clip.max_norm=1.0", "validate.every=0.4 epochs",
 
 @dataclass
 class Run:
-    """One run directory, and the command that begins it and goes on with it.
+    """One run directory, and the command that starts and resumes it.
 
     Attributes:
         settings: edits of the graph and arguments of `setup`, beyond those that all runs share.
-        about: what `slow_disk` is told by its environment.
+        about: what `slow_disk` reads from its environment.
         script: Default: the run with everything in it, on a disk that can be slowed.
     """
 
@@ -65,7 +65,7 @@ class Run:
         )
 
     def finish(self, *words: str, timeout_seconds: float = 300, **about: str) -> tuple[int, str]:
-        """Run the command to its end, in a process that finds torch imported: the exit code, and what it said."""
+        """Run the command to its end, in a process that finds torch imported: the exit code, and its output."""
         command = ("-m", "graphtrain", *self._words(*words))
         done = python(*command, cwd=self.folder, env=self._environment(about), timeout_seconds=timeout_seconds)
         return done.code, done.out + done.err

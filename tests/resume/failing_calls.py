@@ -18,7 +18,7 @@ class Calls:
 
     Arguments:
         at: the number of the call, from 1. Default: none.
-        instead: what is done there, told the name of the call. The call itself is made only if that returns.
+        instead: what is done there, given the name of the call. The call itself is made only if that returns.
 
     Attributes:
         made: the names of the calls, in order.
@@ -105,5 +105,5 @@ def failing(number: int) -> Callable[[str], None]:
 
 
 def killed(name: str) -> None:
-    """End the process on the spot: nothing is flushed, closed or said."""
+    """End the process immediately: nothing is flushed, closed or printed."""
     os._exit(9)

@@ -185,12 +185,16 @@ KINDS: dict[str, Callable[[Dataset[Any], int], Any]] = {
 }
 
 
-def full_graph(ending: str = "2 epochs") -> Graph:
+WITHOUT_LENGTH = ("stream", "unsized", "shuffle buffer")
+
+
+def full_graph(ending: str = "2 epochs", kind: str = "Loader") -> Graph:
+    part = "1 epochs" if kind in WITHOUT_LENGTH else "0.4 epochs"
     return (
         Graph.load("fit")
         .set("accumulate", every=4)
         .set("clip", max_norm=1.0)
-        .set("validate", every=["0.4 epochs", "3 batches"])  # data of unknown length has no part of an epoch
+        .set("validate", every=[part, "3 batches"])
         .set("log", every="1 steps")
         .set("checkpoint", every="3 batches", keep=10_000)
         .set("finish", after=ending)
@@ -224,7 +228,7 @@ def full_trainer(
 
     data = Augmented()
     return Trainer(
-        graph if graph is not None else full_graph(),
+        graph if graph is not None else full_graph(kind=kind),
         run_dir=run_dir,
         seed=11,
         device="cpu",

@@ -16,7 +16,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             if name in found and report.when == "call":
                 found[name].append((value, report))
     if found["sweep"]:
-        terminalreporter.section("cuts, each gone on with in a process of its own")
+        terminalreporter.section("cuts, each resumed in a separate process")
         rows = sorted(
             (kind, workers, cuts, "all equal" if report.passed else "DIFFERENT")
             for (kind, workers, cuts), report in found["sweep"]

@@ -1,4 +1,4 @@
-"""Cut a run at its save points, go on from each cut, and compare with the run never cut, bit for bit."""
+"""Cut a run at its save points, resume from each cut, and compare with the run never cut, bit for bit."""
 
 from __future__ import annotations
 
@@ -80,28 +80,28 @@ def cuts_of(folder: Path, kind: str, workers: int, chosen: Callable[[int], bool]
     return cuts
 
 
-def go_on(run_dir: Path, kind: str, workers: int) -> Course:
+def resume_cut(run_dir: Path, kind: str, workers: int) -> Course:
     """Resume a run directory and drive it to the end."""
     losses: list[float] = []
     return course_of(full_trainer(run_dir, kind=kind, workers=workers, losses=losses), losses, run_dir)
 
 
-def differences(whole: Course, cut: Cut, gone_on: Course) -> list[str]:
+def differences(whole: Course, cut: Cut, resumed: Course) -> list[str]:
     """In what a run that was cut is another than the one never cut; empty if in nothing."""
     expected: dict[str, Any] = vars(whole.after(cut))
     where = f"after {cut.transitions} transitions, before {whole.visited[cut.transitions - 1]}"
-    return [f"{name} {where}" for name, value in vars(gone_on).items() if value != expected[name]]
+    return [f"{name} {where}" for name, value in vars(resumed).items() if value != expected[name]]
 
 
 def sweep(folder: Path, kind: str, workers: int, stride: int = 1, offset: int = 0, then: int | None = None) -> int:
     """Compare every `stride`-th cut, each in a process of its own; how many there were.
 
     Arguments:
-        then: the number of workers of the run that goes on. Default: the same.
+        then: the number of workers of the resumed run. Default: the same.
     """
     whole = run_whole(folder / "whole", kind, workers)
     cuts = cuts_of(folder, kind, workers, lambda transitions: transitions % stride == offset % stride)
-    job = partial(go_on, kind=kind, workers=workers if then is None else then)
+    job = partial(resume_cut, kind=kind, workers=workers if then is None else then)
     with ProcessPoolExecutor(2, mp_context=CONTEXT, max_tasks_per_child=1) as pool:
         results = list(pool.map(job, [cut.run_dir for cut in cuts]))
     different = [line for cut, result in zip(cuts, results, strict=True) for line in differences(whole, cut, result)]

@@ -26,7 +26,7 @@ def trainer_of(run_dir: Path | None, graph: Graph, said: list[str] | None = None
 
 
 def cut(run_dir: Path, transitions: int = 7, graph: Graph | None = None, at: str = "") -> Trainer:
-    """A run that was stopped, and its checkpoint written; `at` goes on to the next arrival at a node."""
+    """A run that was stopped, and its checkpoint written; `at` continues to the next arrival at a node."""
     trainer = trainer_of(run_dir, graph or small_graph())
     trainer.advance(transitions)
     while at and trainer.position != at:
@@ -43,7 +43,7 @@ def result(trainer: Trainer) -> list[Any]:
 
 
 def resumed_line(said: list[str]) -> str:
-    """What the line of the resume says, but for the name of the directory."""
+    """The line of the resume, except for the name of the directory."""
     (line,) = [one for one in said if one.startswith("resumed ")]
     return line.partition(": ")[2]
 
@@ -58,7 +58,7 @@ def whole() -> Trainer:
 # ---- identical, cosmetic, compatible
 
 
-def test_of_an_identical_graph_nothing_is_said(tmp_path: Path, whole: Trainer) -> None:
+def test_an_identical_graph_is_not_reported(tmp_path: Path, whole: Trainer) -> None:
     cut(tmp_path)
     said: list[str] = []
     trainer = trainer_of(tmp_path, Graph.loads(small_graph().to_toml()), said)
@@ -201,7 +201,7 @@ def test_a_lost_position_is_refused_and_harms_nothing(change: Any, hint: str, tm
     assert trainer.digest() == whole.digest()
 
 
-def test_a_renaming_need_be_said_only_once(tmp_path: Path, whole: Trainer) -> None:
+def test_a_renaming_is_given_only_once(tmp_path: Path, whole: Trainer) -> None:
     """Also where the process is killed right after the resume, and where the same command is typed again."""
     cut(tmp_path, 7, at="accumulate")
     graph = small_graph().rename("accumulate", "gather")
@@ -215,7 +215,7 @@ def test_a_renaming_need_be_said_only_once(tmp_path: Path, whole: Trainer) -> No
     assert result(trainer) == result(whole)
 
 
-def test_what_looks_like_a_renaming_is_said_where_the_position_is_not_lost(tmp_path: Path) -> None:
+def test_what_looks_like_a_renaming_is_reported_where_the_position_is_not_lost(tmp_path: Path) -> None:
     cut(tmp_path, 7, at="train_batch")
     said: list[str] = []
     trainer_of(tmp_path, small_graph().rename("end_epoch", "close"), said).advance()
@@ -403,7 +403,7 @@ def declare(**fields: Any) -> Any:
     return node(name="tally")(type("Tally", (), body))
 
 
-def test_of_a_kind_with_other_fields_what_fits_is_taken_and_the_rest_said(tmp_path: Path) -> None:
+def test_of_a_kind_with_other_fields_what_fits_is_loaded_and_the_rest_reported(tmp_path: Path) -> None:
     graph = Graph.load("fit").set("finish", after="1 epochs").insert("tally", "tally", after="step")
     try:
         declare(counted=0, mean=0.5)
@@ -443,7 +443,7 @@ def test_another_kind_takes_over_what_is_of_the_same_type(tmp_path: Path) -> Non
     assert "changed: tally.use tally -> heap, tally.counted left out" in resumed_line(said)
 
 
-def test_the_progress_of_a_node_that_is_gone_is_said_to_be_left_out(tmp_path: Path) -> None:
+def test_the_progress_of_a_removed_node_is_reported_as_left_out(tmp_path: Path) -> None:
     graph = Graph.load("fit").set("finish", after="1 epochs")
     tiny(graph, tmp_path).run(until="5 batches")
     said: list[str] = []

@@ -52,7 +52,8 @@ def test_nothing_changed(project: Path) -> None:
     begin(project)
     line = resumed(project, "finish.after=6 steps")
     assert line == (
-        "resumed r: step 2, epoch 0.50, batch 2/4; repeating nothing; code, data, versions, threads unchanged: exact"
+        "resumed r: step 2, epoch 0.50, batch 2/4; repeating nothing; "
+        "code, arguments, data, versions, threads unchanged: exact"
     )
 
 
@@ -64,7 +65,21 @@ def test_each_change_is_named(project: Path) -> None:
     assert line.endswith("changed: helper.py, batches 4 -> 5, train_data (length 4 -> 5)")
 
 
-def test_what_is_repeated_is_said(project: Path) -> None:
+def test_a_default_that_was_changed_is_a_changed_argument(project: Path) -> None:
+    begin(project)
+    (project / "tiny.py").write_text("import helper\n" + TINY.replace("batches: int = 4", "batches: int = 5"))
+    line = resumed(project, "finish.after=6 steps")
+    assert line.endswith("changed: tiny.py, batches 4 -> 5, train_data (length 4 -> 5)")
+
+
+def test_a_default_that_is_given_is_no_change(project: Path) -> None:
+    text = TINY.replace("lr: float = 0.1", "lr: float = 1, make=print, call=lambda: 0")
+    (project / "tiny.py").write_text("import helper\n" + text)
+    begin(project)
+    assert resumed(project, "finish.after=6 steps", "lr=1", "batches=4").endswith("unchanged: exact")
+
+
+def test_what_is_repeated_is_reported(project: Path) -> None:
     begin(project, "checkpoint.every=never")
     status = json.loads((project / "r" / "status.json").read_text())
     status["trained"] = [status["trained"][0] + 7, status["trained"][1] + 41.2]
@@ -76,7 +91,8 @@ def test_every_start_is_kept(project: Path) -> None:
     begin(project, "lr=0.25")
     resumed(project, "finish.after=6 steps", "lr=0.25")
     first, second = [json.loads(line) for line in (project / "r" / "starts.jsonl").read_text().splitlines()]
-    assert first["about"]["arguments"] == {"lr": "0.25"}
+    assert first["about"]["arguments"] == {"lr": "0.25", "batches": "4", "name": "'tiny'"}, "defaults included"
+    assert first["about"]["given"] == ["lr"]
     assert "run tiny.py" in first["about"]["command"]
     assert (first["checkpoint"], second["checkpoint"]) == (None, "000001-step-2")
     assert first["environment"]["torch"] == torch.__version__
@@ -322,6 +338,6 @@ def test_what_was_saved_commands_no_terminal() -> None:
     assert line.isprintable() and len(line) < 50 * 400
 
 
-def test_another_seed_is_said(project: Path) -> None:
+def test_another_seed_is_reported(project: Path) -> None:
     begin(project)
     assert resumed(project, "finish.after=6 steps", "--seed", "3").endswith("seed 0 -> 3")

@@ -89,7 +89,7 @@ NUMBERS = {"ENOSPC": errno.ENOSPC, "EACCES": errno.EACCES, "EIO": errno.EIO}
 
 
 def fails_at(run_dir: Path, at: int, number: int, mode: str, whole: tuple[str, bytes]) -> None:
-    """Let one call of a save fail: what was there stays, and the next process goes on."""
+    """Let one call of a save fail: what was there stays, and the next process resumes."""
     before = part_of_the_run(run_dir)
     trainer = trainer_of(run_dir, mode=mode)
     trainer.advance(5)
@@ -132,7 +132,7 @@ def test_whichever_call_of_a_save_fails_all_that_is_there_is_sound(
         fails_at(tmp_path / str(at), at, NUMBERS[name], mode, whole)
 
 
-def test_a_run_goes_on_without_a_checkpoint_if_told_so(tmp_path: Path, whole: tuple[str, bytes]) -> None:
+def test_a_run_continues_without_a_checkpoint_if_asked_to(tmp_path: Path, whole: tuple[str, bytes]) -> None:
     said: list[str] = []
     trainer = trainer_of(tmp_path, said.append, if_failed="continue")
     trainer.run(until="4 batches")
@@ -268,8 +268,8 @@ DAMAGES = [
 ]  # fmt: skip
 
 
-def goes_on_from_before(damaged: list[Path], run_dir: Path, whole: tuple[str, bytes]) -> None:
-    """The run names what is damaged, goes on from the newest that is not, and comes out equal."""
+def resumes_from_before(damaged: list[Path], run_dir: Path, whole: tuple[str, bytes]) -> None:
+    """The run names what is damaged, resumes from the newest that is not, and ends equal."""
     said: list[str] = []
     trainer = trainer_of(run_dir, said.append)
     assert trainer.run() is Outcome.FINISHED
@@ -284,7 +284,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
 ) -> None:
     newest = part_of_the_run(tmp_path / "run")[-1]
     damage(newest)
-    goes_on_from_before([newest], tmp_path / "run", whole)
+    resumes_from_before([newest], tmp_path / "run", whole)
 
 
 @pytest.mark.sweep
@@ -295,14 +295,14 @@ def test_damage_anywhere_is_noticed(
 ) -> None:
     newest = part_of_the_run(tmp_path / "run")[-1]
     damage(newest)
-    goes_on_from_before([newest], tmp_path / "run", whole)
+    resumes_from_before([newest], tmp_path / "run", whole)
 
 
 def test_the_newest_sound_one_is_found_behind_several(tmp_path: Path, whole: tuple[str, bytes]) -> None:
     damaged = part_of_the_run(tmp_path)[-2:]
     for path in damaged:
         flip(path)
-    goes_on_from_before(damaged, tmp_path, whole)
+    resumes_from_before(damaged, tmp_path, whole)
 
 
 def test_a_run_all_of_whose_checkpoints_are_damaged_is_not_begun_over(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_damaged_ones_do_not_push_the_newest_sound_one_out(tmp_path: Path, whole
     kept, new = checkpoints(tmp_path)  # one was written at once, so that the next process goes on from there
     assert kept == sound
     flip(new)
-    goes_on_from_before([new], tmp_path, whole)
+    resumes_from_before([new], tmp_path, whole)
 
 
 # A file system of its own, in a name space of its own
@@ -378,7 +378,7 @@ cp -a run/. out
 def in_a_name_space(run: Run, script: str, further: str = "") -> tuple[list[str], str]:
     """Part of a run; a script around the command in a name space of its own; and, with room on the disk, the rest.
 
-    What the script told, and what was said in it.
+    What the script wrote, and its output.
     """
     assert run.finish("--until", "10 batches")[0] == 0
     run.directory.rename(run.folder / "first")
@@ -429,12 +429,12 @@ def test_a_disk_that_refuses_stops_the_run_and_keeps_what_is_there(
     "script", [pytest.param(FULL_DISK, id="full", marks=pytest.mark.sweep), pytest.param(READ_ONLY, id="read-only")]
 )
 @pytest.mark.usefixtures("mounting")
-def test_a_disk_that_refuses_is_said_and_the_run_goes_on_if_told_so(
+def test_a_disk_that_refuses_is_reported_and_the_run_continues_if_asked_to(
     script: str, tmp_path: Path, whole_command: tuple[str, bytes]
 ) -> None:
     run = Run(tmp_path, COMMAND)
     told, said = in_a_name_space(run, script, "checkpoint.if_failed=continue")
-    # It goes on without a checkpoint, but it does not end without one.
+    # It continues without a checkpoint, but it does not end without one.
     assert told[0] == "full 1", said
     assert "and the run continues" in said
     assert run.result == whole_command

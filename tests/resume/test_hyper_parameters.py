@@ -158,7 +158,7 @@ def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: s
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_that_is_as_it_was_goes_on_exactly(name: str, tmp_path: Path) -> None:
+def test_an_unchanged_schedule_resumes_exactly(name: str, tmp_path: Path) -> None:
     make = SCHEDULES[name]
     trainer(tmp_path, make).run(until="7 steps")
     same = trainer(tmp_path, make)
@@ -643,4 +643,5 @@ def test_what_was_decided_is_reported(tmp_path: Path) -> None:
     said: list[str] = []
     trainer(tmp_path, said=said, lr=0.01, momentum=0.9).run(from_setup="optimizer.lr", from_saved=True)
     line = next(one for one in said if one.startswith("resumed"))
-    assert line.endswith("; exact except for what changed: optimizer.lr: 0.1 -> 0.01 (taken), optimizer.momentum: 0 -> 0.9 (kept as saved)")
+    changes = "optimizer.lr: 0.1 -> 0.01 (taken), optimizer.momentum: 0 -> 0.9 (kept as saved)"
+    assert line.endswith(f"; exact except for what changed: {changes}")

@@ -17,7 +17,7 @@ from graphtrain.program import run_state
 from graphtrain.program.run_state import RunState, StatefulObjects
 from graphtrain.program.triggers import Every
 from graphtrain.resume import restore
-from tests.resume.sweep import Cut, cuts_of, differences, go_on, run_whole
+from tests.resume.sweep import Cut, cuts_of, differences, resume_cut, run_whole
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 # Inside a window, inside validation, before what a step makes due, around the batch that thaws, at the ends of epochs.
@@ -199,11 +199,11 @@ def telling_first(found: list[Cut]) -> list[Cut]:
 
 
 def compared(whole: Any, cut: Cut, kind: str, tmp_path: Path) -> list[str]:
-    """What the sweep says of a cut; an error counts as a difference."""
+    """What the sweep reports for a cut; an error counts as a difference."""
     run_dir = tmp_path / cut.run_dir.name
     shutil.copytree(cut.run_dir, run_dir)
     try:
-        return differences(whole, cut, go_on(run_dir, kind, 0))
+        return differences(whole, cut, resume_cut(run_dir, kind, 0))
     except GraphtrainError as error:
         return [error.message]
 

@@ -40,7 +40,7 @@ def test_a_finished_run_whose_ending_is_raised_equals_the_longer_run(ending: str
     assert (tmp_path / METRICS_FILE).read_text() == (tmp_path / "whole" / METRICS_FILE).read_text()
 
 
-def test_an_old_end_that_cut_a_window_is_said_when_it_is_raised(tmp_path: Path) -> None:
+def test_an_old_end_that_cut_a_window_is_reported_when_it_is_raised(tmp_path: Path) -> None:
     for ending, cut in (("3 batches", True), ("1 epochs", False), ("4 batches", False)):
         said: list[str] = []
         small_trainer(tmp_path / ending, graph=small_graph(ending=ending)).run()

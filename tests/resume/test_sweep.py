@@ -1,4 +1,4 @@
-"""Cut at every save point, go on in a process of its own: equal to the run never cut, to the last bit."""
+"""Cut at every save point, resume in a separate process: equal to the run never cut, to the last bit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_number_of_workers_may_change(tmp_path: Path) -> None:
 
 
 def test_the_run_has_everything_that_a_resume_can_get_wrong() -> None:
-    """Else the sweep would prove less than it says."""
+    """Otherwise the sweep would prove less than it claims."""
     assert SAMPLES // BATCH_SIZE % 4, "the last window of an epoch is short"
     trainer = full_trainer()
     seen = set()

@@ -1,4 +1,4 @@
-"""A signal that comes while the run is about to stand still asks for what is done already: the next run goes on."""
+"""A signal that comes while the run is about to stop asks for what is done already: the next run continues."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""Snapshots: what a display and the status say is what the run is doing."""
+"""Snapshots: what a display and the status show is what the run is doing."""
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import pytest
 import torch
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
+from graphtrain.display.panel import parts
+from graphtrain.display.plain_lines import PlainLines
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.run import reporter
 from graphtrain.storage.run_files import RunFiles
@@ -87,7 +92,7 @@ def test_inside_an_evaluation_the_place_of_training_stays() -> None:
     assert {one.batch for one in inside} == {6}
 
 
-def test_a_display_that_fails_is_left_alone_and_the_run_goes_on() -> None:
+def test_a_display_that_fails_is_left_alone_and_the_run_continues() -> None:
     class Broken(Seen):
         def show(self, snapshot: Snapshot) -> None:
             raise BrokenPipeError
@@ -97,7 +102,7 @@ def test_a_display_that_fails_is_left_alone_and_the_run_goes_on() -> None:
     assert broken.calls == ["begin"]
 
 
-def test_any_failure_of_a_display_is_said_once() -> None:
+def test_any_failure_of_a_display_is_reported_once() -> None:
     class Wrong(Seen):
         def show(self, snapshot: Snapshot) -> None:
             raise RuntimeError("no such colour")
@@ -146,11 +151,122 @@ def test_an_activity_that_is_new_is_counted_after_a_resume(tmp_path: Path) -> No
     assert again.seconds["augment"] > 0
 
 
-def test_until_is_an_end_too() -> None:
+def test_until_stands_beside_the_end_of_the_run() -> None:
     seen = Seen()
     trainer(display=seen).run(until="3 batches")
-    assert seen.snapshots[-1].end == ("2 epochs", "3 batches")
-    assert seen.snapshots[-1].done == 1.0
+    last = seen.snapshots[-1]
+    assert (last.end, last.done) == (("2 epochs",), 0.25)
+    assert (last.until, last.until_done) == (("3 batches",), 1.0)
+    texts = parts(last)
+    assert (texts.done, texts.ends) == (0.25, ("until 3 batches (100 %)",))
+    endless = trainer(Graph.load("fit").set("finish", after="never"))
+    endless.run(until="3 batches")
+    texts = parts(endless.snapshot())
+    assert (texts.done, texts.ends) == (1.0, ("until 3 batches",)), "the bar shows the only share there is"
+
+
+def test_elapsed_is_the_time_of_the_run(tmp_path: Path) -> None:
+    first = trainer(run_dir=tmp_path)
+    first.run(until="3 batches")
+    before = first.snapshot()
+    assert before.earlier_seconds == 0.0
+    assert before.elapsed_seconds == pytest.approx(sum(first.seconds.values()))
+    assert parts(before).elapsed.endswith(" elapsed")
+    second = trainer(run_dir=tmp_path)
+    second.run()
+    after = second.snapshot()
+    assert 0 < after.earlier_seconds <= before.elapsed_seconds < after.elapsed_seconds
+    assert after.elapsed_seconds == pytest.approx(sum(second.seconds.values()))
+    assert parts(after).elapsed == "0 s elapsed (0 s since it was resumed)"
+
+
+def test_time_between_two_calls_is_no_time_of_the_run() -> None:
+    run = trainer()
+    run.advance(5)
+    between = run.snapshot().elapsed_seconds
+    time.sleep(0.05)
+    assert run.snapshot().elapsed_seconds == between
+    run.advance(1)
+    assert run.snapshot().elapsed_seconds < between + 0.05
+
+
+class AtTheDebugger:
+    """Standard input on which somebody thinks for a while, and continues."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def readline(self) -> str:
+        self.seconds += 0.1
+        time.sleep(0.1)
+        return "c\n"
+
+
+@pytest.mark.parametrize("place", ["training step", "data"])
+def test_time_at_a_breakpoint_is_not_training(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    person = AtTheDebugger()
+    monkeypatch.setattr(sys, "breakpointhook", sys.__breakpointhook__)
+    monkeypatch.setattr(sys, "stdin", person)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+
+    class Data:
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            for number in range(6):
+                if number == 2 and place == "data":
+                    breakpoint()
+                yield torch.ones(2, 1)
+
+    def training_step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        if step == 2 and place == "training step":
+            breakpoint()
+        return model(batch).mean()
+
+    run = trainer(Graph.load("fit").set("finish", after="1 epochs"), train_data=Data(), training_step=training_step)
+    begun = time.monotonic()
+    run.run()
+    taken = time.monotonic() - begun
+    assert person.seconds >= 0.1
+    assert min(run.seconds.values()) >= 0.0
+    assert sum(run.seconds.values()) == pytest.approx(run.snapshot().elapsed_seconds)
+    assert run.snapshot().elapsed_seconds <= taken - person.seconds
+    assert sys.breakpointhook is sys.__breakpointhook__
+
+
+class Endless:
+    """A billion batches, or how many nobody knows."""
+
+    def __init__(self, length: int | None) -> None:
+        if length is not None:
+            self.__class__ = type("Huge", (Endless,), {"__len__": lambda data: length})
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.ones(2, 1)
+
+
+@pytest.mark.parametrize("length", [10**9, None])
+@pytest.mark.parametrize("after", ["50 steps", "50 batches", "1 hours", "never"])
+def test_a_run_by_steps_shows_no_epoch_that_does_not_move(length: int | None, after: str) -> None:
+    lines: list[str] = []
+    display = PlainLines(lines.append, interval_seconds=0)
+    graph = Graph.load("fit").set("finish", after=after).set("log", every="10 steps")
+    run = trainer(graph, display, train_data=Endless(length))
+    run.run(until="30 steps")
+    snapshot = run.snapshot()
+    assert (snapshot.epoch, snapshot.epoch_batches, snapshot.batch) == (None, None, 30)
+    assert repr(run) == "<Trainer of fit: stopped, step 30, batch 30>"
+    assert lines and not any("epoch" in line or "/1000000000" in line for line in lines)
+    explanation = run.explain()
+    assert explanation.epoch is None and "epoch" not in explanation.where
+
+
+@pytest.mark.parametrize("after", ["2 epochs", "4 steps", "1 hours", "never"])
+def test_an_epoch_that_moves_is_shown(after: str) -> None:
+    run = trainer(Graph.load("fit").set("finish", after=after))
+    assert "epoch 0, batch 0" in repr(run)
+    run.run(until="1 batches")
+    assert "epoch 0.17, batch 1/6" in repr(run)
 
 
 def test_single_transitions_are_not_shown() -> None:

@@ -1,4 +1,4 @@
-"""Another graph in place: everything goes on, bitwise as if it had been so from the start, or is refused unharmed."""
+"""Another graph in place: everything continues, bitwise as if it had been so from the start, or is refused unharmed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_the_same_graph_again_changes_nothing(loader: str, transitions: int) -> 
     whole.run()
     rewired.advance(transitions)
     before = rewired.digest()
-    rewired.rewire(small_graph())
+    rewired.rewire(small_graph(loader=loader))
     assert rewired.digest() == before
     rewired.run()
     assert (rewired.digest(), rewired.metrics) == (whole.digest(), whole.metrics)
 
 
 @pytest.mark.parametrize("transitions", [7, 22, 44])
-def test_nodes_that_are_set_up_anew_go_on_exactly(transitions: int) -> None:
+def test_nodes_that_are_set_up_again_continue_exactly(transitions: int) -> None:
     """A `limit` that is never reached makes `next_batch` another node: its data is opened again where it was."""
     whole = small_trainer(loader="DataLoader")
     whole.run()
@@ -42,7 +42,7 @@ def test_nodes_that_are_set_up_anew_go_on_exactly(transitions: int) -> None:
 
 
 def test_nodes_that_are_as_they_were_are_not_set_up_again() -> None:
-    """So an iterator that can be iterated over only once goes on."""
+    """So an iterator that can be iterated over only once continues."""
     batches = iter([torch.full((2, 1), float(n)) for n in range(6)])
     trainer = tiny(train_data=batches)
     trainer.run(until="2 batches")
@@ -60,7 +60,7 @@ def test_a_changed_window_holds_from_now_on() -> None:
     assert trainer.progress["step"]["steps"] == 2 + 2, "two batches alone, one window of two, and the last one alone"
 
 
-def test_a_raised_ending_goes_on_from_the_end() -> None:
+def test_a_raised_ending_continues_from_the_end() -> None:
     trainer, longer = tiny(), tiny(Graph.load("fit").set("finish", after="2 epochs"))
     assert trainer.run() is Outcome.FINISHED
     trainer.rewire(trainer.graph.set("finish", after="2 epochs"))
@@ -78,7 +78,7 @@ def test_before_it_begins_any_graph_will_do() -> None:
     assert trainer.progress["step"]["steps"] == 3
 
 
-def test_a_kind_that_is_declared_anew_takes_the_progress_over() -> None:
+def test_a_kind_that_is_declared_again_takes_the_progress_over() -> None:
     def declare(amount: int) -> Any:
         @node(name="tally")
         class Tally:
@@ -225,6 +225,24 @@ def test_a_given_step_function_goes_before_that_of_a_new_model() -> None:
     assert trainer.run() is Outcome.FINISHED
 
 
+def test_a_resource_that_nothing_reads_is_refused_where_it_is_given_and_later_reported() -> None:
+    @node
+    def scale(temperature: Any) -> None:
+        pass
+
+    said: list[str] = []
+    trainer = tiny(notify=said.append)
+    trainer.run(until="2 batches")
+    with pytest.raises(GraphError, match="G302: nothing reads a resource `temprature`"):
+        trainer.rewire(trainer.graph, temprature=2.0)
+    scaled = trainer.graph.insert("scale", scale, after="step")
+    plain = trainer.graph
+    trainer.rewire(scaled, temperature=2.0)
+    trainer.rewire(plain)
+    assert [line for line in said if "reads" in line] == ["nothing in the graph reads `temperature`"]
+    assert trainer.run() is Outcome.FINISHED
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_setup_that_raises_leaves_the_run_as_it_was(error: type[BaseException], tmp_path: Path) -> None:
     @node
@@ -242,7 +260,10 @@ def test_a_setup_that_raises_leaves_the_run_as_it_was(error: type[BaseException]
     trainer.run(until="3 batches")
     before = (trainer.digest(), trainer.graph, dict(trainer.resources))
     with pytest.raises(error, match="mine"):
-        trainer.rewire(trainer.graph.set("checkpoint", keep=1).insert("raising", Raising, after="step"), further=5)
+        trainer.rewire(
+            trainer.graph.set("checkpoint", keep=1).insert("raising", Raising, after="step"),
+            further=torch.nn.Identity(),
+        )
     assert (trainer.digest(), trainer.graph, dict(trainer.resources)) == before
     trainer.run(until="4 batches")
     trainer.run()
@@ -274,7 +295,7 @@ def test_data_of_another_kind_in_mid_epoch_is_refused_where_no_place_in_it_can_b
     assert trainer.progress["next_batch"]["batches"] == 10
 
 
-def test_an_iterator_that_would_lose_batches_is_not_opened_anew() -> None:
+def test_an_iterator_that_would_lose_batches_is_not_opened_again() -> None:
     seen: list[int] = []
 
     def training_step(model: Any, batch: Any) -> Any:
@@ -289,7 +310,7 @@ def test_an_iterator_that_would_lose_batches_is_not_opened_anew() -> None:
     assert seen == list(range(8))
 
 
-def test_a_kind_that_is_declared_anew_takes_its_own_state_over() -> None:
+def test_a_kind_that_is_declared_again_takes_its_own_state_over() -> None:
     def declare() -> Any:
         @node(name="hoard")
         class Hoard:
@@ -406,7 +427,7 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
     return Trainer(graph, run_dir, display=None, notify=notify, **resources)
 
 
-def test_a_kind_declared_anew_is_said_where_the_graph_has_the_former_one() -> None:
+def test_a_kind_declared_again_is_reported_where_the_graph_has_the_former_one() -> None:
     def declare() -> Any:
         @node(name="tally")
         def tally() -> None:

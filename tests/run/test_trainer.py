@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import torch
 
 from graphtrain import (
     CheckpointError,
+    DataError,
     Graph,
     GraphError,
     GuardError,
@@ -60,7 +62,7 @@ def test_everything_missing_is_reported_together() -> None:
     assert "did you mean `training_data`?" in "".join(messages)
 
 
-def test_absent_options_are_bypassed_and_said_once() -> None:
+def test_absent_options_are_bypassed_and_reported_once() -> None:
     said: list[str] = []
     trainer = tiny(said=said)
     trainer.run()
@@ -73,10 +75,40 @@ def test_absent_options_are_bypassed_and_said_once() -> None:
     assert trainer.progress["validate"]["runs"] == 0
 
 
-def test_a_resource_that_nothing_reads_is_said() -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("val_dat", "did you mean `val_data`?"),
+        ("callbacks", "that is a node for each, added with `graph.insert(...)` here"),
+        ("epochs", 'that is `finish.after = "N epochs"` here'),
+        ("valid_data", "that is the resource `val_data` here"),
+        ("learning_rate", "that is the learning rate of the `optimizer`"),
+        ("qqq", "known: batch_size, scheduler, val_data"),
+    ],
+)
+def test_a_resource_that_nothing_reads_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        tiny(**{name: [1]})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.message) == ("G302", f"nothing reads a resource `{name}`")
+    assert hint in problem.hint
+
+
+def test_an_object_with_state_that_nothing_reads_is_saved_and_reported() -> None:
     said: list[str] = []
-    tiny(said=said, val_dat=[1])
-    assert any("nothing in the graph reads `val_dat`; did you mean `val_data`?" in line for line in said)
+    trainer = tiny(said=said, average=torch.nn.Linear(1, 1), train_data=[torch.ones(2, 1)])
+    assert "nothing in the graph reads `average`" in said
+    assert "average" in trainer.resources
+
+
+def test_what_is_usual_or_asked_for_by_a_step_function_is_not_refused() -> None:
+    def validation_step(model: Any, batch: Any, temperature: float) -> Any:
+        return model(batch).mean() * temperature
+
+    said: list[str] = []
+    tiny(said=said, validation_step=validation_step, temperature=2.0)  # and `validate` is bypassed
+    tiny(Graph.load("evaluate"), said=said, val_data=[])
+    assert not [line for line in said if "nothing in the graph reads" in line]
 
 
 def test_a_name_that_the_engine_supplies_is_refused() -> None:
@@ -84,11 +116,12 @@ def test_a_name_that_the_engine_supplies_is_refused() -> None:
         tiny(recorder=1)
 
 
-def test_an_empty_loader_finishes_at_once_and_says_so() -> None:
+def test_an_empty_loader_is_an_error_at_once() -> None:
     said: list[str] = []
     trainer = tiny(said=said, train_data=[])
-    assert trainer.run() is Outcome.FINISHED
-    assert trainer.progress["step"]["steps"] == 0
+    with pytest.raises(DataError, match="without a batch"):
+        trainer.run()
+    assert (trainer.state, trainer.progress["step"]["steps"]) == ("failed", 0)
     assert any("no batch" in line for line in said)
 
 
@@ -134,7 +167,7 @@ def test_the_models_own_methods_are_used() -> None:
     trainer = tiny(model=Model(1, 1), training_step=None, val_data=[torch.ones(3, 1)])
     trainer.run()
     assert Model.calls[:7] == ["train 0", "train 1", "train 2", "train 3", "train 4", "validate", "train 0"]
-    assert trainer.metrics[-1]["val/answer"] == 42
+    assert [row["val/answer"] for row in trainer.metrics if "val/answer" in row] == [42, 42]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +218,7 @@ def test_running_inside_a_run_is_refused() -> None:
         trainers[0].run()
 
 
-def test_a_finished_run_cannot_be_advanced_and_says_so_when_run() -> None:
+def test_a_finished_run_cannot_be_advanced_and_reports_that_when_run() -> None:
     trainer = tiny()
     assert trainer.run() is Outcome.FINISHED
     assert trainer.position == "end"
@@ -267,7 +300,7 @@ def test_loggers_get_every_row_and_losses_are_means_over_samples() -> None:
         training_step=lambda model, batch: {"loss": model(batch).mean(), "size": batch.mean()},
     )
     trainer.run()
-    assert [step for _, step in rows] == [2, 3]
+    assert [step for _, step in rows] == [2, 3, 3]
     assert rows[0][0]["size"] == pytest.approx((1 * 1 + 2 * 2) / 3)
     assert rows[1][0]["epoch/size"] == pytest.approx((1 + 4 + 9) / 6)
     assert trainer.metrics == [dict(row) for row, _ in rows]
@@ -288,7 +321,7 @@ def test_never_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:
         tiny(run_dir=tmp_path).run(resume="never")
 
 
-def test_a_named_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_named_checkpoint_is_resumed_from(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.advance(9)
     path = trainer.save()
@@ -315,13 +348,14 @@ def test_looking_at_the_data_does_not_move_a_resume(
     cut.advance(22)
     path = cut.save()
     assert path is not None
+    kept = shutil.copytree(path, tmp_path / path.name)  # a save that comes before the next batch takes its place
     cut.run()
     again = small_trainer(tmp_path / "again" if keeps else None)
-    again.run(resume=path)
+    again.run(resume=kept)
     assert again.digest() == cut.digest()
 
 
-def test_time_in_which_the_run_stands_still_is_not_trained() -> None:
+def test_time_in_which_the_run_is_stopped_is_not_training_time() -> None:
     trainer = tiny()
     trainer.run(until="3 batches")
     time.sleep(0.3)
@@ -331,7 +365,7 @@ def test_time_in_which_the_run_stands_still_is_not_trained() -> None:
     assert 0 < trainer.progress["next_batch"]["seconds"] <= sum(trainer.seconds.values()) + 1e-6
 
 
-def test_a_resume_goes_on_with_the_time_trained(tmp_path: Path) -> None:
+def test_a_resume_continues_the_training_time(tmp_path: Path) -> None:
     def training_step(model: Any, batch: Any) -> Any:
         time.sleep(0.02)
         return model(batch).mean()
@@ -346,7 +380,7 @@ def test_a_resume_goes_on_with_the_time_trained(tmp_path: Path) -> None:
     assert 5 * 0.02 <= second.progress["next_batch"]["seconds"] - before < 1000, "what the stopwatch took over is not"
 
 
-def test_a_line_of_the_run_that_was_given_up_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_discarded_line_of_the_run_is_not_resumed(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.run()
     expected = (tmp_path / "metrics.jsonl").read_bytes()
@@ -392,7 +426,7 @@ def test_a_checkpoint_of_another_run_does_not_replace_a_run(tmp_path: Path) -> N
     assert (tmp_path / "two" / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_disk_that_refuses_metrics_is_said_in_words(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_metrics_is_reported_in_words(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(CheckpointError, match=r"cannot write .*metrics.jsonl: Is a directory"):
@@ -405,7 +439,7 @@ def test_a_guard_does_not_read_tensors() -> None:
         tiny(graph).run()
 
 
-def test_training_that_depends_on_the_clock_is_said() -> None:
+def test_training_that_depends_on_the_clock_is_reported() -> None:
     said: list[str] = []
     tiny(Graph.load("fit").set("finish", after="90 minutes"), said=said)
     assert any(line.startswith("`finish` fires by the clock (90 minutes)") for line in said)
@@ -534,8 +568,7 @@ def test_two_optimizers_have_windows_of_their_own() -> None:
         .insert("other_batch", "train_batch", after="zero_grad", reads={"optimizer": "other"})
         .insert("other_window", "accumulate", after="other_batch", reads={"optimizer": "other"})
     )
-    other = torch.nn.Linear(1, 1)
-    trainer = tiny(graph, other=torch.optim.SGD(other.parameters(), lr=0.1))
+    trainer = tiny(graph, other=torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1))
     trainer.run()
     assert trainer.progress["other_window"]["count"] == 6
     assert trainer.progress["accumulate"]["count"] == 0
@@ -581,7 +614,7 @@ def test_small_graph_is_sound() -> None:
     assert small_graph().check() == []
 
 
-def test_a_model_that_would_train_in_evaluation_mode_is_said() -> None:
+def test_a_model_that_would_train_in_evaluation_mode_is_reported() -> None:
     """Pretrained models come so, and a cell of a notebook may have left it so; nobody would notice."""
     said: list[str] = []
     model = torch.nn.Linear(1, 1)
@@ -710,7 +743,7 @@ def test_a_kind_that_replaces_its_dictionary_is_refused(when: str, tmp_path: Pat
             assert when != "while it runs"
 
 
-def test_a_group_that_was_added_while_it_trained_is_told_of_at_the_resume(tmp_path: Path) -> None:
+def test_a_group_that_was_added_while_it_trained_is_reported_at_the_resume(tmp_path: Path) -> None:
     run = tiny(run_dir=tmp_path)
     run.run(until="2 batches")
     run.resources["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})

@@ -205,7 +205,7 @@ def test_two_iterables_that_share_one(made: Callable[[], Any], tmp_path: Path, a
 # NumPy's global generator is read and put back in place
 
 
-def test_numpys_state_is_read_anew_when_it_has_changed() -> None:
+def test_numpys_state_is_read_again_when_it_has_changed() -> None:
     generator = NumpyGlobal()
     seed_all(1)
     first = generator.get_state()

@@ -561,7 +561,7 @@ def test_a_buffer_or_parameter_that_is_gone_is_an_error() -> None:
         restore_module(torch.nn.Linear(2, 2), {**state, "buffers": {}})
 
 
-# All of it in a run, saved and gone on with in another process
+# All of it in a run, saved, and resumed in another process
 
 
 class Everything:
@@ -622,7 +622,7 @@ def trainer_with_everything(run_dir: Path) -> tuple[Trainer, Everything, Statefu
     return trainer, thing, model
 
 
-def gone_on_with(run_dir: str) -> tuple[str, list[str], str]:
+def resumed(run_dir: str) -> tuple[str, list[str], str]:
     """In a process of its own: the digest after loading, what differs from the state saved, and the last digest."""
     expected, trained = Everything(), Stateful()  # first: they draw random numbers
     expected.fill()
@@ -637,7 +637,7 @@ def gone_on_with(run_dir: str) -> tuple[str, list[str], str]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_run_with_all_of_it_goes_on_in_another_process(tmp_path: Path) -> None:
+def test_a_run_with_all_of_it_resumes_in_another_process(tmp_path: Path) -> None:
     trainer, thing, model = trainer_with_everything(tmp_path / "run")
     thing.fill()
     model.train_for_a_while()
@@ -646,6 +646,6 @@ def test_a_run_with_all_of_it_goes_on_in_another_process(tmp_path: Path) -> None
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     trainer.run()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        loaded, differing, ended = pool.submit(gone_on_with, str(tmp_path / "other")).result(timeout=300)
+        loaded, differing, ended = pool.submit(resumed, str(tmp_path / "other")).result(timeout=300)
     assert differing == []
     assert (loaded, ended) == (saved, trainer.digest())

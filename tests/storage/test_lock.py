@@ -107,7 +107,7 @@ def test_who_holds_it_may_be_unknown(content: bytes, tmp_path: Path) -> None:
         end(first)
 
 
-def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without(descriptor: int, operation: int) -> None:
         raise OSError(95, "Operation not supported")
 

@@ -49,7 +49,7 @@ def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
         (lambda file: file.write_text("[]"), "it is no table"),
     ],
 )
-def test_a_status_that_cannot_be_read_says_so(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+def test_a_status_that_cannot_be_read_is_reported(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
     make(tmp_path / "status.json")
     begun = time.process_time()
     with pytest.raises(UsageError, match=said):

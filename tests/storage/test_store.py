@@ -138,6 +138,7 @@ def test_a_field_of_another_type_is_named_and_passed_over(field: str, store: Fol
         {"origin": {"code": {"a": 1}}},
         {"origin": {"script": 1}},
         {"about": {"arguments": 1}},
+        {"about": {"given": "lr"}},
         {"seconds": {"data": "x"}},
         {"seconds": {"data": float("inf")}},
         {"metrics": {"loss": True}},
@@ -243,7 +244,7 @@ def test_what_an_interrupted_save_left_is_removed(store: FolderStore) -> None:
     assert sorted(path.name for path in store.folder.iterdir()) == ["000001-step-1", "notes"]
 
 
-def test_a_checkpoint_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
     whole = small_trainer(tmp_path / "whole")
     whole.run()
     trainer = small_trainer(tmp_path)
@@ -260,7 +261,7 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> N
     assert again.digest() == whole.digest()
 
 
-def test_a_run_goes_on_from_the_newest_sound_checkpoint(tmp_path: Path) -> None:
+def test_a_run_resumes_from_the_newest_sound_checkpoint(tmp_path: Path) -> None:
     small_trainer(tmp_path / "whole").run()
     trainer = small_trainer(tmp_path)
     for _ in range(3):

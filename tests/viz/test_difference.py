@@ -12,7 +12,7 @@ from graphtrain.graph import Graph
 from graphtrain.viz.difference import difference_picture
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
-from graphtrain.viz.picture import Picture, picture
+from graphtrain.viz.picture import NUMBERS, Picture, picture
 from graphtrain.viz.render import render, svg
 from graphtrain.viz.theme import DARK, LIGHT, MARKS, SIGNS
 from tests.viz.viz_reading import read_dot
@@ -65,7 +65,7 @@ def test_equal_graphs_are_grey(fit: Graph) -> None:
     drawn = difference_picture(fit.diff(fit))
     assert {box.mark for box in drawn.boxes if not box.is_mark} == {"same"}
     assert {arrow.mark for arrow in drawn.arrows} == {""}
-    assert drawn.caption == ("fit", "no difference")
+    assert drawn.caption == ("fit", f"no difference \N{MIDDLE DOT} {NUMBERS}")
 
 
 def test_another_order_guard_or_start_is_seen(fit: Graph) -> None:
@@ -78,6 +78,13 @@ def test_another_order_guard_or_start_is_seen(fit: Graph) -> None:
     assert changed == {"end_epoch": "~ 1 epoch_done (was 2)", "log": "~ 2 log_due (was 1)"}
     starts = {arrow.target: arrow.mark for arrow in drawn.arrows if arrow.source == "+start"}
     assert starts == {"decide": "removed", "begin_epoch": "added"}
+    inner = replace(fit.nodes["validate"].body, start="next_batch")
+    starts = {
+        arrow.target: arrow.mark
+        for arrow in difference_picture(fit.diff(fit.set("validate", graph=inner))).arrows
+        if arrow.source == "validate/+start"
+    }
+    assert starts == {"validate/begin_evaluation": "removed", "validate/next_batch": "added"}
     guarded = difference_picture(fit.diff(fit.guard("log_due", "log.due and step.steps > 3")))
     assert [arrow.label for arrow in guarded.arrows if arrow.mark == "changed"] == ["~ 1 log_due"]
 
@@ -91,7 +98,7 @@ def test_what_has_no_place_in_the_drawing_stands_above_it(fit: Graph) -> None:
 
 
 def test_a_mark_is_colour_line_and_sign(fit: Graph) -> None:
-    """So that nobody has to tell colours apart."""
+    """So that nobody has to distinguish colours."""
     drawing = read_dot(to_dot(difference_picture(fit.diff(edited(fit)))))
     looks = {}
     for mark, name in (("added", "pause"), ("removed", "log"), ("changed", "accumulate")):

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Edge, Node
+from graphtrain.viz.difference import difference_picture
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.picture import picture
 from tests.viz.conftest import hostile
-from tests.viz.viz_reading import declared_lines, dot_lines, read_dot
+from tests.viz.viz_reading import declared_lines, dot_lines, hubs, read_dot, read_layout
 
 
 def test_every_declared_edge_is_drawn_exactly_once_with_number_guard_and_dashes(shipped: Graph) -> None:
@@ -27,19 +30,14 @@ def test_expressions_are_tooltips(fit: Graph) -> None:
 
 
 def test_the_cluster_holds_the_body(fit: Graph) -> None:
-    inside = {f"validate/{name}" for name in Graph.load("evaluate").nodes} | {"validate/+end"}
+    inside = {f"validate/{name}" for name in Graph.load("evaluate").nodes} | {"validate/+start", "validate/+end"}
     assert read_dot(to_dot(picture(fit))).clusters == {"cluster_validate": inside}
-
-
-def places(text: str) -> dict[str, tuple[float, float]]:
-    """Where Graphviz puts the middle of every node; y grows upwards."""
-    return {name: tuple(map(float, attributes["pos"].split(","))) for name, attributes in read_dot(text).nodes.items()}
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
 def test_the_main_line_is_drawn_straight_and_downwards(fit: Graph, nested: bool) -> None:
     outer = Graph("folds", "fold", {"fold": Node("fold", "nested", body=fit)}, {"fold": (Edge("end"),)})
-    at = places(to_dot(picture(outer if nested else fit)))
+    at = read_layout(to_dot(picture(outer if nested else fit))).nodes
     names = ["decide", "next_batch", "train_batch", "accumulate", "clip", "step", "zero_grad"]
     line = [at[f"fold/{name}" if nested else name] for name in names]
     assert max(x for x, _ in line) - min(x for x, _ in line) < 2  # points
@@ -47,8 +45,103 @@ def test_the_main_line_is_drawn_straight_and_downwards(fit: Graph, nested: bool)
 
 
 def test_clusters_stand_below_what_leads_into_them(fit: Graph) -> None:
-    at = places(to_dot(picture(fit)))
+    at = read_layout(to_dot(picture(fit))).nodes
     assert all(at[name][1] < at["decide"][1] for name in at if name.startswith("validate/"))
+
+
+def with_three_after_validate(fit: Graph) -> Graph:
+    for name in ("third", "second", "first"):
+        fit = fit.insert(name, "choice", after="validate")
+    return fit
+
+
+def with_bodies_in_bodies(fit: Graph) -> Graph:
+    evaluate = Graph.load("evaluate")
+    inner = Graph("inner", "sub", {"sub": Node("sub", "nested", body=evaluate)}, {"sub": (Edge("end"),)})
+    return fit.insert("folds", graph=inner, after="validate").insert("warm_up", graph=evaluate, after="begin_epoch")
+
+
+def with_thirty_nodes(fit: Graph) -> Graph:
+    for number in range(10):
+        name, due = f"side_{number}", f"due_{number}"
+        fit = fit.insert(name, "choice").guard(due, "step.steps > 3")
+        fit = fit.connect("decide", name, when=due).connect(name, "decide")
+    for number in range(6):
+        fit = fit.insert(f"chain_{number}", "choice", after="step")
+    return fit
+
+
+def in_a_body(fit: Graph) -> Graph:
+    body = fit.insert("warm_up", graph="evaluate", after="begin_epoch")
+    return Graph("folds", "fold", {"fold": Node("fold", "nested", body=body)}, {"fold": (Edge("end"),)})
+
+
+def with_unreachable_nodes(fit: Graph) -> Graph:
+    return fit.insert("lost", "choice").insert("more", "choice").connect("lost", "more").connect("more", "finish")
+
+
+CHANGES: list[Callable[[Graph], Graph]] = [
+    lambda fit: fit,
+    lambda fit: fit.insert("x", "choice", before="decide"),
+    with_three_after_validate,
+    with_bodies_in_bodies,
+    with_thirty_nodes,
+    in_a_body,
+    with_unreachable_nodes,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_start_is_on_top_and_texts_keep_off_frames(change: Callable[[Graph], Graph], fit: Graph) -> None:
+    graph = change(fit)
+    drawn = picture(graph)
+    for shown in (drawn, difference_picture(fit.diff(graph))):
+        layout = read_layout(to_dot(shown))
+        for key, (_, y) in layout.nodes.items():
+            level = key.rpartition("/")[0]
+            while True:  # the start of its own graph, and of each one around that
+                start = f"{level}/+start" if level else "+start"
+                assert y <= layout.nodes[start][1], f"{key} is drawn above {start}"
+                if not level:
+                    break
+                level = level.rpartition("/")[0]
+        for words, area in layout.labels:
+            for name, frame in layout.frames.items():
+                assert area.is_inside(frame) or area.is_outside(frame), f"{words} lies on the frame of {name}"
+    for cluster in drawn.clusters:
+        frame, texts = layout.frames[cluster.node.key], layout.captions[cluster.node.key]
+        assert texts[0][0].endswith(cluster.node.title)
+        for _, area in texts:
+            assert abs((area.left + area.right) - (frame.left + frame.right)) < 2, "a caption is centred"
+            assert area.is_inside(frame)
+
+
+def test_a_caption_is_not_crossed_by_the_arrow_into_the_body(fit: Graph) -> None:
+    into = next(edge for _, target, edge in read_dot(to_dot(picture(fit))).edges if target == "validate/+start")
+    assert into["lhead"] == "cluster_validate"
+    layout = read_layout(to_dot(picture(fit)))
+    assert layout.nodes["validate/+start"][1] < min(area.bottom for _, area in layout.captions["validate"])
+
+
+def test_returns_to_a_hub_end_in_its_name(fit: Graph) -> None:
+    drawing = read_dot(to_dot(picture(fit)))
+    assert set(hubs(drawing).values()) == {"decide"}
+    sources = {source for source, target, _ in drawing.edges if target in hubs(drawing)}
+    assert sources == {
+        "accumulate", "zero_grad", "end_epoch", "log", "validate/+end", "schedule", "checkpoint", "finish",
+    }  # fmt: skip
+    assert not any(target == "decide" for source, target, _ in drawing.edges if source != "+start")
+    at = read_layout(to_dot(picture(fit))).nodes
+    assert all(at[source][1] > at[target][1] for source, target, _ in drawing.edges if target in hubs(drawing))
+
+
+def test_the_caption_has_the_name_and_the_legend(fit: Graph) -> None:
+    words = [text for text, _ in read_layout(to_dot(picture(fit))).captions[""]]
+    assert words == ["fit", "numbers: the order in which the edges of a node are tried"]
+    heated = read_layout(to_dot(picture(fit, counts={"step": 3}, position="step"))).captions[""]
+    assert "colour: how often a node ran" in heated[1][0] and "bold outline: runs next" in heated[1][0]
+    plain = Graph("line", "a", {"a": Node("a", "choice")}, {"a": (Edge("end"),)})
+    assert [text for text, _ in read_layout(to_dot(picture(plain))).captions[""]] == ["line"]
 
 
 def test_families_differ_in_colour_and_in_shape(fit: Graph) -> None:
@@ -73,7 +166,7 @@ def test_no_text_breaks_out(attacked: Graph) -> None:
     drawn = picture(attacked)
     read = read_dot(to_dot(drawn))
     assert set(read.nodes) == {box.key for box in drawn.boxes}
-    assert len(read.edges) == len(drawn.arrows) == 8
+    assert len(read.edges) == len(drawn.arrows) == 9
     assert set(read.clusters) == {f"cluster_{cluster.node.key}" for cluster in drawn.clusters}
     plain = read_dot(to_dot(picture(hostile("plain"))))
     known = {name for attributes in plain.nodes.values() for name in attributes}

@@ -47,7 +47,7 @@ def test_a_dot_that_cannot_draw_is_replaced_by_pygraphviz(only: Path, fault: str
     assert draw("digraph { a }", "pdf").startswith(MAGIC["pdf"])
 
 
-def test_where_nothing_can_draw_every_reason_is_told(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_draw_every_reason_is_reported(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(only, "sys.exit('line of detail\\nno such plugin')")
     monkeypatch.setattr(sys, "executable", str(only / "no_python"))
     with pytest.raises(RenderError) as caught:

@@ -46,6 +46,20 @@ def test_back_edges_of_fit_all_return_to_the_decision(fit: Graph) -> None:
     }  # fmt: skip
 
 
+def test_a_hub_is_found_by_what_returns_to_it_by_its_only_edge() -> None:
+    edges = {"a": (Edge("b"),), "b": (Edge("c", "x"), Edge("d", "y"), Edge("e", "z"), Edge("end"))}
+    edges |= {"c": (Edge("b"),), "d": (Edge("b", "x"), Edge("b")), "e": (Edge("b"),)}
+    nodes = {name: Node(name, "choice") for name in edges}
+    two = picture(Graph("g", "a", nodes, edges))
+    assert not any(arrow.returns_by for arrow in two.arrows), "c and e return by their only edge, d has two"
+    three = picture(Graph("g", "a", nodes, {**edges, "d": (Edge("b"),)}))
+    assert {arrow.source: arrow.returns_by for arrow in three.arrows if arrow.returns_by} == {
+        "c": "c+to1", "d": "d+to1", "e": "e+to1",
+    }  # fmt: skip
+    assert {(box.title, box.family) for box in three.boxes if "+to" in box.key} == {("b", "return")}
+    assert next(arrow for arrow in three.arrows if arrow.source == "a").returns_by == "", "a comes before b"
+
+
 def test_nested_graphs_are_clusters(fit: Graph) -> None:
     drawn = picture(fit)
     (cluster,) = drawn.clusters
@@ -53,21 +67,24 @@ def test_nested_graphs_are_clusters(fit: Graph) -> None:
     assert cluster.node.lines == ("evaluate", "every = 1 epochs")
     assert {box.key for box in drawn.boxes if box.inside == "validate"} == {
         *(f"validate/{name}" for name in Graph.load("evaluate").nodes),
+        "validate/+start",
         "validate/+end",
     }
     into = next(arrow for arrow in drawn.arrows if arrow.target == "validate")
     out = next(arrow for arrow in drawn.arrows if arrow.source == "validate")
-    assert (drawn.head(into), drawn.tail(out)) == ("validate/begin_evaluation", "validate/+end")
+    assert (drawn.head(into), drawn.tail(out)) == ("validate/+start", "validate/+end")
 
 
-def test_a_body_that_starts_with_a_body_is_entered_at_the_innermost_start(fit: Graph) -> None:
+def test_a_body_that_starts_with_a_body_is_entered_through_both_starts(fit: Graph) -> None:
     inner = Graph("inner", "a", {"a": Node("a", "choice")}, {"a": (Edge("end"),)})
     middle = Graph("middle", "b", {"b": Node("b", "nested", body=inner)}, {"b": (Edge("end"),)})
     drawn = picture(Graph("outer", "c", {"c": Node("c", "nested", body=middle)}, {"c": (Edge("c"),)}))
     assert [cluster.node.key for cluster in drawn.clusters] == ["c", "c/b"]
     (loop,) = (arrow for arrow in drawn.arrows if arrow.source == "c")
     assert loop.back
-    assert (drawn.tail(loop), drawn.head(loop)) == ("c/+end", "c/b/a")
+    assert (drawn.tail(loop), drawn.head(loop)) == ("c/+end", "c/+start")
+    (into,) = (arrow for arrow in drawn.arrows if arrow.source == "c/+start")
+    assert drawn.head(into) == "c/b/+start"
 
 
 def test_labels_tell_kind_and_parameters(fit: Graph) -> None:
@@ -86,13 +103,15 @@ def test_many_and_long_parameters_are_shortened() -> None:
     assert box.lines[0] == "mine"
     assert box.lines[1].startswith("text = xxx") and box.lines[1].endswith("…")
     assert box.lines[-1] == "and 2 more"
+    four = boxes(picture(Graph("g", "a", {"a": Node("a", "a", dict.fromkeys("bcde", 1))}, {"a": (Edge("end"),)})))
+    assert four["a"].lines == ("b = 1", "c = 1", "d = 1", "e = 1"), "a line that says `1 more` could be that one"
     assert max(map(len, box.lines)) <= 32
     assert len(box.tooltip) <= 400
 
 
 def test_every_shipped_kind_has_a_family_and_unknown_ones_have_another(shipped: Graph) -> None:
     families = {box.family for box in picture(shipped).boxes}
-    assert families <= {*FAMILIES, "start", "end"} - {"other"}
+    assert families <= {*FAMILIES, "start", "end", "return"} - {"other"}
     drawn = boxes(picture(Graph("g", "a", {"a": Node("a", "made_up")}, {"a": (Edge("end"),)})))
     assert drawn["a"].family == "other"
 
@@ -139,7 +158,7 @@ def test_keys_are_distinct_for_names_that_look_like_paths_and_marks() -> None:
     nodes = {name: Node(name, "step") for name in names} | {"a": Node("a", "nested", body=body)}
     drawn = picture(Graph("g", "a", nodes, {name: (Edge("end"),) for name in names}))
     keys = [box.key for box in drawn.boxes] + [cluster.node.key for cluster in drawn.clusters]
-    assert len(keys) == len(set(keys)) == len(names) + 2 + 2  # two marks outside, `b` and its mark inside
+    assert len(keys) == len(set(keys)) == len(names) + 2 + 3  # two marks outside, `b` and two inside
 
 
 def test_edges_of_equal_wording_are_all_kept() -> None:

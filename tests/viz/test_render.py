@@ -7,6 +7,7 @@ import pytest
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.viz import render, svg
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
@@ -33,7 +34,7 @@ def test_svg_is_a_drawing_for_light_and_dark(tmp_path: Path, shipped: Graph) -> 
     assert sum(name == "edge" for name in classes(root)) == len(drawn.arrows)
     assert sum(name.startswith("cluster") for name in classes(root)) == len(drawn.clusters)
     for box in drawn.boxes:  # the style finds every box by the class of its family
-        assert f"node {'mark' if box.is_mark else box.family}" in classes(root)
+        assert f"node {'mark' if box.family in ('start', 'end') else box.family}" in classes(root)
 
 
 def test_pixels_and_pages(tmp_path: Path, fit: Graph) -> None:
@@ -45,6 +46,22 @@ def test_texts(tmp_path: Path, fit: Graph) -> None:
     arguments = ({"step": 3}, "step")
     assert render(fit, str(tmp_path / "fit.dot"), *arguments).read_text() == to_dot(picture(fit, *arguments))
     assert render(fit, tmp_path / "fit.mmd", *arguments).read_text() == to_mermaid(picture(fit, *arguments))
+
+
+@pytest.mark.parametrize("suffix", PICTURE_SUFFIXES)
+def test_a_graph_and_a_difference_render_themselves(tmp_path: Path, fit: Graph, suffix: str) -> None:
+    path = tmp_path / f"own{suffix}"
+    arguments = ({"step": 3}, "step")
+    assert fit.render(path, counts=arguments[0], position=arguments[1]) == path
+    if suffix != ".pdf":  # which has the time of day in it
+        assert path.read_bytes() == render(fit, tmp_path / f"other{suffix}", *arguments).read_bytes()
+    assert fit.diff(fit.set("clip", max_norm=1.0)).render(str(path)) == path
+
+
+def test_a_picture_has_no_name_of_a_graph_file(tmp_path: Path, fit: Graph) -> None:
+    with pytest.raises(UsageError) as caught:
+        fit.render(tmp_path / "fit.toml")
+    assert "`graph.save` writes TOML" in caught.value.hint
 
 
 def test_an_existing_picture_is_overwritten(tmp_path: Path, fit: Graph) -> None:

@@ -59,3 +59,8 @@ def test_only_a_panel_has_a_background() -> None:
     panel = adaptive("<svg></svg>", panel=True)
     assert f"svg.graphtrain {{ background: {LIGHT.paper} }}" in panel
     assert f"svg.graphtrain {{ background: {DARK.paper} }}" in panel
+
+
+def test_the_name_of_a_hub_in_which_an_arrow_ends_is_faint_in_the_dark_too() -> None:
+    style = adaptive("<svg></svg>")
+    assert f"svg.graphtrain .edge text, svg.graphtrain .return text {{ fill: {DARK.faint} }}" in style

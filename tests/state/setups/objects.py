@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import functools
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import torch
@@ -74,7 +74,7 @@ class Registry:
     """State in the class itself."""
 
     count = 0
-    losses: dict[str, float] = {}
+    losses: ClassVar[dict[str, float]] = {}
 
     @classmethod
     def step(cls, model: Any, batch: Any) -> torch.Tensor:

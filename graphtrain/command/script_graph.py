@@ -1,0 +1,174 @@
+"""The graph of a script, the same for ``python train.py`` and for every command that is given ``train.py``.
+
+It is the graph that the script passes to `graphtrain.main`, else its module-level name `graph`, else `fit`. A script
+that is imported does not run what stands under ``if __name__ == "__main__"``, so the call of `main` there is read, not
+run: a name that the module has is looked up in it, and a graph that only the running script makes is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from graphtrain.command.script import graph_passed_to_main, import_script, split_script
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.graph.registry import find_graph
+from graphtrain.storage.saved_graph import holds_a_graph
+
+DEFAULT = "fit"
+NAME = "graph"
+
+_HINT = f"give it a name at the top level of the script, as in {NAME} = Graph.load(...), and call main(setup)"
+
+
+def is_script(source: str) -> bool:
+    """True for ``SCRIPT`` and ``SCRIPT:FUNCTION``; a shipped graph or a run directory may have any name.
+
+    >>> is_script("train.py"), is_script("train.py:setup"), is_script("fit"), is_script("my_fit.toml")
+    (True, True, False, False)
+    """
+    path = split_script(source)[0]
+    return path.suffix == ".py" and find_graph(source) is None and not holds_a_graph(path)
+
+
+def load_graph(source: str | Path | Graph) -> Graph:
+    """The graph that a word of the command line names; a script is imported for it.
+
+    Raises:
+        GraphError: the text is not a graph.
+        UsageError: there is no such graph, file or script; or the graph of a script is known only when it runs.
+        CheckpointError: the checkpoint is damaged.
+    """
+    named = named_graph(source)
+    return named if isinstance(named, Graph) else Graph.load(named)
+
+
+def named_graph(source: str | Path | Graph) -> str | Path | Graph:
+    """The graph of a script, as the script names it; any other source as it is.
+
+    Raises:
+        UsageError: there is no such script, or its graph is known only when it runs.
+    """
+    return script_graph(source) if isinstance(source, str) and is_script(source) else source
+
+
+def script_graph(script: str) -> Graph | str | Path:
+    """The graph of ``SCRIPT[:FUNCTION]``, which is imported, not run.
+
+    Raises:
+        UsageError: there is no such script, its graph is known only when it runs, or it is no graph.
+    """
+    path, _ = split_script(script)
+    module = import_script(path)
+    passed = graph_passed_to_main(module)
+    if passed is None:
+        passed = _graph_in_the_source(path, module)
+    return graph_of_module(passed, module, str(path))
+
+
+def graph_of_module(passed: Any, module: ModuleType, script: str) -> Graph | str | Path:
+    """What a script passes to `main`, or where that is None its module-level `graph`, or else `fit`.
+
+    Raises:
+        UsageError: it is no graph.
+    """
+    graph = passed if passed is not None else getattr(module, NAME, DEFAULT)
+    if not isinstance(graph, Graph | str | Path):
+        what = "main" if passed is not None else f"`{NAME}`"
+        raise UsageError(
+            f"{script}: {what} has a {type(graph).__name__} as the graph; "
+            "expected a Graph, the name of a shipped graph, or the path of a TOML file",
+            f"give what is no graph another name than `{NAME}`" if passed is None else "as in main(setup, graph='fit')",
+        )
+    return graph
+
+
+def _graph_in_the_source(path: Path, module: ModuleType) -> Any:
+    """What the calls of `main` that an import leaves out pass as the graph; None where they pass none.
+
+    Raises:
+        UsageError: it is known only when the script runs, or two calls pass different graphs.
+    """
+    tree = ast.parse(path.read_bytes(), str(path))
+    calls = list(_calls_of_main(tree))
+    not_run = _bound_when_run(tree)
+    graphs: list[Any] = []
+    for call, around in calls:
+        argument = _graph_argument(call)
+        if argument is None:
+            known, value = NAME not in not_run, None
+        else:
+            known, value = _value(argument, module, not_run | _bound_in(around))
+        if not known:
+            raise UsageError(
+                f"`{path}` makes its graph where it calls main, in line {call.lineno}: only `python {path}` knows it",
+                _HINT,
+            )
+        graphs.append(value)
+    if any(graph is not graphs[0] and graph != graphs[0] for graph in graphs):
+        lines = ", ".join(str(call.lineno) for call, _ in calls)
+        raise UsageError(f"`{path}` calls main with different graphs, in lines {lines}", _HINT)
+    return graphs[0] if graphs else None
+
+
+def _calls_of_main(tree: ast.Module) -> Iterator[tuple[ast.Call, ast.stmt]]:
+    """Every call of `graphtrain.main`, and the statement of the module that it is in."""
+    functions, packages = set(), set()
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.ImportFrom) and statement.module == "graphtrain":
+            functions |= {alias.asname or alias.name for alias in statement.names if alias.name == "main"}
+        elif isinstance(statement, ast.Import):
+            packages |= {alias.asname or alias.name for alias in statement.names if alias.name == "graphtrain"}
+    names = functions | {f"{package}.main" for package in packages}
+    for statement in tree.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+                yield node, statement
+
+
+def _graph_argument(call: ast.Call) -> ast.expr | None:
+    """The graph among the arguments of a call of `main`; or what may hold it, as in ``*arguments``."""
+    for keyword in call.keywords:
+        if keyword.arg == NAME:
+            return keyword.value
+        if keyword.arg is None:
+            return ast.Starred(keyword.value)
+    starred = next((argument for argument in call.args if isinstance(argument, ast.Starred)), None)
+    return starred or (call.args[1] if len(call.args) > 1 else None)
+
+
+def _value(argument: ast.expr, module: ModuleType, bound: set[str]) -> tuple[bool, Any]:
+    """Whether the value of an argument is known without running the call, and the value.
+
+    Arguments:
+        bound: names that get their values only when the script runs.
+    """
+    if isinstance(argument, ast.Constant):
+        return True, argument.value
+    names = ast.unparse(argument).split(".")
+    if not all(name.isidentifier() for name in names) or names[0] in bound:
+        return False, None
+    value: Any = module
+    for name in names:
+        if not hasattr(value, name):
+            return False, None
+        value = getattr(value, name)
+    return True, value
+
+
+def _bound_when_run(tree: ast.Module) -> set[str]:
+    """The names of a module that stand under ``if __name__ == "__main__"``."""
+    guarded = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
+    return set().union(*map(_bound_in, guarded))
+
+
+def _bound_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds when it runs: an import has not."""
+    nodes = list(ast.walk(statement))
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    imported = {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    return stored | imported | {node.arg for node in nodes if isinstance(node, ast.arg)}

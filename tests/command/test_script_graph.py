@@ -1,0 +1,136 @@
+"""The graph of a script is one graph, whichever command is given the script."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphtrain import Graph
+from tests.command.conftest import Command
+from tests.command.running import TINY, in_a_process, python
+
+EDITED = 'graphtrain.Graph.load("fit").set("finish", after="2 steps")'
+GUARDED = '\nif __name__ == "__main__":\n    graphtrain.main({})\n'
+NAMED = f"import graphtrain\n{TINY}\ngraph = {EDITED}\n" + GUARDED.format("setup")
+
+
+def status_of(run_dir: str) -> dict[str, Any]:
+    return dict(json.loads((Path(run_dir) / "status.json").read_text()))
+
+
+# What stands in a script in place of `graph = ...` and of the call of main; all of them are the edited graph.
+KNOWN = {
+    "its name": (f"graph = {EDITED}", GUARDED.format("setup")),
+    "its name and no main": (f"graph = {EDITED}", ""),
+    "passed by name": (f"graph = {EDITED}", GUARDED.format("setup, graph")),
+    "under another name": (f"MINE = {EDITED}", GUARDED.format("setup, graph=MINE")),
+    "what is passed comes first": (f'graph = "evaluate"\nMINE = {EDITED}', GUARDED.format("setup, MINE")),
+    "the path of a file": ('graph = "mine.toml"', GUARDED.format("setup")),
+    "a path that is passed": ("", GUARDED.format('setup, "mine.toml"')),
+    "of an import": ("import nets", GUARDED.format("setup, nets.graph")),
+    "made in a call that an import makes": ("", f"graphtrain.main(setup, {EDITED})\n"),
+    "in a function of another module": ("import nets", f"nets.launch(setup, {EDITED})\n"),
+    "by another name of main": (
+        f"from graphtrain import main as go\nMINE = {EDITED}",
+        '\nif __name__ == "__main__":\n    go(setup, MINE)\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("pieces", KNOWN.values(), ids=KNOWN)
+def test_every_command_uses_the_graph_of_the_script(pieces: tuple[str, str], folder: Path, command: Command) -> None:
+    definition, call = pieces
+    launch = "def launch(setup, graph):\n    graphtrain.main(setup, graph)\n"
+    (folder / "nets.py").write_text(f"import graphtrain\ngraph = {EDITED}\n{launch}")
+    (folder / "mine.toml").write_text('format = 1\nextends = "fit"\n[[edit]]\nset = "finish"\nafter = "2 steps"\n')
+    (folder / "train.py").write_text(f"import graphtrain\n{TINY}\n{definition}\n{call}")
+    assert command("run", "train.py", "--run-dir", "r", "--quiet").code == 0
+    assert status_of("r")["step"] == 2
+    assert "2 steps" in command("show", "train.py").out
+    listed = command("run", "train.py", "--help").out.partition("Parameters of the graph")[2]
+    assert "2 steps" in listed.partition("finish.after")[2].splitlines()[0]
+
+
+def test_a_run_begun_by_python_is_resumed_by_the_command(folder: Path) -> None:
+    (folder / "train.py").write_text(NAMED)
+    first = python("train.py", "--run-dir", "r", "--until", "1 steps", cwd=folder)
+    assert first.code == 0, first.err
+    second = in_a_process("run", "train.py", "--run-dir", "r", cwd=folder)
+    assert "unchanged: exact" in second.err and status_of("r")["step"] == 2
+
+
+def test_commands_that_accept_a_graph_accept_a_script(folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text(NAMED)
+    assert command("check", "train.py").out == "train.py: no problems (14 nodes)\n"
+    assert command("check", "train.py:setup", "--json").out == "[]\n"
+    assert command("render", "train.py", "-o", "train.dot").code == 0
+    assert "2 steps" in (folder / "train.dot").read_text()
+    assert "finish.after  10 epochs  2 steps" in command("diff", "fit", "train.py").out
+    assert command("copy", "train.py", "copied.toml").code == 0
+    assert Graph.load("copied.toml") == Graph.load("fit").set("finish", after="2 steps")
+    (folder / "other.py").write_text(TINY)
+    assert command("run", "other.py", "--graph", "train.py", "--run-dir", "r").code == 0
+    assert status_of("r")["step"] == 2
+    listed = command("run", "--graph", "train.py", "other.py", "--help").out.partition("Parameters of the graph")[2]
+    assert "2 steps" in listed
+
+
+def test_kinds_of_the_script_are_known(folder: Path, command: Command) -> None:
+    kind = "from graphtrain import Graph, node\n\n@node\ndef pause(): pass\n"
+    (folder / "train.py").write_text(kind + 'graph = Graph.load("fit").insert("pause", pause, after="step")\n')
+    assert command("check", "train.py", "--strict").out == "train.py: no problems (15 nodes)\n"
+    assert command("show", "train.py", "--save-points").code == 0
+
+
+UNKNOWN = {
+    "made in the call": GUARDED.format(f"setup, {EDITED}"),
+    "made before the call": f'\nif __name__ == "__main__":\n    MINE = {EDITED}\n    graphtrain.main(setup, MINE)\n',
+    "named where it is called": f'\nif __name__ == "__main__":\n    graph = {EDITED}\n    graphtrain.main(setup)\n',
+    "changed where it is called": (
+        '\ngraph = graphtrain.Graph.load("fit")\nif __name__ == "__main__":\n'
+        '    graph = graph.set("finish", after="2 steps")\n    graphtrain.main(setup, graph)\n'
+    ),
+    "imported where it is called": (
+        '\nif __name__ == "__main__":\n    from nets import graph\n    graphtrain.main(setup)\n'
+    ),
+    "of a function": "\ndef begin(graph):\n    graphtrain.main(setup, graph)\n",
+    "in a mapping": GUARDED.format("setup, **{'graph': 'fit'}"),
+    "in a sequence": GUARDED.format("*[setup, 'fit']"),
+}
+
+
+@pytest.mark.parametrize("call", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_graph_that_only_the_running_script_knows_is_an_error(call: str, folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text(f"import graphtrain\n{TINY}{call}")
+    for words in (["run", "train.py", "--run-dir", "r"], ["show", "train.py"]):
+        result = command(*words)
+        assert result.code == 2 and "makes its graph where it calls main, in line" in result.err, result
+        assert "only `python train.py` knows it" in result.err and "graph = Graph.load(...)" in result.err
+    assert not (folder / "r").exists()
+    shown = command("run", "train.py", "--help")
+    assert shown.code == 2 and "Arguments of setup" in shown.out and "makes its graph where" in shown.err
+    assert command("run", "train.py", "--graph", "fit", "finish.after=1 steps", "--run-dir", "r").code == 0
+
+
+def test_two_graphs_are_an_error(folder: Path, command: Command) -> None:
+    calls = GUARDED.format("setup") + GUARDED.format('setup, "fit"')
+    (folder / "train.py").write_text(f"import graphtrain\n{TINY}{calls}")
+    assert "calls main with different graphs, in lines" in command("show", "train.py").err
+
+
+@pytest.mark.parametrize("definition", ["def graph(): pass", "import json as graph", "graph = 3"])
+def test_what_is_no_graph_is_named(definition: str, folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text(f"import graphtrain\n{TINY}\n{definition}\n" + GUARDED.format("setup"))
+    for result in (command("run", "train.py"), python("train.py", cwd=folder)):
+        assert result.code == 2 and "train.py: `graph` has a " in result.err and "expected a Graph" in result.err
+    assert not (folder / "runs").exists()
+
+
+def test_a_graph_file_never_imports_a_script(folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text("open('imported', 'w').close()\n" + NAMED)
+    (folder / "mine.toml").write_text('format = 1\nextends = "train.py"\n')
+    assert command("show", "mine.toml").code == 2
+    assert not (folder / "imported").exists()

@@ -1,0 +1,191 @@
+"""What `log` has gathered when the run ends is a row, as `log` would write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, Outcome, Trainer, node
+
+
+def fit(ending: str, every: str = "4 steps") -> Graph:
+    return Graph.load("fit").set("log", every=every).set("finish", after=ending).set("checkpoint", every="never")
+
+
+def make_trainer(graph: Graph, run_dir: Path | None = None, **more: Any) -> Trainer:
+    """The loss of batch n is n, with one sample in each."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    resources = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.5),
+        "train_data": [torch.full((1, 1), float(n)) for n in range(10)],
+        "training_step": lambda model, batch: 0 * model(batch).mean() + batch.mean(),
+        **more,
+    }
+    return Trainer(graph, run_dir, device="cpu", display=None, notify=lambda line: None, **resources)
+
+
+def losses(trainer: Trainer) -> list[tuple[float, float]]:
+    return [(row["step"], row["loss"]) for row in trainer.metrics if "loss" in row]
+
+
+def test_a_run_that_ends_in_mid_epoch_records_its_last_steps() -> None:
+    trainer = make_trainer(fit("7 steps"))
+    trainer.run()
+    assert trainer.metrics == [
+        {"step": 4, "epoch": 0.4, "loss": 1.5, "lr": 0.5},
+        {"step": 7, "epoch": 0.7, "loss": 5.0, "lr": 0.5},
+    ]
+
+
+def test_the_row_is_in_the_file_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        trainer = make_trainer(fit("3 steps"), tmp_path)
+        trainer.run()
+        assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(trainer.metrics) == 1
+    assert trainer.run() is Outcome.ALREADY_FINISHED
+
+
+def test_nothing_gathered_is_no_row() -> None:
+    trainer = make_trainer(fit("8 steps"))
+    trainer.run()
+    assert losses(trainer) == [(4, 1.5), (8, 5.5)]
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_run_that_continues_has_the_other_rows_of_the_longer_one(is_resumed: bool, tmp_path: Path) -> None:
+    trainer = make_trainer(fit("6 steps"), tmp_path)
+    trainer.run()
+    if is_resumed:
+        trainer = make_trainer(fit("10 steps"), tmp_path)
+    else:
+        trainer.rewire(fit("10 steps"))
+    assert trainer.run() is Outcome.FINISHED
+    assert losses(trainer) == [(4, 1.5), (6, 4.5), (8, 5.5), (10, 8.5)]
+    whole = make_trainer(fit("10 steps"))
+    whole.run()
+    assert trainer.digest() == whole.digest()
+    assert [row for row in trainer.metrics if row["step"] != 6] == whole.metrics
+
+
+def test_no_row_is_recorded_twice() -> None:
+    trainer = make_trainer(fit("6 steps"))
+    trainer.run()
+    trainer.rewire(fit("8 steps", every="6 steps"))  # `log` is due at once, and has what is recorded already
+    trainer.run()
+    assert losses(trainer) == [(4, 1.5), (6, 4.5), (8, 6.5)]
+
+
+def test_stopped_and_resumed_the_rows_are_the_same(tmp_path: Path) -> None:
+    whole = make_trainer(fit("7 steps"))
+    whole.run()
+    transitions = 0
+    counting = make_trainer(fit("7 steps"))
+    while counting.position != "end":
+        counting.advance()
+        transitions += 1
+    for cut in range(1, transitions, 5):
+        first = make_trainer(fit("7 steps"), tmp_path / f"{cut}")
+        first.advance(cut)
+        first.save()
+        second = make_trainer(fit("7 steps"), tmp_path / f"{cut}")
+        second.run()
+        assert second.metrics == whole.metrics
+
+
+def test_an_amount_until_which_it_runs_is_no_end() -> None:
+    trainer = make_trainer(fit("7 steps"))
+    trainer.run(until="6 steps")
+    assert losses(trainer) == [(4, 1.5)]
+    trainer.run()
+    assert losses(trainer) == [(4, 1.5), (7, 5.0)]
+
+
+@pytest.mark.parametrize("graph", [fit("7 steps", "never"), fit("7 steps").remove("log")], ids=["never", "no log"])
+def test_without_log_there_is_a_row_only_where_there_is_no_other(graph: Graph) -> None:
+    trainer = make_trainer(graph)
+    trainer.run()
+    assert trainer.metrics == [{"step": 7, "epoch": 0.7, "loss": 3.0, "lr": 0.5}]
+    validated = make_trainer(graph.set("validate", every="5 steps"), val_data=[torch.ones(1, 1)])
+    validated.run()
+    assert [list(row) for row in validated.metrics] == [["step", "epoch", "val/loss"]]
+
+
+def test_a_graph_without_finish() -> None:
+    graph = Graph.loads(
+        """
+        format = 1
+        start = "next_batch"
+        [nodes]
+        next_batch = {}
+        train_batch = {}
+        step = {}
+        zero_grad = {}
+        log = { every = "2 steps" }
+        [guards]
+        done = "step.steps >= 3"
+        [edges]
+        next_batch = ["train_batch"]
+        train_batch = ["step"]
+        step = ["zero_grad"]
+        zero_grad = ["log"]
+        log = ["end if done", "next_batch"]
+        [clock]
+        steps = "step.steps"
+        """
+    )
+    trainer = make_trainer(graph)
+    trainer.run()
+    assert losses(trainer) == [(2, 0.5), (3, 2.0)]
+
+
+def test_a_finish_inside_a_body_ends_no_run() -> None:
+    rounds = Graph.loads(
+        """
+        format = 1
+        start = "next_batch"
+        [nodes]
+        next_batch = { reads = { train_data = "rounds" } }
+        train = { graph = "fit" }
+        [guards]
+        last = "next_batch.last"
+        [edges]
+        next_batch = ["train"]
+        train = ["end if last", "next_batch"]
+        """
+    )
+    for name, parameters in {"log": {"every": "never"}, "finish": {"after": "3 steps"}}.items():
+        rounds = rounds.set(f"train/{name}", **parameters)
+    trainer = make_trainer(rounds, rounds=[torch.zeros(1)] * 2)
+    trainer.run()
+    assert trainer.metrics == []
+
+
+def test_a_kind_that_acts_at_the_end_reads_what_its_call_reads() -> None:
+    said: list[tuple[int, bool]] = []
+
+    @node
+    class Say:
+        """Say the loss."""
+
+        def __call__(self, loss: Any) -> None:
+            said.append((int(loss), False))
+
+        def at_end(self, loss: Any) -> None:
+            said.append((int(loss), True))
+
+    make_trainer(fit("2 steps").insert("say", Say, after="step")).run()
+    assert said == [(0, False), (1, False), (1, True)]
+    with pytest.raises(TypeError, match=r"at_end: it reads what __call__ reads, with the same defaults: loss"):
+
+        @node
+        class Other:
+            """Read something else at the end."""
+
+            def __call__(self, loss: Any) -> None: ...
+
+            def at_end(self, model: Any) -> None: ...

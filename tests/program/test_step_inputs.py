@@ -1,0 +1,148 @@
+"""What a step function is given as `step`, `epoch` and `batch_index`: the values that a loop written by hand has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphtrain import Graph, Trainer
+
+Row = tuple[str, int, int, int]
+
+# Rounds around the graph fit: each trains two epochs, and validates.
+ROUNDS = """
+format = 1
+name = "rounds"
+start = "next_batch"
+
+[nodes]
+next_batch = { reads = { train_data = "rounds" } }
+train = { graph = "fit" }
+
+[guards]
+exhausted = "next_batch.exhausted or next_batch.last"
+
+[edges]
+next_batch = ["train"]
+train = ["end if exhausted", "next_batch"]
+
+[clock]
+batches = "next_batch.batches"
+"""
+
+
+def fit() -> Graph:
+    return (
+        Graph.load("fit")
+        .set("accumulate", every=2)
+        .set("validate", every="0.5 epochs")
+        .set("checkpoint", every="never")
+        .set("finish", after="2 epochs")
+    )
+
+
+def nested() -> Graph:
+    graph = Graph.loads(ROUNDS)
+    for node, parameters in {
+        "accumulate": {"every": 2},
+        "validate": {"every": "0.5 epochs"},
+        "checkpoint": {"every": "never"},
+        "finish": {"after": "2 epochs"},
+    }.items():
+        graph = graph.set(f"train/{node}", **parameters)
+    return graph
+
+
+def by_hand(batches: int, validation_batches: int) -> list[Row]:
+    """Two epochs with windows of two batches, validated in the middle and at the end of each."""
+    rows: list[Row] = []
+    step = 0
+    for epoch in range(2):
+        for index in range(batches):
+            rows.append(("train", step, epoch, index))
+            if index % 2 == 1 or index == batches - 1:
+                step += 1
+            if index + 1 in (batches // 2, batches):
+                rows += [("validate", step, epoch, batch) for batch in range(validation_batches)]
+    return rows
+
+
+def make_trainer(graph: Graph, rows: list[Row], **resources: Any) -> Trainer:
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1)
+
+    def training_step(model: nn.Module, batch: Any, step: int, epoch: int, batch_index: int) -> Any:
+        rows.append(("train" if model.training else "validate", step, epoch, batch_index))
+        return model(batch).square().mean()
+
+    def validation_step(model: nn.Module, batch: Any, step: int, epoch: int, batch_index: int) -> Any:
+        rows.append(("validate", step, epoch, batch_index))
+        return model(batch).square().mean()
+
+    supplied = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "train_data": [torch.ones(2, 1)] * 4,
+        "val_data": [torch.ones(2, 1)] * 2,
+        "training_step": training_step,
+        "validation_step": validation_step,
+    }
+    return Trainer(graph, device="cpu", display=None, notify=lambda line: None, **{**supplied, **resources})
+
+
+@pytest.mark.parametrize("resources", [{}, {"validation_step": None}], ids=["validation_step", "training_step"])
+def test_as_by_hand(resources: dict[str, Any]) -> None:
+    rows: list[Row] = []
+    make_trainer(fit(), rows, **resources).run()
+    assert rows == by_hand(4, 2)
+    assert {row[2] for row in rows if row[0] == "validate"} == {0, 1}
+
+
+def test_a_training_graph_inside_a_loop_counts_for_itself() -> None:
+    """Its steps and epochs begin again in every round, for the evaluation inside it too."""
+    rows: list[Row] = []
+    make_trainer(nested(), rows, rounds=[torch.zeros(1)] * 3).run()
+    assert rows == by_hand(4, 2) * 3
+
+
+@pytest.mark.parametrize("make", [fit, nested])
+def test_the_same_after_a_resume_at_every_transition(make: Callable[[], Graph], tmp_path: Any) -> None:
+    rounds = {"rounds": [torch.zeros(1)] * 2} if make is nested else {}
+    whole: list[Row] = []
+    transitions = 0
+    trainer = make_trainer(make(), whole, **rounds)
+    while trainer.position != "end":
+        trainer.advance()
+        transitions += 1
+    for cut in range(1, transitions, 3):
+        rows: list[Row] = []
+        run_dir = tmp_path / f"{cut}"
+        first = make_trainer(make(), rows, run_dir=run_dir, **rounds)
+        first.advance(cut)
+        first.save()
+        make_trainer(make(), rows, run_dir=run_dir, **rounds).run()
+        assert rows == whole
+
+
+def test_where_nothing_trains_it_is_the_outermost_graph_that_counts() -> None:
+    rows: list[tuple[int, int]] = []
+
+    def validation_step(model: nn.Module, batch: Any, epoch: int, batch_index: int) -> Any:
+        rows.append((epoch, batch_index))
+        return model(batch).square().mean()
+
+    outer = Graph.loads(ROUNDS.replace('graph = "fit"', 'graph = "evaluate"'))
+    make_trainer(
+        outer,
+        [],
+        rounds=[torch.zeros(1)] * 2,
+        validation_step=validation_step,
+        optimizer=None,
+        training_step=None,
+        train_data=None,
+    ).run()
+    assert rows == [(0, 0), (0, 1)] * 2

@@ -1,0 +1,220 @@
+"""A save that comes when no clock has moved takes the place of the newest checkpoint: no state is kept twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, Outcome, Trainer
+from graphtrain.errors import SaveFailedError
+from graphtrain.replay.history import RunHistory
+from graphtrain.storage import checkpoint as writing
+from graphtrain.storage.checkpoint import read_manifest
+from tests.program.small_run import small_graph, small_trainer
+
+
+def checkpoints(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in (run_dir / "checkpoints").iterdir() if not path.name.startswith("."))
+
+
+def manifests(run_dir: Path) -> list[dict[str, Any]]:
+    return [read_manifest(run_dir / "checkpoints" / name) for name in checkpoints(run_dir)]
+
+
+def saving(every: str = "never", ending: str = "2 epochs", **parameters: Any) -> Graph:
+    return small_graph(ending=ending).set("checkpoint", every=every, **parameters)
+
+
+def losing(run_dir: Path, losses: list[float], graph: Graph, rate: float = 0.01) -> Trainer:
+    """A run of two batches an epoch, whose validations give these losses."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    left = iter(losses)
+    return Trainer(
+        graph.set("finish", after=f"{len(losses)} epochs"),
+        run_dir,
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=rate),
+        train_data=[torch.ones(4, 2)] * 2,
+        val_data=[torch.ones(4, 2)],
+        training_step=lambda model, batch: model(batch).square().mean(),
+        validation_step=lambda model, batch: {"loss": next(left)},
+    )
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_the_end_of_a_run_is_not_saved_twice(mode: str, tmp_path: Path) -> None:
+    small_trainer(tmp_path, graph=saving("1 epochs", keep=2, mode=mode)).run()
+    first, last = manifests(tmp_path)
+    assert (first["epoch"], last["epoch"]) == (1.0, 2.0)
+    assert last["ended"] and not first["ended"]
+    assert checkpoints(tmp_path)[-1].startswith("000003-"), "numbers count saves"
+
+
+def test_the_best_are_as_many_states_as_were_asked_for(tmp_path: Path) -> None:
+    graph = Graph.load("fit").set("checkpoint", every="1 epochs", keep=1, best="val/loss", keep_best=2)
+    losing(tmp_path, [10.0, 9.0, 2.8, 5.0, 2.5], graph).run()
+    assert [manifest["metrics"]["val/loss"] for manifest in manifests(tmp_path)] == [2.8, 2.5]
+
+
+def test_a_save_that_is_asked_for_twice_leaves_one(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path, graph=saving())
+    trainer.advance(8)
+    former = trainer.save()
+    path = trainer.save()
+    assert path is not None and checkpoints(tmp_path) == [path.name] and path != former
+    while trainer.position != "next_batch":
+        trainer.advance()
+    trainer.advance()  # a batch: the clock moves
+    trainer.save()
+    assert len(checkpoints(tmp_path)) == 2
+
+
+def test_two_nodes_and_a_stop_that_save_one_moment_leave_one(tmp_path: Path) -> None:
+    graph = saving("2 batches", keep=10).insert("second", "checkpoint", between=("checkpoint", "decide"))
+    graph = graph.set("second", every="2 batches", keep=10, mode="sync")
+    trainer = small_trainer(tmp_path, graph=graph)
+    assert trainer.run(until="4 batches") is Outcome.REACHED
+    batches = [manifest["epoch"] for manifest in manifests(tmp_path)]
+    assert len(batches) == len(set(batches)) == 2
+    assert checkpoints(tmp_path)[-1].startswith("000005-")
+
+
+def test_a_resumed_run_saves_in_the_place_of_what_it_was_resumed_from(tmp_path: Path) -> None:
+    graph = saving(keep=10)
+    small_trainer(tmp_path, graph=graph).run(until="3 batches")
+    again = small_trainer(tmp_path, graph=graph)
+    again.advance(0)
+    again.save()
+    assert [name[:6] for name in checkpoints(tmp_path)] == ["000002"]
+    # The first checkpoint is gone, but none of what it told: the span from the beginning is still one.
+    assert manifests(tmp_path)[0]["replaces"] == 1
+    third = small_trainer(tmp_path, graph=graph)
+    third.advance(0)
+    third.save()
+    assert manifests(tmp_path)[0]["replaces"] == 1
+    small_trainer(tmp_path, graph=graph).run(until="5 batches")
+    skipped: list[str] = []
+    history = RunHistory(tmp_path, skipped.append)
+    history.why_not_from_the_beginning = lambda oldest: ""  # type: ignore[method-assign]
+    assert [segment.names[0] for segment in history.segments()] == ["the beginning", "000003-step-1"]
+
+
+LOSSES = [3.0, 2.0, 1.0]
+CHANGES: dict[str, Callable[[Path], None]] = {}
+
+
+def changing(change: Callable[[Path], None]) -> Callable[[Path], None]:
+    CHANGES[change.__name__] = change
+    return change
+
+
+@changing
+def a_rate_is_taken_from_setup(run_dir: Path) -> None:
+    losing(run_dir, LOSSES, saving(keep=10), rate=0.5).advance(0, from_setup="optimizer.lr")
+
+
+@changing
+def a_rate_is_kept_as_saved(run_dir: Path) -> None:
+    losing(run_dir, LOSSES, saving(keep=10), rate=0.5).advance(0, from_saved=True)
+
+
+@changing
+def a_node_is_renamed(run_dir: Path) -> None:
+    graph = saving(keep=10).rename("zero_grad", "clear")
+    losing(run_dir, LOSSES, graph).advance(0, rename={"zero_grad": "clear"})
+
+
+@changing
+def another_graph_is_resumed(run_dir: Path) -> None:
+    trainer = losing(run_dir, [*LOSSES, 4.0], saving(keep=10))
+    trainer.advance(0)
+    trainer.save()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_way_back_from_a_change_stays(change: str, tmp_path: Path) -> None:
+    """What was saved before the change can be returned to, and `verify` compares the span that led there."""
+    losing(tmp_path, LOSSES, saving(keep=10)).run(until="3 batches")
+    CHANGES[change](tmp_path)
+    assert [name[:6] for name in checkpoints(tmp_path)] == ["000001", "000002"]
+    assert "replaces" not in manifests(tmp_path)[-1]
+
+
+def test_what_was_saved_before_a_graph_is_rewired_stays(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path, graph=saving(keep=10))
+    trainer.run(until="3 batches")
+    trainer.rewire(saving(keep=10).set("clip", max_norm=0.5))
+    trainer.save()
+    trainer.save()
+    assert [name[:6] for name in checkpoints(tmp_path)] == ["000001", "000003"]
+
+
+def test_an_earlier_checkpoint_that_is_resumed_by_its_name_stays(tmp_path: Path) -> None:
+    small_trainer(tmp_path, graph=saving("3 batches", keep=10)).run(until="6 batches")
+    before = checkpoints(tmp_path)
+    small_trainer(tmp_path, graph=saving("3 batches", keep=10)).advance(0, resume=before[0])
+    assert checkpoints(tmp_path)[:-1] == before
+
+
+def test_a_fork_leaves_the_other_run_alone(tmp_path: Path) -> None:
+    small_trainer(tmp_path / "run", graph=saving()).run(until="3 batches")
+    [name] = checkpoints(tmp_path / "run")
+    fork = small_trainer(tmp_path / "fork", graph=saving())
+    fork.advance(0, resume=tmp_path / "run" / "checkpoints" / name)
+    fork.save()
+    assert checkpoints(tmp_path / "run") == [name]
+    assert len(checkpoints(tmp_path / "fork")) == 1
+
+
+def test_without_a_clock_that_counts_training_nothing_is_replaced(tmp_path: Path) -> None:
+    """Nobody could tell then whether the run has moved; wall-clock time says nothing."""
+    graph = Graph.load("fit").set("log", every="never").set("validate", every="never").set("schedule", every="never")
+    graph = graph.set("checkpoint", every="never", keep=10).set("finish", after="1 hours")
+    for unit in ("epochs", "batches", "epoch_batches", "samples", "steps"):
+        graph = replace(graph, units={name: field for name, field in graph.units.items() if name != unit})
+    trainer = small_trainer(tmp_path, graph=graph)
+    trainer.advance(5)
+    trainer.save()
+    trainer.advance(5)
+    trainer.save()
+    assert len(checkpoints(tmp_path)) == 2
+
+
+def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = small_trainer(tmp_path, graph=saving())
+    trainer.advance(8)
+    former = trainer.save()
+    assert former is not None
+
+    def refuse(path: Path, data: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "_write", refuse)
+        with pytest.raises(SaveFailedError):
+            trainer.save()
+    assert checkpoints(tmp_path) == [former.name]
+    trainer.save()
+    assert len(checkpoints(tmp_path)) == 1 and checkpoints(tmp_path) != [former.name]
+
+
+def test_a_save_is_not_taken_for_one_that_somebody_removed(tmp_path: Path) -> None:
+    """The number of what is gone is free again."""
+    trainer = small_trainer(tmp_path, graph=saving())
+    trainer.advance(8)
+    former = trainer.save()
+    assert former is not None
+    shutil.rmtree(former)
+    assert trainer.save() == former
+    assert checkpoints(tmp_path) == [former.name]
