@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._optimizers import optimizers_of
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 
 @node(effects="step")
@@ -38,9 +39,10 @@ class Step:
     steps: int = progress(0)
 
     _optimizers: tuple[Any, ...]
+    _notify: Callable[[str], None] | None
 
-    def setup(self, optimizer: Any) -> None:
-        self._optimizers = optimizers_of(optimizer)
+    def setup(self, optimizer: Any, notify: Callable[[str], None] | None = None) -> None:
+        self._optimizers, self._notify = optimizers_of(optimizer), notify
         if self.fused:
             for optimizer in self._optimizers:
                 _check_fused(optimizer)
@@ -48,12 +50,22 @@ class Step:
             _place_steps(optimizer, self.fused)
 
     def __call__(self) -> None:
+        if not self.steps:
+            self._report_no_gradients()
         for optimizer in self._optimizers:
             if self.fused:
                 _step_fused(optimizer)
             else:
                 optimizer.step()
         self.steps += 1
+
+    def _report_no_gradients(self) -> None:
+        """What cannot be known when the optimizer is supplied: whether anything trains its parameters."""
+        if self._notify is not None and all(tensor.grad is None for tensor in parameters_of(*self._optimizers)):
+            self._notify(
+                "the first step of the optimizer finds no gradient on any of its parameters, and changes nothing; "
+                "was it made of the model that is trained?"
+            )
 
 
 def _check_fused(optimizer: Any) -> None:

@@ -46,11 +46,16 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
         )
     from graphtrain.command.app import program_app
     from graphtrain.command.failure import exit_on_failure
-    from graphtrain.command.script_graph import graph_of_module
+    from graphtrain.command.script_graph import DEFAULT, graph_of_module
 
     words, script = _program()
     with exit_on_failure():
-        graph = graph_of_module(graph, sys.modules["__main__"], script.name if script is not None else "main")
+        try:
+            graph = graph_of_module(graph, sys.modules["__main__"], script.name if script is not None else "main")
+        except UsageError:
+            if not any(word.partition("=")[0] == "--graph" for word in sys.argv[1:]):
+                raise
+            graph = DEFAULT  # it is not asked for
     program_app(setup, graph, words, script)(prog_name=" ".join(words))
 
 

@@ -76,7 +76,9 @@ def graph_of_module(passed: Any, module: ModuleType, script: str) -> Graph | str
     Raises:
         UsageError: it is no graph.
     """
-    graph = passed if passed is not None else getattr(module, NAME, DEFAULT)
+    graph = passed if passed is not None else getattr(module, NAME, None)
+    if graph is None:
+        return DEFAULT
     if not isinstance(graph, Graph | str | Path):
         what = "main" if passed is not None else f"`{NAME}`"
         raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import (
@@ -16,6 +16,8 @@ from torch.utils.data import (
 )
 
 from graphtrain.state.generators import AnyGenerator, generator_of
+
+SamplerAttributes = Sequence[tuple[dict[str, Any], Mapping[str, Any]]]
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
@@ -67,6 +69,20 @@ def _all_parts(data: Any) -> Iterator[Any]:
         yield part
         attributes = getattr(part, "__dict__", {})
         waiting += [attributes[name] for name in _PARTS if name in attributes]
+
+
+def sampler_attributes(data: Any) -> SamplerAttributes:
+    """The attributes of the samplers of data, and a copy of each: a sampler may count the epochs itself."""
+    others = (data, getattr(data, "dataset", None))
+    samplers = [part for part in parts_of(data) if not any(part is other for other in others)]
+    return [(vars(part), dict(vars(part))) for part in samplers if hasattr(part, "__dict__")]
+
+
+def put_back(held: SamplerAttributes) -> None:
+    """Give samplers the attributes that they had."""
+    for attributes, before in held:
+        attributes.clear()
+        attributes.update(before)
 
 
 def announce_epoch(data: Any, epoch: int) -> None:

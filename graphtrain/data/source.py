@@ -19,11 +19,19 @@ from typing import Any, Literal, NamedTuple, final
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from graphtrain.data.loader import Loader
-from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_of, of_torchdata
+from graphtrain.data.samplers import (
+    SamplerAttributes,
+    announce_epoch,
+    draws_at_once,
+    generators_of,
+    of_torchdata,
+    put_back,
+    sampler_attributes,
+)
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
-from graphtrain.state.generators import HOST, AnyGenerator
+from graphtrain.state.generators import HOST
 from graphtrain.state.random import RandomAside, capture_random, restore_random
 
 Resume = Literal["auto", "replay", "state"]
@@ -39,6 +47,9 @@ class Opened(NamedTuple):
 
 class Source(ABC):
     """Data with a position."""
+
+    _data: Any = None
+    _opened_with: SamplerAttributes = ()  # what the samplers held when the epoch was opened
 
     redraws = False
     """True if `reopen` draws exactly the same batches again, bit for bit."""
@@ -63,18 +74,16 @@ class Source(ABC):
         return False
 
     def reopen_aside(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        """As `reopen`, in the middle of a run: the random generators stay as they are."""
-        random = capture_random()
-        held = [(generator, generator.get_state()) for generator in self._generators()]
+        """As `reopen`, in the middle of a run: random generators and samplers stay as they are."""
+        random, samplers = capture_random(), sampler_attributes(self._data)
+        held = [(generator, generator.get_state()) for generator in generators_of(self._data)]
+        put_back(self._opened_with)
         batches = self.reopen(epoch, drawn, state)
+        put_back(samplers)
         restore_random(random)
         for generator, before in held:
             generator.set_state(before)
         return batches
-
-    def _generators(self) -> list[AnyGenerator]:
-        """The random generators that the data holds."""
-        return []
 
     def position(self) -> dict[str, Any]:
         """The position that the data itself reports; empty if it has none."""
@@ -210,17 +219,18 @@ class Ordered(Source):
     redraws = True
 
     def __init__(self, loader: Loader, seed: int) -> None:
-        self._loader, self._seed = loader, seed
+        self._data, self._seed = loader, seed
 
     def open(self, epoch: int) -> Opened:
-        batches = self._loader.batches(epoch, seed=self._seed)
-        return Opened(batches, len(self._loader), {})
+        return Opened(self.reopen(epoch, 0, {}), len(self._data), {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        return self._loader.batches(epoch, start=drawn, seed=self._seed)
+        self._opened_with = sampler_attributes(self._data)
+        batches: Iterator[Any] = self._data.batches(epoch, start=drawn, seed=self._seed)
+        return batches
 
     def release(self, batches: Iterator[Any]) -> bool:
-        return self._loader.release(batches)
+        return bool(self._data.release(batches))
 
 
 @final
@@ -305,6 +315,7 @@ class Replayed(Source):
         self.redraws = not in_process or isinstance(data.dataset, IterableDataset)
 
     def open(self, epoch: int) -> Opened:
+        self._opened_with = sampler_attributes(self._data)
         announce_epoch(self._data, epoch)
         length = _length(self._data)
         state: dict[str, Any] = {
@@ -321,9 +332,6 @@ class Replayed(Source):
 
     def release(self, batches: Iterator[Any]) -> bool:
         return not self._once and shut_down(batches.iterator if isinstance(batches, Stream) else batches)
-
-    def _generators(self) -> list[AnyGenerator]:
-        return list(generators_of(self._data))
 
     def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
         iterator = iterate(self._data)
@@ -354,6 +362,7 @@ class Replayed(Source):
                 "middle of it: the node that reads it cannot be replaced without losing batches",
                 "keep the node that fetches batches, and its data, until the epoch has ended",
             )
+        self._opened_with = sampler_attributes(self._data)
         announce_epoch(self._data, epoch)
         restore_random(state["random"])
         for generator, saved in zip(generators_of(self._data), state["generators"], strict=False):

@@ -24,6 +24,7 @@ from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, leaves, reads_of
 from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
+from graphtrain.state.generators import generator_of
 
 # What people supply to every graph, whether it is read or not.
 USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "train_data", "val_data")
@@ -179,6 +180,7 @@ class Program:
         self.missing: dict[str, set[str]] = {}
         self.absent: list[str] = []
         self._read_resources: set[str] = set()
+        self._takes_no_step = False
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
         self.main = self._bind_graph(plan.main, None)
         self.slot_names = list(dict.fromkeys(path for bound in self.nodes for path in bound.planned.writes))
@@ -222,6 +224,8 @@ class Program:
             return self.resources[name]
         if not read.required:
             return read.default
+        if name == "step" and self._takes_no_step:  # asked for by a step function of a graph that only evaluates
+            return 0
         self.missing.setdefault(name, set()).add(reader)
         return None
 
@@ -245,6 +249,8 @@ class Program:
             if field_name is not None:
                 return FieldTarget(counter.path, field_name)
             self._batch_counters[name] = counter
+        elif name == "step" and not counting:
+            self._takes_no_step = True
         return bound.scope.names.resolve(name)
 
     def slot_index(self, path: str) -> int:
@@ -285,23 +291,24 @@ class Program:
             where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
-        unread = [
-            name for name in unread if name in given and (name in FOREIGN or not keeps_state(self.resources[name]))
-        ]
         for name in unread:
-            hint = suggestion(name, self._readable()) or "leave it out, or insert a node that reads it"
-            problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
-        return [*problems, *self._foreign_optimizers(supplied), *self._mappings()]
+            if name in given and (name in FOREIGN or not may_be_unread(self.resources[name])):
+                hint = suggestion(name, self._readable())
+                if name not in FOREIGN and "did you mean" not in hint:
+                    hint = "leave it out, or insert a node that reads it"
+                problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
+        intended = [*self._foreign_optimizers(supplied), *self._mappings()]
+        return problems + [problem for problem in intended if problem.code not in self.graph.allow]
 
     def _foreign_optimizers(self, supplied: Mapping[str, Any]) -> Iterator[Problem]:
         modules = quoted(name for name, value in supplied.items() if isinstance(value, torch.nn.Module))
         read = self._read_resources | resources_read(self.graph, self.resources)
         for name, value in supplied.items():
             if name in read and isinstance(value, torch.optim.Optimizer) and is_foreign(value, supplied):
-                message = f"`{name}` has no parameter of {modules}: it would step, and train nothing"
+                message = f"`{name}` has parameters like those of {modules}, but none of these: it would train a copy"
                 hint = (
-                    "it was made of another model, or before this one was copied or replaced: make it of the model "
-                    "that the Trainer is given"
+                    "it was made before the model was copied or replaced: make it of the model that the Trainer is "
+                    'given; or allow = ["G308"]'
                 )
                 yield Problem("G308", "error", self.graph.name, message, hint)
 
@@ -366,6 +373,11 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
     return reads_of(graph) | {read.name for function in functions for read in function.extra_inputs}
 
 
+def may_be_unread(value: Any) -> bool:
+    """True for what may be supplied although nothing reads it: nothing at all, and what has state to be saved."""
+    return value is None or keeps_state(value) or generator_of(value) is not None
+
+
 def unread_line(name: str, readable: Collection[str]) -> str:
     """What to say of a resource that nothing reads."""
     hint = suggestion(name, readable)
@@ -380,6 +392,6 @@ def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str
     """
     prepared = with_step_functions(resources)
     readable = resources_read(graph, prepared) | set(USUAL)
-    kept = {name: value for name, value in resources.items() if name in readable or keeps_state(value)}
+    kept = {name: value for name, value in resources.items() if name in readable or may_be_unread(value)}
     readable -= set(PROVIDED) | Scope(graph).written
     return kept, [unread_line(name, readable) for name in resources if name not in kept]

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ _MOST_ITEMS = 1000  # of a container: more than there are modules in one, and fe
 
 
 def is_foreign(optimizer: torch.optim.Optimizer, resources: Mapping[str, Any]) -> bool:
-    """True if an optimizer has parameters of modules, and not one of a module that can be reached from the resources.
+    """True if the parameters of an optimizer are like those of a supplied module, and are parameters of none.
 
-    Tensors that belong to no module, such as an input that is optimized, are nobody's to miss.
+    Then it was made of another copy of that module. Other parameters, however they are reached, may be meant.
 
     >>> model, former = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
     >>> [is_foreign(torch.optim.SGD(one.parameters()), {"model": model}) for one in (model, former)]
@@ -28,11 +29,18 @@ def is_foreign(optimizer: torch.optim.Optimizer, resources: Mapping[str, Any]) -
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not all(isinstance(parameter, torch.nn.Parameter) for parameter in parameters):
         return False
-    if not any(isinstance(value, torch.nn.Module) for value in resources.values()):
+    modules = [value for value in resources.values() if isinstance(value, torch.nn.Module)]
+    trained = [[tensor for tensor in module.parameters() if tensor.requires_grad] for module in modules]
+    alike = [*(list(module.parameters()) for module in modules), *trained]
+    if not any(_forms(parameters) == _forms(others) for others in alike):
         return False
     own = {id(parameter) for parameter in parameters}
     seen: dict[int, tuple[Any, int]] = {}
     return not any(id(tensor) in own for value in resources.values() for tensor in _tensors(value, _DEPTH, seen))
+
+
+def _forms(tensors: Sequence[torch.Tensor]) -> Counter[Any]:
+    return Counter((tensor.shape, tensor.dtype) for tensor in tensors)
 
 
 def _tensors(value: Any, depth: int, seen: dict[int, tuple[Any, int]]) -> Iterator[torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,14 +25,14 @@ def training_step(model: nn.Module, batch: Any) -> Any:
     return model(batch).mean()
 
 
-def make_trainer(**resources: Any) -> Trainer:
+def make_trainer(graph: Graph | None = None, **resources: Any) -> Trainer:
     model = resources.setdefault("model", nn.Linear(1, 1))
     resources.setdefault("optimizer", sgd(model))
     return Trainer(
-        Graph.load("fit").set("finish", after="2 steps"),
+        graph or Graph.load("fit").set("finish", after="2 steps"),
         device="cpu",
         display=None,
-        notify=lambda line: None,
+        notify=resources.pop("notify", lambda line: None),
         **{"train_data": [torch.ones(2, 1)], "training_step": training_step, **resources},
     )
 
@@ -82,11 +83,41 @@ def test_all_problems_are_reported_at_once() -> None:
         )
     foreign, mapping, unread = sorted(caught.value.problems, key=lambda problem: problem.message)
     assert [problem.code for problem in caught.value.problems] == ["G302", "G308", "G309"]
-    assert foreign.message == "`optimizer` has no parameter of `model`: it would step, and train nothing"
+    assert (
+        foreign.message == "`optimizer` has parameters like those of `model`, but none of these: it would train a copy"
+    )
     assert "make it of the model that the Trainer is given" in foreign.hint
     assert mapping.message.startswith("`train_data` is a mapping (`train`, `test`)")
     assert "train_data=data['train']" in mapping.hint
     assert "epochs" in unread.message
+
+
+def test_what_is_meant_can_be_allowed() -> None:
+    model = nn.Linear(1, 1)
+    graph = replace(Graph.load("fit").set("finish", after="2 steps"), allow=("G308",))
+    with pytest.raises(GraphError, match="G308"):
+        make_trainer(model=model, optimizer=sgd(copy.deepcopy(model)))
+    make_trainer(graph, model=model, optimizer=sgd(copy.deepcopy(model)))
+
+
+@pytest.mark.parametrize("masters", [False, True], ids=["of another form", "of another type"])
+def test_other_tensors_may_be_meant_and_a_first_step_without_gradients_is_reported(masters: bool) -> None:
+    model = nn.Linear(1, 1).bfloat16() if masters else nn.Linear(1, 1)
+    tensors = (
+        [nn.Parameter(tensor.float()) for tensor in model.parameters()] if masters else nn.Linear(3, 1).parameters()
+    )
+    lines: list[str] = []
+    trainer = make_trainer(
+        model=model,
+        optimizer=torch.optim.SGD(tensors, lr=0.1),
+        train_data=[torch.ones(2, 1, dtype=torch.bfloat16 if masters else torch.float32)],
+        notify=lines.append,
+    )
+    trainer.run()
+    assert [line for line in lines if "no gradient" in line] == [
+        "the first step of the optimizer finds no gradient on any of its parameters, and changes nothing; "
+        "was it made of the model that is trained?"
+    ]
 
 
 OTHER = nn.Linear(2, 1)

@@ -83,7 +83,7 @@ def test_absent_options_are_bypassed_and_reported_once() -> None:
         ("epochs", 'that is `finish.after = "N epochs"` here'),
         ("valid_data", "that is the resource `val_data` here"),
         ("learning_rate", "that is the learning rate of the `optimizer`"),
-        ("qqq", "known: batch_size, scheduler, val_data"),
+        ("qqq", "leave it out, or insert a node that reads it"),
     ],
 )
 def test_a_resource_that_nothing_reads_is_refused(name: str, hint: str) -> None:
@@ -92,6 +92,21 @@ def test_a_resource_that_nothing_reads_is_refused(name: str, hint: str) -> None:
     (problem,) = caught.value.problems
     assert (problem.code, problem.message) == ("G302", f"nothing reads a resource `{name}`")
     assert hint in problem.hint
+
+
+def test_nothing_and_a_generator_may_be_supplied_although_nothing_reads_them() -> None:
+    tiny(average=None, noise=torch.Generator())
+
+
+def test_where_nothing_steps_a_step_function_is_given_step_0() -> None:
+    steps: list[int] = []
+
+    def validation_step(model: Any, batch: Any, step: int, epoch: int) -> Any:
+        steps.append(step)
+        return {"loss": model(batch).mean()}
+
+    tiny(Graph.load("evaluate"), val_data=[torch.ones(2, 1)] * 2, validation_step=validation_step).run()
+    assert steps == [0, 0]
 
 
 def test_an_object_with_state_that_nothing_reads_is_saved_and_reported() -> None:

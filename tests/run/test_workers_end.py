@@ -5,12 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 from graphtrain import Graph, LifeCycleError, Loader, Outcome, Trainer
 from graphtrain.state.random import seed_everything
@@ -55,6 +55,28 @@ def no_workers_of_other_tests() -> None:
         process.join()
 
 
+class CountingSampler(Sampler[int]):
+    """Counts the epochs itself, and takes its order from that."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def __len__(self) -> int:
+        return len(Augmented())
+
+    def __iter__(self) -> Iterator[int]:
+        self.epochs += 1
+        return iter(torch.randperm(len(self), generator=torch.Generator().manual_seed(self.epochs)).tolist())
+
+
+def counting_loader() -> Any:
+    return Loader(Augmented(), 3, sampler=CountingSampler(), num_workers=2)
+
+
+def counting_data_loader() -> Any:
+    return DataLoader(Augmented(), 3, sampler=CountingSampler(), num_workers=2)
+
+
 def stateful_data_loader() -> Any:
     module = pytest.importorskip("torchdata.stateful_dataloader")
     seed_everything(3)  # it draws a seed when it is made
@@ -63,7 +85,7 @@ def stateful_data_loader() -> Any:
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # which torchdata 0.11 calls
 @pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("make", [loader, data_loader, stateful_data_loader])
+@pytest.mark.parametrize("make", [loader, data_loader, counting_loader, counting_data_loader, stateful_data_loader])
 def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any], prefetch: bool) -> None:
     whole = make_trainer(make(), prefetch=prefetch)
     assert whole.run() is Outcome.FINISHED
