@@ -132,7 +132,7 @@ def test_where_only_the_metric_is_new_the_checkpoint_is_marked(if_busy: str, tmp
     trainer.run()
     numbers = [int(path.name.partition("-")[0]) for path in checkpoints(tmp_path)]
     assert numbers == [*range(1, 8), 9], "eight by the interval, and the end in the place of the last"
-    assert ranking(tmp_path) == [(10, 3.0), (14, 3.5)]
+    assert ranking(tmp_path) == [(10, 3.0), (14, 3.5), (6, 4.0), (2, 5.0), (4, 6.0)]
     assert trainer.read("checkpoint.runs") == 8 + 5
     assert trainer.read("checkpoint.skipped") == 0
 
@@ -265,7 +265,16 @@ def test_what_was_given_up_is_no_longer_ranked(tmp_path: Path) -> None:
     [name] = [path.name for path in checkpoints(tmp_path) if path.name.endswith("step-4")]
     resumed = trainer_of(graph, tmp_path, losses=[0.0, 0.0] + [5.5] * 6)
     resumed.run(resume=name)
-    assert ranking(tmp_path) == [(2, 5.0), (6, 5.5)]
+    assert ranking(tmp_path) == [(2, 5.0), (6, 5.5), (4, 6.0)]
+
+
+def test_what_was_marked_before_the_best_is_known_when_the_best_is_given_up(tmp_path: Path) -> None:
+    graph = saved_first(every="2 batches", keep=100, mode="sync")
+    trainer_of(graph, tmp_path).run()
+    assert ranking(tmp_path) == [(10, 3.0), (6, 4.0), (2, 5.0)]
+    [name] = [path.name for path in checkpoints(tmp_path) if path.name.endswith("step-8")]
+    trainer_of(graph, tmp_path, losses=[9.0] * 8).run(resume=name)
+    assert ranking(tmp_path) == [(6, 4.0), (2, 5.0)]
 
 
 def test_a_fork_has_a_ranking_of_its_own(tmp_path: Path) -> None:
@@ -292,14 +301,51 @@ def test_without_a_metric_there_is_no_file(tmp_path: Path) -> None:
     assert read_status(tmp_path)["best"] is None
 
 
-def test_a_disk_that_refuses_the_file_is_a_save_that_failed(tmp_path: Path) -> None:
-    (tmp_path / BEST_FILE).mkdir(parents=True)
+def put_foreign(file: Path, kind: str) -> None:
+    """What another program may have left where the ranking is written."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "a folder":
+        file.mkdir()
+        (file / "mine").write_text("1")
+    elif kind == "a link":
+        file.symlink_to("nowhere")
+    else:
+        file.write_text(kind)
+
+
+FOREIGN = ["a folder", "a link", '{"mine": 1}', '{"metric": "loss", "mode": "best", "checkpoints": []}', ""]
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_file_of_somebody_else_is_left_without_best_and_moved_with_it(kind: str, tmp_path: Path) -> None:
+    file, said = tmp_path / BEST_FILE, list[str]()
+    put_foreign(file, kind)
+    number = file.lstat().st_ino
+    unranked = Graph.load("fit").set("finish", after="1 epochs").set("log", every="never")
+    trainer_of(unranked, tmp_path, said=said).run()
+    assert file.lstat().st_ino == number and not any(BEST_FILE in line for line in said)
+    (tmp_path / f"{BEST_FILE}.1").touch()
+    trainer_of(fit(), tmp_path, said=said).run()
+    assert (tmp_path / f"{BEST_FILE}.2").lstat().st_ino == number
+    assert ranking(tmp_path) == [(10, 3.0)]
+    line = f"`best.json` in `{tmp_path}` was no ranking of checkpoints, and is `best.json.2` now"
+    assert [other for other in said if BEST_FILE in other] == [line]
+
+
+def test_a_disk_that_refuses_the_file_is_a_save_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(fit(), tmp_path)
-    with pytest.raises(
-        SaveFailedError, match=r"cannot write .*best\.json: Is a directory; earlier checkpoints are kept"
-    ):
-        trainer.run()
-    (tmp_path / BEST_FILE).rmdir()
+    replace = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target.name == BEST_FILE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        message = r"cannot write .*best\.json: No space left on device; earlier checkpoints are kept"
+        with pytest.raises(SaveFailedError, match=message):
+            trainer.run()
     assert trainer.run() is Outcome.FINISHED
     assert ranking(tmp_path) == [(10, 3.0)]
 
