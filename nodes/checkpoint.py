@@ -25,8 +25,8 @@ class Checkpoint:
         every: when to save. Default: after every epoch.
         keep: how many of the newest checkpoints stay. Default: 2.
         mode: "async" copies the state and writes it while training continues; "sync" writes it first. Default: "async".
-        if_busy: what to do while the last checkpoint is still being written: "wait" for it, or "skip" this one.
-            Default: "wait".
+        if_busy: what to do while the last checkpoint is still being written: "wait" for it, or "skip" this one, unless
+            its value of `best` is among the best. Default: "wait".
         if_failed: what to do when a checkpoint cannot be written, as on a full disk: "stop" the run, or "continue".
             Earlier checkpoints stay in either case. Default: "stop".
         best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
@@ -92,11 +92,11 @@ class Checkpoint:
         return saves if self._requests.failures == self._failures else saves[:-1]
 
     def __call__(self) -> None:
-        recorded, self.recorded = self.recorded, {}
+        is_improved, recorded, self.recorded = self.improved, self.recorded, {}
         value = recorded["value"] if recorded and recorded["step"] == self._recorder.step else None
         if value is not None and self._requests.is_saved():
             self._requests.mark(self._policy, value)
-        elif self.if_busy == "skip" and self._requests.is_busy():
+        elif self.if_busy == "skip" and not is_improved and self._requests.is_busy():
             self.skipped += 1
             return
         else:

@@ -818,6 +818,7 @@ class Trainer:
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
         self._save(self._sync_policy)
+        self._writer.report_no_best(self._recorder)
         self._end_is_saved = True
 
     def _report_written(self) -> None:

@@ -276,6 +276,11 @@ class RunFiles:
         if aside is not None:
             self._notify(f"`{BEST_FILE}` in `{self.path}` was no ranking of checkpoints, and is `{aside.name}` now")
 
+    @property
+    def has_ranked(self) -> bool:
+        """True if a checkpoint has a value of the metric by which they are ranked."""
+        return self._store.ranking.best is not None
+
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Leave the status for whoever looks from outside: replaced in one step, so that nobody sees half of it."""
         if os.getpid() != self._process:

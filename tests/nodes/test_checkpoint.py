@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -448,3 +449,26 @@ def test_without_data_to_validate_on_the_end_tells(tmp_path: Path) -> None:
     graph = fit().set("log", every="never").set("finish", after="2 batches")
     assert Trainer(graph, tmp_path, display=None, notify=said.append, **resources).run() is Outcome.FINISHED
     assert "no checkpoint was kept as the best: no row of metrics has `val/loss`" in "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "reason"),
+    [
+        ({"best": "loss", "every": "5 batches"}, "`loss` was never recorded at a step at which `checkpoint` was due"),
+        ({"best": "val/f1"}, "every value of `val/f1` is NaN or infinite"),
+    ],
+)
+def test_a_run_that_kept_no_best_says_why(checkpoint: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    trainer = trainer_of(fit(**checkpoint).set("finish", after="8 batches"), tmp_path, [math.nan] * 8, said, "f1")
+    assert trainer.run() is Outcome.FINISHED
+    assert [line for line in said if "the best" in line] == [f"no checkpoint was kept as the best: {reason}"]
+
+
+def test_one_that_is_among_the_best_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first save is still being written when the next ones are due."""
+    trainer = trainer_of(fit(every="1 batches", if_busy="skip"), tmp_path)
+    monkeypatch.setattr(trainer._requests, "is_busy", lambda: True)
+    trainer.run()
+    assert ranking(tmp_path) == [(10, 3.0)]
+    assert trainer.read("checkpoint.skipped") == 16 - 3
