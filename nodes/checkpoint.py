@@ -21,6 +21,9 @@ class Checkpoint:
     With `best` a validation whose value ranks among the best makes it due as well, whatever `every` says. Where the
     newest checkpoint holds the run as it is, but for that value, that checkpoint is ranked and none is written.
 
+    In a graph with several such nodes a checkpoint stays if one of them keeps it: the largest `keep` and `keep_best` apply,
+    and the `best` of those that have one.
+
     Arguments:
         every: when to save. Default: after every epoch.
         keep: how many of the newest checkpoints stay. Default: 2.
@@ -39,6 +42,7 @@ class Checkpoint:
         improved: at this step a validation has recorded a value of `best` that is among the best, and it is not saved.
 
     Raises:
+        UsageError: two nodes have different `best`, or different `best_mode`.
         UnknownMetricError: the first validation does not give the metric `best`, or nothing does.
 
     >>> from graphtrain import Graph
@@ -70,8 +74,10 @@ class Checkpoint:
     def setup(self, checkpoints: Requests, recorder: Recorder) -> None:
         self._requests, self._recorder = checkpoints, recorder
         self._failures = checkpoints.failures
-        retention = Retention(self.keep, self.best, self.best_mode, self.keep_best)
-        self._policy = checkpoints.policy = SavePolicy(retention, self.mode, self.if_failed)
+        self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed)
+
+    def retention(self) -> Retention:
+        return Retention(self.keep, self.best, self.best_mode, self.keep_best)
 
     @property
     def improved(self) -> bool:

@@ -23,6 +23,7 @@ from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
+from graphtrain.storage.retention import Retention
 
 
 @final
@@ -38,6 +39,10 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or one that is new is not read.
+        UsageError: two nodes rank checkpoints in different ways.
+
+    Attributes:
+        retention: which checkpoints stay; None if no node says so.
     """
 
     def __init__(
@@ -73,6 +78,8 @@ class CompiledGraph:
         self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
         self._recording = [bound for bound in self.program.main.nodes.values() if _may_record(bound)]
         self._runs_before: dict[BoundNode, int] = {}
+        retentions = {bound.path: bound.instance.retention() for bound in self.program.nodes if _retains(bound)}
+        self.retention = Retention.merged(retentions) if retentions else None
 
     @property
     def start(self) -> int:
@@ -267,6 +274,12 @@ def _may_record(bound: BoundNode) -> bool:
     is_never_due = trigger is not None and not trigger.terms and not bound.planned.also_due
     is_ending = bound.kind.trigger == "after"
     return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
+
+
+def _retains(bound: BoundNode) -> bool:
+    """True for a node that asks for checkpoints and says which of them stay."""
+    asks = any(read.name == "checkpoints" for read in bound.kind.setup_reads or ())
+    return asks and not bound.bypassed and callable(getattr(bound.instance, "retention", None))
 
 
 def _is_mark(bound: BoundNode) -> bool:

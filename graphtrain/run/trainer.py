@@ -168,6 +168,7 @@ class Trainer:
         self._compiled = CompiledGraph(
             graph, self._resources, self._prepared, self._requests, self._recorder, self._watch
         )
+        self._requests.retention = self._compiled.retention
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
@@ -471,6 +472,8 @@ class Trainer:
                 renaming,
                 given=resources,
             )
+            if compiled.retention is None:  # that of a node that is gone applies no more
+                self._requests.policy = SavePolicy()
             position, is_other = compiled.start, False
             if self._begun:
                 position, is_other = self._move(state, renaming, compiled)
@@ -480,6 +483,7 @@ class Trainer:
             raise
         finally:
             former.state.restore_after_setup(state)
+        self._requests.retention = compiled.retention
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._is_other_graph |= is_other

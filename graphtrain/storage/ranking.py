@@ -55,7 +55,9 @@ class Ranking:
             return None
         if not isinstance(metric, str) or mode not in ("min", "max") or not isinstance(entries, list):
             return None
-        pairs = [(entry.get("checkpoint"), entry.get("value")) for entry in entries if isinstance(entry, dict)]
+        pairs: list[tuple[Any, Any]] = [
+            (entry.get("checkpoint"), entry.get("value")) for entry in entries if isinstance(entry, dict)
+        ]
         values = {name: float(value) for name, value in pairs if isinstance(name, str) and _is_finite(value)}
         return cls(metric, mode, values)
 

@@ -381,6 +381,51 @@ def test_the_summary_tells_when(checkpoint: dict[str, Any], line: str) -> None:
     assert line in [one.strip() for one in str(trainer_of(fit(**checkpoint)).summary()).splitlines()]
 
 
+# Several nodes
+
+
+def two(**second: Any) -> Graph:
+    """The second node is due after every step."""
+    return fit(keep_best=2).insert("often", "checkpoint", after="step", **{"every": "1 steps", "keep": 1, **second})
+
+
+def test_what_one_of_several_nodes_keeps_is_kept(tmp_path: Path) -> None:
+    trainer = trainer_of(two(keep=3), tmp_path)
+    trainer.run(until="13 batches")
+    assert steps(tmp_path) == [6, 10, 11, 12, 13]
+    assert {(6, 4.0), (10, 3.0)} <= set(ranking(tmp_path))
+    trainer.save()
+    assert steps(tmp_path) == [6, 10, 11, 12, 13]
+    trainer.rewire(two(keep=1))
+    trainer.run(until="14 batches")
+    assert steps(tmp_path) == [10, 14]
+    trainer.rewire(fit(keep=4, keep_best=2))
+    trainer.run(until="15 batches")
+    assert steps(tmp_path) == [10, 14, 15]
+    trainer.rewire(fit().remove("checkpoint"))
+    trainer.run()
+    assert steps(tmp_path) == [15, 16] and not (tmp_path / BEST_FILE).exists(), "as in a graph that never had one"
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"best": "epoch/loss"}, "`checkpoint.best` is 'val/loss' and `often.best` is 'epoch/loss'"),
+        ({"best": "val/loss", "best_mode": "max"}, "`checkpoint.best_mode` is 'min' and `often.best_mode` is 'max'"),
+    ],
+)
+def test_two_nodes_that_rank_in_different_ways_are_refused(second: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        trainer_of(two(**second))
+    assert error.value.message == f"{message}, but a run ranks its checkpoints in one way"
+    trainer = trainer_of(fit())
+    trainer.run(until="3 batches")
+    with pytest.raises(UsageError):
+        trainer.rewire(two(**second))
+    trainer.rewire(fit(best="val/accuracy"))
+    assert trainer.run() is Outcome.FINISHED
+
+
 # A metric that nobody records
 
 
