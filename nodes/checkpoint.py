@@ -21,8 +21,8 @@ class Checkpoint:
     With `best` a validation whose value ranks among the best makes it due as well, whatever `every` says. Where the
     newest checkpoint holds the run as it is, but for that value, that checkpoint is ranked and none is written.
 
-    In a graph with several such nodes a checkpoint stays if one of them keeps it: the largest `keep` and `keep_best` apply,
-    and the `best` of those that have one.
+    In a graph with several such nodes a checkpoint stays if one of them keeps it: the largest `keep` and `keep_best`
+    apply, and the `best` of those that have one.
 
     Arguments:
         every: when to save. Default: after every epoch.

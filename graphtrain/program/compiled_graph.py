@@ -128,7 +128,31 @@ class CompiledGraph:
 
     def has_recorded_all(self) -> bool:
         """True if every node of the outermost graph that may record metrics has run since the run began here."""
-        return all(bound.instance.runs > self._runs_before.get(bound, 0) for bound in self._recording)
+        return all(self._has_run(bound) for bound in self._recording)
+
+    def may_record(self, name: str, trained: Collection[str]) -> bool:
+        """False if it is known that no node of the outermost graph will record a metric which none has recorded so far.
+
+        Known it is once every evaluation has run, where all others record nothing but means of the training, and `lr`:
+        kinds that declare by `row_prefixes` under which names they record these.
+
+        Arguments:
+            trained: what the training gathers means of. Where it has gathered none yet, nothing is known.
+        """
+        if not trained:
+            return True
+        for bound in self._recording:
+            if bound.body is not None and (bound.body.activity is None or not self._has_run(bound)):
+                return True
+        others = [bound for bound in self.program.main.nodes.values() if bound.body is None and _is_given_rows(bound)]
+        prefixes = [getattr(bound.kind.implementation, "row_prefixes", None) for bound in others]
+        known = [prefix for declared in prefixes if declared is not None for prefix in declared]
+        return (
+            None in prefixes or name == "lr" or any(name == prefix + metric for prefix in known for metric in trained)
+        )
+
+    def _has_run(self, bound: BoundNode) -> bool:
+        return bool(bound.instance.runs > self._runs_before.get(bound, 0))
 
     # ---- beginning and resuming
 
@@ -273,7 +297,11 @@ def _may_record(bound: BoundNode) -> bool:
     trigger = bound.planned.trigger
     is_never_due = trigger is not None and not trigger.terms and not bound.planned.also_due
     is_ending = bound.kind.trigger == "after"
-    return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
+    return _is_given_rows(bound) and not (is_never_due or is_ending)
+
+
+def _is_given_rows(bound: BoundNode) -> bool:
+    return bound.kind.may_record_rows and not bound.bypassed
 
 
 def _retains(bound: BoundNode) -> bool:

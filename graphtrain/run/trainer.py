@@ -799,14 +799,20 @@ class Trainer:
             evaluated: what an evaluation that has ended recorded. Default: none has; whatever may record has to.
 
         Raises:
-            UnknownMetricError: an evaluation gives metrics named like it; or everything that may record it has run.
+            UnknownMetricError: an evaluation gives metrics named like it, and nothing else records it as far as is
+                known; or everything that may record it has run.
         """
         name, known = self._requests.policy.retention.best, self._recorder.latest
         if name is None or name in known:
             return
         group, slash, _ = name.rpartition("/")
-        given = list(dict.fromkeys(metric for metric in evaluated if slash and metric.startswith(group + slash)))
-        if given:
+        given = list(dict.fromkeys(evaluated))
+        of_group = [metric for metric in given if slash and metric.startswith(group + slash)]
+        if given and not of_group:
+            trained = self._recorder.gathered("train") | set(known).difference(given, ROW_POSITION)
+            is_misspelt = name not in trained and _letters(name) in map(_letters, given)
+            given = given if is_misspelt or not self._compiled.may_record(name, trained) else []
+        if given := of_group or given:
             hint = suggestion(name, given)
             raise UnknownMetricError(
                 f"the validation gives no metric `{name}`, by which checkpoint.best ranks checkpoints; "
@@ -860,6 +866,11 @@ class Trainer:
         if line not in self._said:
             self._said.add(line)
             self._notify(line)
+
+
+def _letters(name: str) -> str:
+    """What is left of the name of a metric without what people separate its parts by."""
+    return "".join(filter(str.isalnum, name)).casefold()
 
 
 def _print_to_stderr(line: str) -> None:

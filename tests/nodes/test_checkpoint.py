@@ -435,6 +435,10 @@ def test_two_nodes_that_rank_in_different_ways_are_refused(second: dict[str, Any
         ("val/los", "no metric `val/los`, by which checkpoint.best ranks checkpoints; it gives val/loss, val/accuracy",
          "did you mean `val/loss`?"),
         ("val/f1", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
+        ("val_loss", "no metric `val_loss`, by which checkpoint.best ranks checkpoints; it gives val/loss, val/acc",
+         "did you mean `val/loss`?"),
+        ("acc", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
+        ("epoch/f1", "it gives val/loss, val/accuracy", ""),
     ],
 )  # fmt: skip
 def test_a_metric_that_the_validation_does_not_give_is_an_error_there(best: str, message: str, hint: str) -> None:
@@ -471,14 +475,38 @@ def test_a_metric_of_training_is_allowed(best: str, tmp_path: Path) -> None:
 
 def test_a_metric_that_no_row_has_is_an_error_once_all_that_record_have_run(tmp_path: Path) -> None:
     """At the checkpoint after epoch 1; at the one before, `end_epoch` had not run yet."""
-    trainer = trainer_of(fit(best="val_loss", every="4 batches"), tmp_path)
+    trainer = trainer_of(with_count(best="val_los", every="4 batches"), tmp_path)
     with pytest.raises(UsageError) as error:
         trainer.run()
-    assert error.value.message == "no row of metrics has `val_loss`, by which checkpoint.best ranks checkpoints"
+    assert error.value.message == "no row of metrics has `val_los`, by which checkpoint.best ranks checkpoints"
     assert error.value.hint == "did you mean `val/loss`?"
     assert trainer.read("step.steps") == 8
     assert steps(tmp_path)[-1] == 8, "the run can be resumed from there, with another metric"
-    assert trainer_of(fit(), tmp_path).run() is Outcome.FINISHED
+    assert trainer_of(with_count(), tmp_path).run() is Outcome.FINISHED
+
+
+def with_count(**checkpoint: Any) -> Graph:
+    """A node in the outermost graph records a row after every step, of a name that nobody knows before."""
+
+    @node(observer=True)
+    def count(recorder: Any, *, name: str = "count") -> None:
+        recorder.row({name: 1.0})
+
+    return fit(**checkpoint).insert("count", count, after="step")
+
+
+def test_where_other_nodes_record_only_another_spelling_is_an_error_at_once() -> None:
+    assert trainer_of(with_count(best="acc")).run(until="3 batches") is Outcome.REACHED
+    with pytest.raises(UsageError, match="no metric `val_loss`"):
+        trainer_of(with_count(best="val_loss")).run(until="3 batches")
+
+
+def test_what_another_evaluation_gives_is_waited_for() -> None:
+    evaluate = Graph.load("evaluate").set("begin_evaluation", split="test")
+    twice = fit(best="test/loss").insert("test", graph=evaluate, after="end_epoch")
+    assert trainer_of(twice).run() is Outcome.FINISHED
+    with pytest.raises(UsageError, match="it gives test/loss, test/accuracy"):
+        trainer_of(twice.set("checkpoint", best="acc")).run()
 
 
 def test_a_fork_waits_for_the_rows_of_its_own(tmp_path: Path) -> None:
