@@ -21,12 +21,15 @@ class Checkpoint:
     With `best` a validation whose value ranks among the best makes it due as well, whatever `every` says. Where the
     newest checkpoint holds the run as it is, but for that value, that checkpoint is ranked and none is written.
 
+    In a graph with several such nodes a checkpoint stays if one of them keeps it: the largest `keep` and `keep_best`
+    apply, and the `best` of those that have one.
+
     Arguments:
         every: when to save. Default: after every epoch.
         keep: how many of the newest checkpoints stay. Default: 2.
         mode: "async" copies the state and writes it while training continues; "sync" writes it first. Default: "async".
-        if_busy: what to do while the last checkpoint is still being written: "wait" for it, or "skip" this one.
-            Default: "wait".
+        if_busy: what to do while the last checkpoint is still being written: "wait" for it, or "skip" this one, unless
+            its value of `best` is among the best. Default: "wait".
         if_failed: what to do when a checkpoint cannot be written, as on a full disk: "stop" the run, or "continue".
             Earlier checkpoints stay in either case. Default: "stop".
         best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
@@ -39,6 +42,7 @@ class Checkpoint:
         improved: at this step a validation has recorded a value of `best` that is among the best, and it is not saved.
 
     Raises:
+        UsageError: two nodes have different `best`, or different `best_mode`.
         UnknownMetricError: the first validation does not give the metric `best`, or nothing does.
 
     >>> from graphtrain import Graph
@@ -70,8 +74,10 @@ class Checkpoint:
     def setup(self, checkpoints: Requests, recorder: Recorder) -> None:
         self._requests, self._recorder = checkpoints, recorder
         self._failures = checkpoints.failures
-        retention = Retention(self.keep, self.best, self.best_mode, self.keep_best)
-        self._policy = checkpoints.policy = SavePolicy(retention, self.mode, self.if_failed)
+        self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed)
+
+    def retention(self) -> Retention:
+        return Retention(self.keep, self.best, self.best_mode, self.keep_best)
 
     @property
     def improved(self) -> bool:
@@ -92,11 +98,11 @@ class Checkpoint:
         return saves if self._requests.failures == self._failures else saves[:-1]
 
     def __call__(self) -> None:
-        recorded, self.recorded = self.recorded, {}
+        is_improved, recorded, self.recorded = self.improved, self.recorded, {}
         value = recorded["value"] if recorded and recorded["step"] == self._recorder.step else None
         if value is not None and self._requests.is_saved():
             self._requests.mark(self._policy, value)
-        elif self.if_busy == "skip" and self._requests.is_busy():
+        elif self.if_busy == "skip" and not is_improved and self._requests.is_busy():
             self.skipped += 1
             return
         else:

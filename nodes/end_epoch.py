@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from graphtrain.kind import node
 from graphtrain.metrics.recorder import Means, Recorder
 
@@ -15,6 +17,8 @@ class EndEpoch:
     >>> [str(edge) for edge in graph.edges["decide"] if edge.target == "end_epoch"]
     ['end_epoch if epoch_done']
     """
+
+    row_prefixes: ClassVar[tuple[str, ...]] = ("epoch/",)
 
     _means: Means
     _recorder: Recorder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
@@ -27,6 +27,8 @@ class Finish:
     """
 
     after: Trigger = Trigger("never")
+
+    row_prefixes: ClassVar[tuple[str, ...]] = ("",)
 
     _recorder: Recorder
 

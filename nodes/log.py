@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
@@ -29,6 +29,8 @@ class Log:
     """
 
     every: Trigger = Trigger("50 steps")
+
+    row_prefixes: ClassVar[tuple[str, ...]] = ("",)
 
     _means: Means
     _recorder: Recorder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -49,6 +49,8 @@ class TrainBatch:
 
     precision: Precision = "32-true"
     compile: bool = False
+
+    row_prefixes: ClassVar[tuple[str, ...]] = ()
 
     _means: Means
     _around: Callable[[Any, Any, Any], Any] | None  # calls the step function; None for a plain call

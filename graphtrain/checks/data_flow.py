@@ -66,7 +66,7 @@ def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
     yield from _unwritten(slots, before, missed)
     yield from _dead(slots, before, missed)
     yield from _kept_inside(flow)
-    yield from _recorded_twice(flow.plan)
+    yield from _recorded_twice(flow)
 
 
 @dataclass
@@ -254,13 +254,14 @@ def _bodies(scope: Scope, name: str) -> Iterator[str]:
                 yield f"{scope.path}{node.name}"
 
 
-def _recorded_twice(plan: Plan) -> Iterator[Problem]:
-    """Nodes that record metrics under the name that another one records under, of other data or another model."""
+def _recorded_twice(flow: Flow) -> Iterator[Problem]:
+    """Nodes that record metrics under the name under which another one records those of another evaluation."""
+    plan = flow.plan
     recording = [planned for planned in plan.nodes if planned.kind is not None and planned.kind.records]
     for number, planned in enumerate(recording):
         parameter, name = _recorded(planned)
         for other in recording[:number]:
-            if _recorded(other)[1] != name or _is_the_same_evaluation(plan, other, planned):
+            if _recorded(other)[1] != name or _is_the_same_evaluation(flow, other, planned):
                 continue
             around = planned.path.rpartition("/")[0].replace("/", "_")
             new_name = around if around and around != name else f"{name}_2"
@@ -280,11 +281,28 @@ def _recorded(planned: PlanNode) -> tuple[str, object]:
     return planned.kind.records, planned.parameters[planned.kind.records]
 
 
-def _is_the_same_evaluation(plan: Plan, first: PlanNode, second: PlanNode) -> bool:
-    """True for one evaluation in two places, such as a pass before the training and one after every epoch."""
-    if first.scope is second.scope:
+def _is_the_same_evaluation(flow: Flow, first: PlanNode, second: PlanNode) -> bool:
+    """True for one evaluation in two places, and for one and a part of it that runs only before anything is trained."""
+    if first.scope is second.scope or _read_from_outside(flow.plan, first.scope) != _read_from_outside(
+        flow.plan, second.scope
+    ):
         return False
-    return _read_from_outside(plan, first.scope) == _read_from_outside(plan, second.scope)
+    return first.scope.graph.structural_hash == second.scope.graph.structural_hash or not (
+        {first.path, second.path} <= _after_a_step(flow)
+    )
+
+
+def _after_a_step(flow: Flow) -> set[str]:
+    """The paths of the nodes that can run after a step of an optimizer."""
+    stepping = [point for point in flow.points if point.kind is not None and "step" in point.kind.effects]
+    waiting = deque(stepping)
+    reached: set[FlowPoint] = set()
+    while waiting:
+        for arrow in waiting.popleft().arrows:
+            if arrow.target not in reached:
+                reached.add(arrow.target)
+                waiting.append(arrow.target)
+    return {point.path for point in reached}
 
 
 def _read_from_outside(plan: Plan, scope: Scope) -> set[Target]:

@@ -133,6 +133,14 @@ class Recorder:
             means._sums.setdefault(horizon, {})
         return means
 
+    def gathered(self, name: str) -> set[str]:
+        """The names in the running means called `name`, of any horizon."""
+        means = self._means.get(name)
+        if means is None:
+            return set()
+        means.settle()
+        return {metric for sums in means._sums.values() for metric in sums}
+
     @property
     def step(self) -> int:
         """The optimizer step that a row recorded now belongs to."""

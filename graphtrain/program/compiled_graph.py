@@ -23,6 +23,7 @@ from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
+from graphtrain.storage.retention import Retention
 
 
 @final
@@ -38,6 +39,10 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or one that is new is not read.
+        UsageError: two nodes rank checkpoints in different ways.
+
+    Attributes:
+        retention: which checkpoints stay; None if no node says so.
     """
 
     def __init__(
@@ -73,6 +78,8 @@ class CompiledGraph:
         self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
         self._recording = [bound for bound in self.program.main.nodes.values() if _may_record(bound)]
         self._runs_before: dict[BoundNode, int] = {}
+        retentions = {bound.path: bound.instance.retention() for bound in self.program.nodes if _retains(bound)}
+        self.retention = Retention.merged(retentions) if retentions else None
 
     @property
     def start(self) -> int:
@@ -121,7 +128,31 @@ class CompiledGraph:
 
     def has_recorded_all(self) -> bool:
         """True if every node of the outermost graph that may record metrics has run since the run began here."""
-        return all(bound.instance.runs > self._runs_before.get(bound, 0) for bound in self._recording)
+        return all(self._has_run(bound) for bound in self._recording)
+
+    def may_record(self, name: str, trained: Collection[str]) -> bool:
+        """False if it is known that no node of the outermost graph will record a metric which none has recorded so far.
+
+        Known it is once every evaluation has run, where all others record nothing but means of the training, and `lr`:
+        kinds that declare by `row_prefixes` under which names they record these.
+
+        Arguments:
+            trained: what the training gathers means of. Where it has gathered none yet, nothing is known.
+        """
+        if not trained:
+            return True
+        for bound in self._recording:
+            if bound.body is not None and (bound.body.activity is None or not self._has_run(bound)):
+                return True
+        others = [bound for bound in self.program.main.nodes.values() if bound.body is None and _is_given_rows(bound)]
+        prefixes = [getattr(bound.kind.implementation, "row_prefixes", None) for bound in others]
+        known = [prefix for declared in prefixes if declared is not None for prefix in declared]
+        return (
+            None in prefixes or name == "lr" or any(name == prefix + metric for prefix in known for metric in trained)
+        )
+
+    def _has_run(self, bound: BoundNode) -> bool:
+        return bool(bound.instance.runs > self._runs_before.get(bound, 0))
 
     # ---- beginning and resuming
 
@@ -266,7 +297,17 @@ def _may_record(bound: BoundNode) -> bool:
     trigger = bound.planned.trigger
     is_never_due = trigger is not None and not trigger.terms and not bound.planned.also_due
     is_ending = bound.kind.trigger == "after"
-    return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
+    return _is_given_rows(bound) and not (is_never_due or is_ending)
+
+
+def _is_given_rows(bound: BoundNode) -> bool:
+    return bound.kind.may_record_rows and not bound.bypassed
+
+
+def _retains(bound: BoundNode) -> bool:
+    """True for a node that asks for checkpoints and says which of them stay."""
+    asks = any(read.name == "checkpoints" for read in bound.kind.setup_reads or ())
+    return asks and not bound.bypassed and callable(getattr(bound.instance, "retention", None))
 
 
 def _is_mark(bound: BoundNode) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
 from graphtrain.storage.retention import Retention
@@ -38,7 +38,7 @@ class Requests:
 
     Attributes:
         pending: what is asked for. The loop tests the truth of this very object, in 10 ns: it is never replaced.
-        policy: how the next checkpoint is saved, that of a stop included: as was asked for last.
+        retention: which checkpoints stay, merged of all nodes that ask for checkpoints. Default: as was asked for last.
         value: of the metric by which checkpoints are ranked, for the checkpoint that is asked for; None if it has none.
         failures: how many saves have failed.
         is_busy: answers True while a checkpoint is being written.
@@ -51,11 +51,21 @@ class Requests:
 
     def __init__(self) -> None:
         self.pending: set[Request] = set()
-        self.policy = SavePolicy()
+        self._policy = SavePolicy()
+        self.retention: Retention | None = None
         self.value: float | None = None
         self.failures = 0
         self.is_busy: Callable[[], bool] = lambda: False
         self.is_saved: Callable[[], bool] = lambda: False
+
+    @property
+    def policy(self) -> SavePolicy:
+        """How the next checkpoint is saved, that of a stop included: as was asked for last."""
+        return self._policy if self.retention is None else replace(self._policy, retention=self.retention)
+
+    @policy.setter
+    def policy(self, policy: SavePolicy) -> None:
+        self._policy = policy
 
     def post(self, request: Request) -> None:
         """Ask for something by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,6 +154,12 @@ class CheckpointWriter:
         self._attempts = 0
         return True
 
+    def report_no_best(self, recorder: Recorder) -> None:
+        """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""
+        best = self._policy.retention.best
+        if self._run_files is not None and best is not None and not self._run_files.has_ranked:
+            self._notify(_no_best(recorder, best))
+
     def is_busy(self) -> bool:
         """True while a checkpoint is being written."""
         return self._writing is not None and not self._writing.is_over
@@ -235,9 +242,7 @@ class CheckpointWriter:
                 self._reported.add(line)
                 self._notify(f"a resume will not be exact: {line}")
         staged = StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers)
-        retention, recorder = self._policy.retention, run.compiled.state.recorder
-        if run.loop.ended and retention.best is not None and retention.best not in recorder.latest:
-            self._notify(_no_best(recorder, retention.best))
+        retention = self._policy.retention
         try:
             facts |= run_files.facts()
         except CheckpointError as error:
@@ -275,6 +280,13 @@ def _moment(run: Resumable) -> Moment | None:
 
 
 def _no_best(recorder: Recorder, name: str) -> str:
-    nearest = suggestion(name, [metric for metric in recorder.latest if metric not in ROW_POSITION])
-    line = f"no checkpoint was kept as the best: no row of metrics has `{name}`"
-    return f"{line}; {nearest}" if nearest else line
+    values = [row[name] for row in recorder.rows if name in row]
+    line = "no checkpoint was kept as the best: "
+    if not values:
+        nearest = suggestion(name, [metric for metric in recorder.latest if metric not in ROW_POSITION])
+        return f"{line}no row of metrics has `{name}`{f'; {nearest}' if nearest else ''}"
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return f"{line}every value of `{name}` is NaN or infinite"
+    value = f"`{name}`" if len(finite) == len(values) else f"a finite value of `{name}`"
+    return f"{line}{value} was never recorded at a step at which `checkpoint` was due"

@@ -178,6 +178,7 @@ class Trainer:
         self._compiled = CompiledGraph(
             graph, self._resources, self._prepared, self._requests, self._recorder, self._watch
         )
+        self._requests.retention = self._compiled.retention
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
@@ -481,6 +482,8 @@ class Trainer:
                 renaming,
                 given=resources,
             )
+            if compiled.retention is None:  # that of a node that is gone applies no more
+                self._requests.policy = SavePolicy()
             position, is_other = compiled.start, False
             if self._begun:
                 position, is_other = self._move(state, renaming, compiled)
@@ -492,6 +495,7 @@ class Trainer:
             raise
         finally:
             former.state.restore_after_setup(state, ("random",))
+        self._requests.retention = compiled.retention
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._is_other_graph |= is_other
@@ -815,14 +819,20 @@ class Trainer:
             evaluated: what an evaluation that has ended recorded. Default: none has; whatever may record has to.
 
         Raises:
-            UnknownMetricError: an evaluation gives metrics named like it; or everything that may record it has run.
+            UnknownMetricError: an evaluation gives metrics named like it, and nothing else records it as far as is
+                known; or everything that may record it has run.
         """
         name, known = self._requests.policy.retention.best, self._recorder.latest
         if name is None or name in known:
             return
         group, slash, _ = name.rpartition("/")
-        given = list(dict.fromkeys(metric for metric in evaluated if slash and metric.startswith(group + slash)))
-        if given:
+        given = list(dict.fromkeys(evaluated))
+        of_group = [metric for metric in given if slash and metric.startswith(group + slash)]
+        if given and not of_group:
+            trained = self._recorder.gathered("train") | set(known).difference(given, ROW_POSITION)
+            is_misspelt = name not in trained and _letters(name) in map(_letters, given)
+            given = given if is_misspelt or not self._compiled.may_record(name, trained) else []
+        if given := of_group or given:
             hint = suggestion(name, given)
             raise UnknownMetricError(
                 f"the validation gives no metric `{name}`, by which checkpoint.best ranks checkpoints; "
@@ -838,6 +848,7 @@ class Trainer:
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
         self._save(self._sync_policy)
+        self._writer.report_no_best(self._recorder)
         self._end_is_saved = True
 
     def _report_written(self) -> None:
@@ -875,6 +886,11 @@ class Trainer:
         if line not in self._said:
             self._said.add(line)
             self._notify(line)
+
+
+def _letters(name: str) -> str:
+    """What is left of the name of a metric without what people separate its parts by."""
+    return "".join(filter(str.isalnum, name)).casefold()
 
 
 def _print_to_stderr(line: str) -> None:

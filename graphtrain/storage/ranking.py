@@ -1,7 +1,8 @@
-"""The best checkpoints of a run by a metric, in a file for people and other programs: `best.json`."""
+"""The checkpoints of a run ranked by a metric, in a file for people and other programs: `best.json`."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Ranking:
-    """The best checkpoints by a metric.
+    """Checkpoints ranked by a metric.
 
     Attributes:
         metric: its name; empty where nothing is ranked.
@@ -42,26 +43,42 @@ class Ranking:
     @classmethod
     def read(cls, path: Path) -> Ranking:
         """The ranking in a file; what is not a name with a finite number is left out, and no file is an error."""
+        return cls._parsed(path) or cls()
+
+    @classmethod
+    def _parsed(cls, path: Path) -> Ranking | None:
+        """The ranking in a file; None where there is none, or something that somebody else put there."""
         try:
             table = json.loads(read_regular(path, _MOST_BYTES))
-            entries = table["checkpoints"]
-            metric, mode = str(table["metric"]), str(table["mode"])
-            pairs = [(entry["checkpoint"], entry["value"]) for entry in entries if isinstance(entry, dict)]
+            metric, mode, entries = table["metric"], table["mode"], table["checkpoints"]
         except (OSError, NotAsAgreedError, ValueError, RecursionError, KeyError, TypeError):
-            return cls()
+            return None
+        if not isinstance(metric, str) or mode not in ("min", "max") or not isinstance(entries, list):
+            return None
+        pairs: list[tuple[Any, Any]] = [
+            (entry.get("checkpoint"), entry.get("value")) for entry in entries if isinstance(entry, dict)
+        ]
         values = {name: float(value) for name, value in pairs if isinstance(name, str) and _is_finite(value)}
         return cls(metric, mode, values)
 
-    def write(self, path: Path) -> None:
-        """Replace a file in one step, or remove it where nothing is ranked.
+    def write(self, path: Path) -> Path | None:
+        """Replace a file in one step, or remove it where nothing is ranked; a file that holds no ranking is left.
+
+        Returns:
+            Where a file of somebody else was moved to, out of the way; None if there was none.
 
         Raises:
             CheckpointError: the disk refuses.
         """
         with readable_failure(path):
+            is_foreign = os.path.lexists(path) and self._parsed(path) is None
             if not self.values:
-                path.unlink(missing_ok=True)
-                return
+                if not is_foreign:
+                    path.unlink(missing_ok=True)
+                return None
+            aside = _free_name(path) if is_foreign else None
+            if aside is not None:
+                path.rename(aside)
             entries = [{"checkpoint": name, "value": value} for name, value in self.values.items()]
             table = {"metric": self.metric, "mode": self.mode, "checkpoints": entries}
             temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -74,6 +91,13 @@ class Ranking:
                 with suppress(OSError):
                     temporary.unlink()
                 raise
+            return aside
+
+
+def _free_name(path: Path) -> Path:
+    """The path with the first number after it that nothing has: ``best.json.1``."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+    return next(candidate for candidate in numbered if not os.path.lexists(candidate))
 
 
 def _is_finite(value: Any) -> bool:

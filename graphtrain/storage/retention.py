@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from graphtrain.errors import UsageError
+
 T = TypeVar("T")
 
 
@@ -28,6 +30,34 @@ class Retention:
     best: str | None = None
     best_mode: Literal["min", "max"] = "min"
     keep_best: int = 1
+
+    @classmethod
+    def merged(cls, retentions: Mapping[str, Retention]) -> Retention:
+        """What is kept where several nodes ask for checkpoints: all that one of them keeps.
+
+        Arguments:
+            retentions: by the path of the node.
+
+        Raises:
+            UsageError: two of them rank checkpoints by different metrics, or in different directions.
+
+        >>> Retention.merged({"often": Retention(keep=1), "checkpoint": Retention(best="loss", keep_best=3)})
+        Retention(keep=2, best='loss', best_mode='min', keep_best=3)
+        """
+        keep = max(retention.keep for retention in retentions.values())
+        ranking = {path: retention for path, retention in retentions.items() if retention.best is not None}
+        if not ranking:
+            return cls(keep)
+        path, first = next(iter(ranking.items()))
+        for other_path, other in ranking.items():
+            for name in ("best", "best_mode"):
+                if getattr(other, name) != getattr(first, name):
+                    raise UsageError(
+                        f"`{path}.{name}` is {getattr(first, name)!r} and `{other_path}.{name}` is "
+                        f"{getattr(other, name)!r}, but a run ranks its checkpoints in one way",
+                        "give both the same value, or leave `best` of one of them away",
+                    )
+        return cls(keep, first.best, first.best_mode, max(retention.keep_best for retention in ranking.values()))
 
     def expired(self, oldest_first: Sequence[T], values: Mapping[T, float], unsound: Collection[T] = ()) -> list[T]:
         """What may go, oldest first.

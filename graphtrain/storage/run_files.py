@@ -17,6 +17,7 @@ from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.manifest import checkpoint_number
+from graphtrain.storage.ranking import BEST_FILE
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
@@ -266,6 +267,7 @@ class RunFiles:
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
         self.latest = (written.path, written.digest)
+        self._report_moved()
 
     def mark(self, path: Path, value: float, retention: Retention) -> None:
         """Rank a checkpoint that is on the disk by a value of the metric that was recorded since it was made.
@@ -274,6 +276,18 @@ class RunFiles:
             CheckpointError: the ranking cannot be written.
         """
         self._store.mark(path, value, retention)
+        self._report_moved()
+
+    def _report_moved(self) -> None:
+        """Report a file of somebody else that was moved; not from the thread that writes checkpoints."""
+        aside, self._store.moved_aside = self._store.moved_aside, None
+        if aside is not None:
+            self._notify(f"`{BEST_FILE}` in `{self.path}` was no ranking of checkpoints, and is `{aside.name}` now")
+
+    @property
+    def has_ranked(self) -> bool:
+        """True if a checkpoint has a value of the metric by which they are ranked."""
+        return self._store.ranking.best is not None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Leave the status for whoever looks from outside: replaced in one step, so that nobody sees half of it."""

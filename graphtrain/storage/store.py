@@ -25,7 +25,8 @@ class FolderStore:
         notify: receives a line for every checkpoint that is skipped.
 
     Attributes:
-        ranking: the best of them by the metric of the last `Retention`.
+        ranking: those that have a value of the metric of the last `Retention`, the best first.
+        moved_aside: where a file of somebody else was moved that stood where the ranking is written; None if none was.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
@@ -37,6 +38,7 @@ class FolderStore:
         self._marks: dict[Path, dict[str, float]] = {}  # checkpoint -> metric -> value
         self._given_up: set[Path] = set()
         self.ranking = Ranking()
+        self.moved_aside: Path | None = None
 
     def save(
         self,
@@ -98,20 +100,20 @@ class FolderStore:
     def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
         """Rank the checkpoints, and remove those that need not be kept."""
         paths = [path for path in self.paths() if path != replaced]
-        ranking = self._ranked(paths, retention)
-        if ranking.values or self._best_file.exists():
-            ranking.write(self._best_file)
+        expired = retention.expired(paths, self._values(paths, retention.best), self._unsound)
+        ranking = self._ranked([path for path in paths if path not in expired], retention)
+        self.moved_aside = ranking.write(self._best_file) or self.moved_aside
         self.ranking = ranking
         # Only now that it is on the disk; one after the other, so that at any moment all that should be kept is there.
         if replaced is not None:
             self._remove(replaced)
-        for old in retention.expired(paths, self._values(paths, retention.best), self._unsound):
+        for old in expired:
             self._remove(old)
 
     def _ranked(self, paths: list[Path], retention: Retention) -> Ranking:
         values = self._values(paths, retention.best)
-        best = retention.ranked(values)[: retention.keep_best]
-        return Ranking(retention.best or "", retention.best_mode, {path.name: values[path] for path in best})
+        ranked = {path.name: values[path] for path in retention.ranked(values)}
+        return Ranking(retention.best or "", retention.best_mode, ranked)
 
     def _values(self, paths: list[Path], metric: str | None) -> dict[Path, float]:
         """The value of the metric for each checkpoint that has one."""

@@ -316,7 +316,8 @@ DATA = [
            lambda g: replace(use(g, "warm", "tick", before="decide"), start="warm").set("validate", graph=use(
                EVALUATE, "set_up_with", before="end_evaluation")).insert(
                    "first", "nested", before="warm").set(
-                       "first", graph=use(EVALUATE, "set_up_with", after="eval_batch")),
+                        "first", graph=use(EVALUATE.set("begin_evaluation", split="first"), "set_up_with",
+                                           after="eval_batch")),
            "G304 nodes.first"),
     edited("a write that nobody reads", lambda g: use(g, "pass_batch", after="train_batch"), "G305 nodes.pass_batch"),
     edited("a batch thrown away", lambda g: g.insert("skip", "next_batch", after="next_batch").set(
@@ -336,6 +337,13 @@ DATA = [
     edited("a second validation under the name of the first",
            lambda g: g.insert("test", graph=EVALUATE, between=("decide", "validate"), reads={"val_data": "test_data"}),
            "G307 test/nodes.begin_evaluation"),
+    edited("a validation of a part under the name of the whole",
+           lambda g: g.insert("quick", graph=EVALUATE.set("next_batch", limit=1), between=("decide", "validate")),
+           "G307 quick/nodes.begin_evaluation"),
+    edited("a validation of a part, which also comes back after training",
+           lambda g: replace(g.nest("quick", EVALUATE.set("next_batch", limit=1)).connect("quick", "next_batch")
+                             .redirect("begin_epoch", "next_batch", "quick"), start="quick"),
+           "G307 quick/nodes.begin_evaluation"),
     edited("an evaluation that begins twice",
            lambda g: g.insert("again", "begin_evaluation", after="begin_evaluation"),
            "G305 nodes.begin_evaluation", "G307 nodes.again", of=EVALUATE),

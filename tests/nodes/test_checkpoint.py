@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -132,7 +133,7 @@ def test_where_only_the_metric_is_new_the_checkpoint_is_marked(if_busy: str, tmp
     trainer.run()
     numbers = [int(path.name.partition("-")[0]) for path in checkpoints(tmp_path)]
     assert numbers == [*range(1, 8), 9], "eight by the interval, and the end in the place of the last"
-    assert ranking(tmp_path) == [(10, 3.0), (14, 3.5)]
+    assert ranking(tmp_path) == [(10, 3.0), (14, 3.5), (6, 4.0), (2, 5.0), (4, 6.0)]
     assert trainer.read("checkpoint.runs") == 8 + 5
     assert trainer.read("checkpoint.skipped") == 0
 
@@ -265,7 +266,16 @@ def test_what_was_given_up_is_no_longer_ranked(tmp_path: Path) -> None:
     [name] = [path.name for path in checkpoints(tmp_path) if path.name.endswith("step-4")]
     resumed = trainer_of(graph, tmp_path, losses=[0.0, 0.0] + [5.5] * 6)
     resumed.run(resume=name)
-    assert ranking(tmp_path) == [(2, 5.0), (6, 5.5)]
+    assert ranking(tmp_path) == [(2, 5.0), (6, 5.5), (4, 6.0)]
+
+
+def test_what_was_marked_before_the_best_is_known_when_the_best_is_given_up(tmp_path: Path) -> None:
+    graph = saved_first(every="2 batches", keep=100, mode="sync")
+    trainer_of(graph, tmp_path).run()
+    assert ranking(tmp_path) == [(10, 3.0), (6, 4.0), (2, 5.0)]
+    [name] = [path.name for path in checkpoints(tmp_path) if path.name.endswith("step-8")]
+    trainer_of(graph, tmp_path, losses=[9.0] * 8).run(resume=name)
+    assert ranking(tmp_path) == [(6, 4.0), (2, 5.0)]
 
 
 def test_a_fork_has_a_ranking_of_its_own(tmp_path: Path) -> None:
@@ -292,14 +302,51 @@ def test_without_a_metric_there_is_no_file(tmp_path: Path) -> None:
     assert read_status(tmp_path)["best"] is None
 
 
-def test_a_disk_that_refuses_the_file_is_a_save_that_failed(tmp_path: Path) -> None:
-    (tmp_path / BEST_FILE).mkdir(parents=True)
+def put_foreign(file: Path, kind: str) -> None:
+    """What another program may have left where the ranking is written."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "a folder":
+        file.mkdir()
+        (file / "mine").write_text("1")
+    elif kind == "a link":
+        file.symlink_to("nowhere")
+    else:
+        file.write_text(kind)
+
+
+FOREIGN = ["a folder", "a link", '{"mine": 1}', '{"metric": "loss", "mode": "best", "checkpoints": []}', ""]
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_file_of_somebody_else_is_left_without_best_and_moved_with_it(kind: str, tmp_path: Path) -> None:
+    file, said = tmp_path / BEST_FILE, list[str]()
+    put_foreign(file, kind)
+    number = file.lstat().st_ino
+    unranked = Graph.load("fit").set("finish", after="1 epochs").set("log", every="never")
+    trainer_of(unranked, tmp_path, said=said).run()
+    assert file.lstat().st_ino == number and not any(BEST_FILE in line for line in said)
+    (tmp_path / f"{BEST_FILE}.1").touch()
+    trainer_of(fit(), tmp_path, said=said).run()
+    assert (tmp_path / f"{BEST_FILE}.2").lstat().st_ino == number
+    assert ranking(tmp_path) == [(10, 3.0)]
+    line = f"`best.json` in `{tmp_path}` was no ranking of checkpoints, and is `best.json.2` now"
+    assert [other for other in said if BEST_FILE in other] == [line]
+
+
+def test_a_disk_that_refuses_the_file_is_a_save_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(fit(), tmp_path)
-    with pytest.raises(
-        SaveFailedError, match=r"cannot write .*best\.json: Is a directory; earlier checkpoints are kept"
-    ):
-        trainer.run()
-    (tmp_path / BEST_FILE).rmdir()
+    replace = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target.name == BEST_FILE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        message = r"cannot write .*best\.json: No space left on device; earlier checkpoints are kept"
+        with pytest.raises(SaveFailedError, match=message):
+            trainer.run()
     assert trainer.run() is Outcome.FINISHED
     assert ranking(tmp_path) == [(10, 3.0)]
 
@@ -334,6 +381,51 @@ def test_the_summary_tells_when(checkpoint: dict[str, Any], line: str) -> None:
     assert line in [one.strip() for one in str(trainer_of(fit(**checkpoint)).summary()).splitlines()]
 
 
+# Several nodes
+
+
+def two(**second: Any) -> Graph:
+    """The second node is due after every step."""
+    return fit(keep_best=2).insert("often", "checkpoint", after="step", **{"every": "1 steps", "keep": 1, **second})
+
+
+def test_what_one_of_several_nodes_keeps_is_kept(tmp_path: Path) -> None:
+    trainer = trainer_of(two(keep=3), tmp_path)
+    trainer.run(until="13 batches")
+    assert steps(tmp_path) == [6, 10, 11, 12, 13]
+    assert {(6, 4.0), (10, 3.0)} <= set(ranking(tmp_path))
+    trainer.save()
+    assert steps(tmp_path) == [6, 10, 11, 12, 13]
+    trainer.rewire(two(keep=1))
+    trainer.run(until="14 batches")
+    assert steps(tmp_path) == [10, 14]
+    trainer.rewire(fit(keep=4, keep_best=2))
+    trainer.run(until="15 batches")
+    assert steps(tmp_path) == [10, 14, 15]
+    trainer.rewire(fit().remove("checkpoint"))
+    trainer.run()
+    assert steps(tmp_path) == [15, 16] and not (tmp_path / BEST_FILE).exists(), "as in a graph that never had one"
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"best": "epoch/loss"}, "`checkpoint.best` is 'val/loss' and `often.best` is 'epoch/loss'"),
+        ({"best": "val/loss", "best_mode": "max"}, "`checkpoint.best_mode` is 'min' and `often.best_mode` is 'max'"),
+    ],
+)
+def test_two_nodes_that_rank_in_different_ways_are_refused(second: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        trainer_of(two(**second))
+    assert error.value.message == f"{message}, but a run ranks its checkpoints in one way"
+    trainer = trainer_of(fit())
+    trainer.run(until="3 batches")
+    with pytest.raises(UsageError):
+        trainer.rewire(two(**second))
+    trainer.rewire(fit(best="val/accuracy"))
+    assert trainer.run() is Outcome.FINISHED
+
+
 # A metric that nobody records
 
 
@@ -343,6 +435,10 @@ def test_the_summary_tells_when(checkpoint: dict[str, Any], line: str) -> None:
         ("val/los", "no metric `val/los`, by which checkpoint.best ranks checkpoints; it gives val/loss, val/accuracy",
          "did you mean `val/loss`?"),
         ("val/f1", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
+        ("val_loss", "no metric `val_loss`, by which checkpoint.best ranks checkpoints; it gives val/loss, val/acc",
+         "did you mean `val/loss`?"),
+        ("acc", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
+        ("epoch/f1", "it gives val/loss, val/accuracy", ""),
     ],
 )  # fmt: skip
 def test_a_metric_that_the_validation_does_not_give_is_an_error_there(best: str, message: str, hint: str) -> None:
@@ -379,14 +475,38 @@ def test_a_metric_of_training_is_allowed(best: str, tmp_path: Path) -> None:
 
 def test_a_metric_that_no_row_has_is_an_error_once_all_that_record_have_run(tmp_path: Path) -> None:
     """At the checkpoint after epoch 1; at the one before, `end_epoch` had not run yet."""
-    trainer = trainer_of(fit(best="val_loss", every="4 batches"), tmp_path)
+    trainer = trainer_of(with_count(best="val_los", every="4 batches"), tmp_path)
     with pytest.raises(UsageError) as error:
         trainer.run()
-    assert error.value.message == "no row of metrics has `val_loss`, by which checkpoint.best ranks checkpoints"
+    assert error.value.message == "no row of metrics has `val_los`, by which checkpoint.best ranks checkpoints"
     assert error.value.hint == "did you mean `val/loss`?"
     assert trainer.read("step.steps") == 8
     assert steps(tmp_path)[-1] == 8, "the run can be resumed from there, with another metric"
-    assert trainer_of(fit(), tmp_path).run() is Outcome.FINISHED
+    assert trainer_of(with_count(), tmp_path).run() is Outcome.FINISHED
+
+
+def with_count(**checkpoint: Any) -> Graph:
+    """A node in the outermost graph records a row after every step, of a name that nobody knows before."""
+
+    @node(observer=True)
+    def count(recorder: Any, *, name: str = "count") -> None:
+        recorder.row({name: 1.0})
+
+    return fit(**checkpoint).insert("count", count, after="step")
+
+
+def test_where_other_nodes_record_only_another_spelling_is_an_error_at_once() -> None:
+    assert trainer_of(with_count(best="acc")).run(until="3 batches") is Outcome.REACHED
+    with pytest.raises(UsageError, match="no metric `val_loss`"):
+        trainer_of(with_count(best="val_loss")).run(until="3 batches")
+
+
+def test_what_another_evaluation_gives_is_waited_for() -> None:
+    evaluate = Graph.load("evaluate").set("begin_evaluation", split="test")
+    twice = fit(best="test/loss").insert("test", graph=evaluate, after="end_epoch")
+    assert trainer_of(twice).run() is Outcome.FINISHED
+    with pytest.raises(UsageError, match="it gives test/loss, test/accuracy"):
+        trainer_of(twice.set("checkpoint", best="acc")).run()
 
 
 def test_a_fork_waits_for_the_rows_of_its_own(tmp_path: Path) -> None:
@@ -402,3 +522,26 @@ def test_without_data_to_validate_on_the_end_tells(tmp_path: Path) -> None:
     graph = fit().set("log", every="never").set("finish", after="2 batches")
     assert Trainer(graph, tmp_path, display=None, notify=said.append, **resources).run() is Outcome.FINISHED
     assert "no checkpoint was kept as the best: no row of metrics has `val/loss`" in "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "reason"),
+    [
+        ({"best": "loss", "every": "5 batches"}, "`loss` was never recorded at a step at which `checkpoint` was due"),
+        ({"best": "val/f1"}, "every value of `val/f1` is NaN or infinite"),
+    ],
+)
+def test_a_run_that_kept_no_best_says_why(checkpoint: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    trainer = trainer_of(fit(**checkpoint).set("finish", after="8 batches"), tmp_path, [math.nan] * 8, said, "f1")
+    assert trainer.run() is Outcome.FINISHED
+    assert [line for line in said if "the best" in line] == [f"no checkpoint was kept as the best: {reason}"]
+
+
+def test_one_that_is_among_the_best_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first save is still being written when the next ones are due."""
+    trainer = trainer_of(fit(every="1 batches", if_busy="skip"), tmp_path)
+    monkeypatch.setattr(trainer._requests, "is_busy", lambda: True)
+    trainer.run()
+    assert ranking(tmp_path) == [(10, 3.0)]
+    assert trainer.read("checkpoint.skipped") == 16 - 3
