@@ -23,13 +23,18 @@ from graphtrain.state.category import is_users
 from graphtrain.state.drift import NO_DRIFT, Baseline, Drift
 from graphtrain.state.generators import generator_of
 from graphtrain.state.modules import (
+    ModuleForm,
+    OptimizerForm,
     capture_gradients,
     capture_module,
     capture_optimizer,
+    is_lazy,
     load_optimizer,
+    reshape_module,
     restore_gradients,
     restore_module,
     restore_optimizer,
+    settle_lazy,
 )
 from graphtrain.state.random import capture_random, restore_random
 from graphtrain.storage.state_files import state_digest
@@ -62,7 +67,25 @@ class Handler:
 
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: resource.state_dict() for name, resource in run.stateful.items()}
+    return {name: _state_of(name, resource) for name, resource in run.stateful.items()}
+
+
+def _state_of(name: str, resource: Any) -> Any:
+    try:
+        return resource.state_dict()
+    except Exception as error:
+        raise CheckpointError(
+            f"`{name}` cannot be saved: its state_dict raised {error!r}", _advice(resource)
+        ) from error
+
+
+def _advice(resource: Any) -> str:
+    if not isinstance(resource, torch.optim.Optimizer):
+        return ""
+    grouped = {parameter for group in resource.param_groups for parameter in group["params"]}
+    if all(parameter in grouped for parameter in resource.state):
+        return ""
+    return "it keeps state of a parameter that was removed from its groups: `del optimizer.state[parameter]` too"
 
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -87,26 +110,39 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
 
 
-def _of_modules(
-    capture: Callable[[torch.nn.Module], Section], restore: Callable[[torch.nn.Module, Section], None]
-) -> Handler:
-    """A section with an entry for each module."""
+def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: capture_module(module, run.forms.get(name)) for name, module in run.modules.items()}
 
-    def capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
-        return {name: capture(module) for name, module in run.modules.items()}
 
-    def restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-        for name, module in run.modules.items():
-            if name not in exempt.fresh:
-                restore(module, saved[name])
+def _reshape_modules(run: StatefulObjects, saved: Section, resources: Section, exempt: Exemptions) -> None:
+    """Put modules into the form that they had; loading fills them."""
+    for name, module in run.modules.items():
+        if name not in exempt.fresh and (forms := saved.get(name, {}).get("forms")):
+            reshape_module(module, forms, resources.get(name, ()))
 
-    return Handler(capture_modules, restore_modules)
+
+def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, module in run.modules.items():
+        if name not in exempt.fresh:
+            settle_lazy(module)
+            restore_module(module, saved[name])
+
+
+def _capture_gradients(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: capture_gradients(module) for name, module in run.modules.items()}
+
+
+def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, module in run.modules.items():
+        if name not in exempt.fresh:
+            restore_gradients(module, saved[name])
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
     captured = {name: capture_optimizer(optimizer, run.owned()) for name, optimizer in run.optimizers.items()}
     for name, optimizer in run.optimizers.items():
-        if further := optimizer.param_groups[run.groups.get(name, len(optimizer.param_groups)) :]:
+        made = len(run.groups[name]) if name in run.groups else len(optimizer.param_groups)
+        if further := optimizer.param_groups[made:]:
             captured[name]["added"] = [list(map(run.path_of, group["params"])) for group in further]
     return captured
 
@@ -115,7 +151,7 @@ def _add_groups(run: StatefulObjects, saved: Section) -> None:
     """Add the groups again that optimizers were given during training; loading fills them."""
     for name, optimizer in run.optimizers.items():
         added = saved.get(name, {}).get("added", [])
-        for paths in added[len(optimizer.param_groups) - run.groups.get(name, 0) :]:
+        for paths in added[len(optimizer.param_groups) - len(run.groups[name]) :] if added else ():
             optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
 
 
@@ -196,7 +232,7 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift = run.drift()
-    run.unknown = drift.unknown
+    run.unknown = [*run.lost_forms(), *drift.unknown]
     return drift.section if drift.section["changed"] else {}
 
 
@@ -241,8 +277,8 @@ class RunState:
     """
 
     resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
-    modules: Annotated[Section, _of_modules(capture_module, restore_module)]
-    gradients: Annotated[Section, _of_modules(capture_gradients, restore_gradients)]
+    modules: Annotated[Section, Handler(_capture_modules, _restore_modules)]
+    gradients: Annotated[Section, Handler(_capture_gradients, _restore_gradients)]
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
@@ -281,7 +317,8 @@ class StatefulObjects:
         generators: random generators that resources hold: ``"train_data/0"``.
         baseline: what was reachable when the run began; None before.
         unknown: a line for all that the last capture could not describe.
-        groups: how many groups each optimizer was set up with.
+        forms: what modules were set up as, by path; none before the run has begun.
+        groups: the groups that optimizers were set up with.
     """
 
     def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
@@ -299,7 +336,8 @@ class StatefulObjects:
         self.baseline: Baseline | None = None
         self._resources = resources
         self.unknown: list[str] = []
-        self.groups: dict[str, int] = {}
+        self.forms: dict[str, ModuleForm] = {}
+        self.groups: dict[str, OptimizerForm] = {}
 
     def begin(self, left_out: Collection[str] = ()) -> None:
         """List what is reachable, before anything has changed."""
@@ -321,10 +359,13 @@ class StatefulObjects:
         elsewhere = loose | {id(value) for value in self.generators.values()}
         self.watch(Baseline(roots, data, covered, elsewhere, left_out))
 
-    def watch(self, baseline: Baseline) -> None:
-        """Save what differs from a baseline, and the objects with a `state_dict` that it lists."""
+    def watch(self, baseline: Baseline, former: StatefulObjects | None = None) -> None:
+        """Save what differs from a baseline, and the objects with a `state_dict` that it lists.
+
+        Arguments:
+            former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
+        """
         self.baseline = baseline
-        self.groups = {name: len(optimizer.param_groups) for name, optimizer in self.optimizers.items()}
         known = {id(value) for value in self.stateful.values()}
         for path, value in baseline.stateful.items():
             if id(value) not in known and keeps_state(value):
@@ -333,7 +374,27 @@ class StatefulObjects:
                     self.modules[path] = value
                 elif isinstance(value, torch.optim.Optimizer):
                     self.optimizers[path] = value
-                    self.groups[path] = len(value.param_groups)
+        self.forms = {name: ModuleForm(module) for name, module in self.modules.items()}
+        self.groups = {name: OptimizerForm(optimizer) for name, optimizer in self.optimizers.items()}
+        if former is not None:
+            kept = {name for name, value in former.stateful.items() if self.stateful.get(name) is value}
+            self.forms |= {name: form for name, form in former.forms.items() if name in kept}
+            self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
+
+    def lost_forms(self) -> list[str]:
+        """A line for each way in which modules and optimizers are not what a resume could load."""
+        return [
+            *(line for name, form in self.forms.items() for line in form.lost(name, self.modules[name])),
+            *(
+                line
+                for name, groups in self.groups.items()
+                for line in groups.lost(name, self.optimizers[name], lambda parameter: bool(self.path_of(parameter)))
+            ),
+        ]
+
+    def is_lazy(self) -> bool:
+        """True as long as a module waits for its first batch to know what its parameters are."""
+        return any(map(is_lazy, self.modules.values()))
 
     def path_of(self, parameter: torch.Tensor) -> str:
         """Where a parameter was reached when the run began; empty where it was not."""
@@ -419,6 +480,7 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
+        _reshape_modules(self, state.modules, state.resources, exempt)
         _add_groups(self, state.optimizers)
         return [
             line

@@ -86,8 +86,12 @@ class CheckpointWriter:
         Raises:
             UnsaveableError: something cannot be encoded; its path is named.
         """
-        for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
-            Layout.of(tensors)
+        try:
+            for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
+                Layout.of(tensors)
+        except UnsaveableError:
+            if not run.compiled.state.is_lazy():  # the first batch makes it something that can be saved
+                raise
 
     def resumed_from(self, checkpoint: Checkpoint, run: Resumable) -> None:
         """Note that the run is where its newest checkpoint was made, and nothing was changed since."""
@@ -148,7 +152,7 @@ class CheckpointWriter:
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
-            if error.path.startswith("slots"):
+            if error.path.startswith("slots") or run.compiled.state.is_lazy():
                 return self._refuse(run, error.message)
             raise
         self._attempts = 0

@@ -489,7 +489,7 @@ class Trainer:
                 position, is_other = self._move(state, renaming, compiled)
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
             if former.state.baseline is not None:
-                compiled.state.watch(former.state.baseline)
+                compiled.state.watch(former.state.baseline, former.state)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise

@@ -73,7 +73,7 @@ class Baseline:
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
         }
         self._forms = {
-            reached.path: _form(reached.value)
+            reached.path: _form(reached.value, is_data=reached.is_data)
             for reached in self.reachable.by_path.values()
             if reached.category == "module"
         }
@@ -155,7 +155,7 @@ class Baseline:
             case "bytearray":
                 return {"bytes": bytes(value)}
             case "module":
-                unknown += _other_form(path, self._forms[path], _form(value))
+                unknown += _other_form(path, self._forms[path], _form(value, is_data=reached.is_data))
         form = FORMS.get(reached.category)
         if form is None or reached.category == "tuple" or (reached.is_covered and reached.category != "module"):
             return None
@@ -458,13 +458,18 @@ def _shown(part: Any) -> str:
     return text if " at 0x" not in text else ""
 
 
-def _form(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
-    """The names and identities of what a module is made of."""
+def _form(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
+    """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
     return {
-        "parameters": tuple(module._parameters),
-        "buffers": tuple(module._buffers),
+        "parameters": tuple(module._parameters) if is_data else (),
+        "buffers": tuple(module._buffers) if is_data else (),
         "submodules": tuple(map(id, module._modules.values())),
-        "hooks": tuple(id(hook) for name in _HOOKS for hook in getattr(module, name).values()),
+        "hooks": tuple(
+            id(hook)
+            for name in _HOOKS
+            for hook in getattr(module, name).values()
+            if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
+        ),
     }
 
 
