@@ -20,7 +20,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import Reachable, Reached, state_of
+from graphtrain.state.reachable import Reachable, Reached, parts_of, state_of
 from graphtrain.state.references import Describer, Rebuilder, UnknownStateError
 
 Section = Mapping[str, Any]
@@ -56,6 +56,10 @@ class Baseline:
         covered: the names of those that something else saves as a whole.
         elsewhere: the identities of objects that something else saves.
         left_out: paths that are no state, with all that is reached through them.
+
+    Attributes:
+        stateful: what is saved by its `state_dict`, by path.
+        not_restored: a line for everything that was saved and has no place now.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Baseline:
     ) -> None:
         self.reachable = Reachable(roots, data, covered)
         self.stateful = self.reachable.stateful
+        self.not_restored: list[str] = []
         self._elsewhere, self._left_out = frozenset(elsewhere), tuple(left_out)
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
@@ -208,10 +213,10 @@ class Baseline:
     def _changed_tensor(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
         tensor, path = reached.value, reached.path
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
-            if self._marks[id(tensor)] == _mark(reached):
+            if self._is_as_marked(reached):
                 return None
             raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
-        if reached.is_data and self._marks[id(tensor)] == _mark(reached):
+        if reached.is_data and self._is_as_marked(reached):
             return None
         describer.count(tensor.numel() * tensor.element_size(), path)
         change: dict[str, Any] = {"tensor": tensor.detach()}
@@ -221,11 +226,18 @@ class Baseline:
                 change["grad"] = tensor.grad
         return change
 
+    def _is_as_marked(self, reached: Reached) -> bool:
+        before, now = self._marks[id(reached.value)], _mark(reached)
+        if before == now or reached.category == "array":
+            return bool(before == now)
+        # Worker processes that are not forked get tensors in shared memory, to which those here move as well.
+        return _is_plain(reached.value) and reached.value.is_shared() and (before[:3], before[4]) == (now[:3], now[4])
+
     def _changed_array(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
         array = reached.value
         if array.dtype.hasobject or not array.flags.writeable or type(array) not in (numpy.ndarray, numpy.memmap):
             return None
-        if reached.is_covered or (reached.is_data and self._marks[id(array)] == _mark(reached)):
+        if reached.is_covered or (reached.is_data and self._is_as_marked(reached)):
             return None
         describer.count(array.nbytes, reached.path)
         return {"array": numpy.asarray(array)}
@@ -260,9 +272,28 @@ class Baseline:
             elif self._is_left_out(path):
                 continue
             elif path not in self.reachable.by_path:
-                raise CheckpointError(f"`{path}`, whose state was saved, does not exist now")
+                self._is_missing(path)
             else:
                 _put(self.reachable.by_path[path], change, rebuilder)
+
+    def _is_missing(self, path: str) -> None:
+        """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
+
+        Raises:
+            CheckpointError: not even the place exists.
+        """
+        if any(
+            place == path and is_value(part)
+            for reached in self.reachable.by_path.values()
+            if path.startswith(reached.path)
+            for place, part, _ in parts_of(reached)
+        ):
+            self.not_restored.append(f"{path} is not what it was when it was saved: `setup` puts a plain value there")
+            return
+        raise CheckpointError(
+            f"`{path}`, whose state was saved, does not exist now",
+            f'make it again in `setup`; or leave it out, if nothing depends on it: Trainer(..., not_state=["{path}"])',
+        )
 
     def _back_to_the_baseline(self, data: str | None) -> None:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
