@@ -15,8 +15,9 @@ import torch
 from graphtrain.data.fingerprint import is_data
 from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position
-from graphtrain.errors import CheckpointError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.category import is_users
@@ -89,7 +90,9 @@ def _advice(resource: Any) -> str:
 
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name in sorted(set(saved) - set(run.stateful) - set(exempt.fresh)):
+    for name in sorted(
+        name for name in set(saved) - set(run.stateful) - set(exempt.fresh) if not run.is_left_out(name)
+    ):
         raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
     # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
     for name, resource in sorted(run.stateful.items(), key=lambda item: item[0] not in run.modules):
@@ -341,7 +344,14 @@ class StatefulObjects:
         self.groups: dict[str, OptimizerForm] = {}
 
     def begin(self, left_out: Collection[str] = ()) -> None:
-        """List what is reachable, before anything has changed."""
+        """List what is reachable, before anything has changed.
+
+        Arguments:
+            left_out: paths that are no state. Default: none.
+
+        Raises:
+            UsageError: nothing is reachable under one of them.
+        """
         roots = {name: value for name, value in self._resources.items() if value is not None}
         for bound in self.program.nodes:
             implementation = bound.kind.implementation
@@ -358,7 +368,12 @@ class StatefulObjects:
             if id(parameter) not in owned
         }
         elsewhere = loose | {id(value) for value in self.generators.values()}
-        self.watch(Baseline(roots, data, covered, elsewhere, left_out))
+        baseline = Baseline(roots, data, covered, elsewhere, left_out)
+        places = list(baseline.places()) if left_out else []
+        for path in left_out:
+            if path not in places:
+                raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
+        self.watch(baseline)
 
     def watch(self, baseline: Baseline, former: StatefulObjects | None = None) -> None:
         """Save what differs from a baseline, and the objects with a `state_dict` that it lists.
@@ -367,9 +382,12 @@ class StatefulObjects:
             former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
         """
         self.baseline = baseline
+        for held in (self.stateful, self.modules, self.optimizers):
+            for name in [name for name in held if baseline.is_left_out(name)]:
+                del held[name]
         known = {id(value) for value in self.stateful.values()}
         for path, value in baseline.stateful.items():
-            if id(value) not in known and keeps_state(value):
+            if id(value) not in known and keeps_state(value) and not baseline.is_left_out(path):
                 self.stateful[path] = value
                 if isinstance(value, torch.nn.Module):
                     self.modules[path] = value
@@ -381,6 +399,15 @@ class StatefulObjects:
             kept = {name for name, value in former.stateful.items() if self.stateful.get(name) is value}
             self.forms |= {name: form for name, form in former.forms.items() if name in kept}
             self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
+
+    def is_left_out(self, path: str) -> bool:
+        """True for what is declared to be no state."""
+        return self.baseline is not None and self.baseline.is_left_out(path)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The paths that are declared to be no state."""
+        return self.baseline.left_out if self.baseline is not None else ()
 
     def lost_forms(self) -> list[str]:
         """A line for each way in which modules and optimizers are not what a resume could load."""
@@ -415,10 +442,6 @@ class StatefulObjects:
                 "add the group in `setup`",
             )
         return reached.value
-
-    def setup_hashes(self) -> dict[str, str]:
-        """A hash of what was set up, by path."""
-        return self.baseline.hashes() if self.baseline is not None else {}
 
     def not_restored(self) -> list[str]:
         """A line for everything that was saved and has no place now."""

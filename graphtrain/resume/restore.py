@@ -119,7 +119,8 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     compiled.state.restore_after_setup(state)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     lost = compiled.state.not_restored()
-    if not (fresh or not_restored or lost or change.renaming.names or change.difference.matters):
+    left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
+    if not (fresh or not_restored or lost or left_out or change.renaming.names or change.difference.matters):
         _expect_digest(checkpoint, compiled.state.digest(compiled.alive(position, ended), sections))
     notes = hyper_parameters.apply(chosen, in_force)
     loop.position, loop.ended = position, ended
@@ -129,11 +130,11 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     ]
     decided += [f"{name} (taken)" for name in sorted(chosen - {difference.name for difference in differences})]
     gone = sorted(set(state.progress) - set(compiled.program.by_path))
-    left_out = [f"progress of {', '.join(gone)} left out"] if gone else []
+    gone_progress = [f"progress of {', '.join(gone)} left out"] if gone else []
     return Restored(
         bool(differences or chosen or change.renaming.names),
         change.difference.matters,
-        [*change.words(), *left_out, *not_restored, *decided, *notes],
+        [*change.words(), *gone_progress, *left_out, *not_restored, *decided, *notes],
         lost,
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
@@ -189,6 +190,11 @@ def _most_seconds_since(written_at: Any, now: float) -> float:
     if isinstance(written_at, bool) or not isinstance(written_at, int | float) or not written_at <= now:
         return STATUS_SECONDS
     return min(now - written_at, STATUS_SECONDS)
+
+
+def _not_state_changes(before: Iterable[str], now: Iterable[str]) -> list[str]:
+    """The paths that are left out now and were not, or the other way round, in words."""
+    return [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted({*before} ^ {*now})]
 
 
 def _expect_digest(checkpoint: Checkpoint, digest: str) -> None:

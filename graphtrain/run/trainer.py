@@ -53,7 +53,7 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.resume.setup_change import setup_changes
+from graphtrain.resume.setup_change import SetupHashes, setup_changes
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
@@ -140,7 +140,7 @@ class Trainer:
         notify: Callable[[str], None] | None = None,
         say: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
-        not_state: Iterable[str] = (),
+        not_state: str | Iterable[str] = (),
         **resources: Any,
     ) -> None:
         graph = checked_graph(graph)
@@ -151,7 +151,7 @@ class Trainer:
             torch.backends.cudnn.benchmark = False
         self._deterministic = deterministic
         self._about = dict(about or {})
-        self._not_state = tuple(not_state)
+        self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
         self._resources = dict(resources)
         self._seed = seed
         self._device = resolve_device(device)
@@ -695,9 +695,9 @@ class Trainer:
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         self._compiled.state.begin(self._not_state)
-        setup = self._compiled.state.setup_hashes()
+        setup = self._setup_hashes()
         if checkpoint is not None:
-            self._resume(checkpoint, options)
+            self._resume(checkpoint, options, setup)
         else:
             if self._seed is not None:
                 seed_everything(self._seed)
@@ -710,7 +710,7 @@ class Trainer:
                 {
                     **self._environment.as_plain(),
                     "checkpoint": checkpoint.path.name if checkpoint else None,
-                    "setup": setup,
+                    "setup": setup.by_path,
                 },
                 {origin.difference_file: origin.difference} if origin.difference else {},
             )
@@ -718,13 +718,19 @@ class Trainer:
         self._announce()
         self._write_status()
 
-    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions) -> None:
+    def _setup_hashes(self) -> SetupHashes:
+        baseline = self._compiled.state.baseline
+        return SetupHashes.of(baseline) if baseline is not None and self._environment is not None else SetupHashes()
+
+    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions, setup: SetupHashes) -> None:
         run_files, run = self._run_files, self._resumable
         status = run_files.last_status() if run_files is not None else {}
-        before = run_files.setup_of(checkpoint) if run_files is not None else {}
-        lost = [*checkpoint.manifest["unknown"], *setup_changes(before, self._compiled.state.setup_hashes())]
         restored = restore(checkpoint, run, options)
-        lost += restored.lost
+        made_otherwise = self._setup_changes(checkpoint, setup)
+        lost = [*checkpoint.manifest["unknown"], *restored.lost]
+        # A program that was changed sets other things up: then they are among the changes.
+        changes = [*restored.changes]
+        (changes if run.environment.is_another_program(checkpoint.manifest) else lost).extend(made_otherwise)
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
@@ -737,7 +743,7 @@ class Trainer:
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
-            environment.compared(checkpoint.manifest, restored.changes, lost),
+            environment.compared(checkpoint.manifest, changes, lost),
         ]
         place = run_clock.describe() or f"at `{self.position}`"
         self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
@@ -755,6 +761,15 @@ class Trainer:
         # On the disk before anything else, so that from now on a resume chooses this.
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
+
+    def _setup_changes(self, checkpoint: Checkpoint, setup: SetupHashes) -> list[str]:
+        """What `setup` has made otherwise than for the run of a checkpoint that was restored, in words."""
+        state, environment = self._compiled.state, self._environment
+        if self._run_files is None or state.baseline is None or environment is None:
+            return []
+        saved = self._run_files.setup_of(checkpoint)
+        drift = checkpoint.sections.get("reachable", {})
+        return setup_changes(saved, setup, state.baseline, drift, environment.changed_data(checkpoint.manifest))
 
     def _announce(self) -> None:
         """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""

@@ -60,6 +60,7 @@ class Baseline:
     Attributes:
         stateful: what is saved by its `state_dict`, by path.
         not_restored: a line for everything that was saved and has no place now.
+        left_out: the same as the argument.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Baseline:
         self.reachable = Reachable(roots, data, covered)
         self.stateful = self.reachable.stateful
         self.not_restored: list[str] = []
-        self._elsewhere, self._left_out = frozenset(elsewhere), tuple(left_out)
+        self._elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
         }
@@ -122,7 +123,7 @@ class Baseline:
 
     def _in(self, data: str | None) -> Iterator[Reached]:
         for reached in self.reachable.by_path.values() if data is None else self._of_data[data]:
-            if not self._is_left_out(reached.path):
+            if not self.is_left_out(reached.path):
                 yield reached
 
     def _ignored(self, reached: Reached) -> frozenset[str]:
@@ -136,8 +137,9 @@ class Baseline:
         held, state = dict(zip(names, parts, strict=True)), state_of(reached.value)
         return reached.ignored | {name for name in held.keys() & state.keys() if _is_equal(held[name], state[name])}
 
-    def _is_left_out(self, path: str) -> bool:
-        return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self._left_out)
+    def is_left_out(self, path: str) -> bool:
+        """True for what is declared to be no state, and for all that is reached through it."""
+        return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self.left_out)
 
     # ---- comparing
 
@@ -183,7 +185,7 @@ class Baseline:
         described = {}
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
-            if (name in before and _is_equal(before[name], now[name])) or self._is_left_out(path):
+            if (name in before and _is_equal(before[name], now[name])) or self.is_left_out(path):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(now[name], path)
@@ -246,7 +248,7 @@ class Baseline:
         namespace, names = self.reachable.globals[module]
         before, described = self._globals[module], {}
         for name in sorted(names & namespace.keys()):
-            if name in before and _is_equal(before[name], namespace[name]):
+            if self.is_left_out(f"{module}:{name}") or (name in before and _is_equal(before[name], namespace[name])):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(namespace[name], f"{module}:{name}")
@@ -269,12 +271,19 @@ class Baseline:
         for path, change in section["changed"].items():
             if path.endswith(":"):
                 self._restore_globals(path.removesuffix(":"), change, rebuilder)
-            elif self._is_left_out(path):
+            elif self.is_left_out(path):
                 continue
             elif path not in self.reachable.by_path:
                 self._is_missing(path)
             else:
-                _put(self.reachable.by_path[path], change, rebuilder)
+                _put(self.reachable.by_path[path], self._without_left_out(path, change), rebuilder)
+
+    def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "set" not in change:
+            return change
+        described = {name: part for name, part in change["set"].items() if not self.is_left_out(f"{path}.{name}")}
+        removed = [name for name in change.get("removed", ()) if not self.is_left_out(f"{path}.{name}")]
+        return {"set": described, "removed": removed}
 
     def _is_missing(self, path: str) -> None:
         """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
@@ -326,21 +335,32 @@ class Baseline:
             raise CheckpointError(f"no function of the module `{module}` is reached now")
         namespace, names = self.reachable.globals[module]
         for name, described in change["set"].items():
+            if self.is_left_out(f"{module}:{name}"):
+                continue
             if name not in names:
                 raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
             namespace[name] = rebuilder.rebuild(described)
 
-    # ---- what setup made
-
-    def hashes(self) -> dict[str, str]:
-        """A short hash of what was set up, by path: two processes that set up the same have the same."""
-        hashes = {}
+    def places(self) -> Iterator[str]:
+        """The path of everything that is reachable, plain values included."""
         for reached in self.reachable.by_path.values():
-            if reached.is_covered or reached.category in ("generator", "iterator", "file", "opaque", "class", "method"):
-                continue
-            text = repr(_mark_of_content(reached, self._marks.get(id(reached.value))))
-            hashes[reached.path] = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
-        return hashes
+            yield reached.path
+            if reached.is_entered:
+                yield from (place for place, _, _ in parts_of(reached))
+        for module, (namespace, names) in self.reachable.globals.items():
+            yield from (f"{module}:{name}" for name in sorted(names & namespace.keys()))
+
+    def listed(self) -> Iterator[Reached]:
+        """What was reachable, all but what is left out."""
+        return self._in(None)
+
+    def globals_in_use(self) -> Iterator[tuple[str, str, Any, Any]]:
+        """Module and name of each global that functions of the user's own use: what it was, and what it is."""
+        for module, before in self._globals.items():
+            namespace = self.reachable.globals[module][0]
+            for name, value in before.items():
+                if not self.is_left_out(f"{module}:{name}"):
+                    yield module, name, value, namespace.get(name)
 
 
 def _has_not_changed(reached: Reached) -> bool:
@@ -450,8 +470,13 @@ def _mark(reached: Reached) -> Any:
         return (type(value), torch.nn.parameter.is_lazy(value))
     version = 0 if value.is_inference() else value._version
     sample = value.detach().reshape(-1) if value.numel() * value.element_size() <= _WHOLE_BYTES else _sample(value)
-    content = _hash(sample.resolve_conj().resolve_neg().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    content = _hash(_contiguous(sample).view(torch.uint8).numpy().tobytes())
     return (value.shape, value.dtype, version, value.data_ptr(), content if value.numel() else b"")
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    # `contiguous` leaves a single element with whatever strides it has.
+    return tensor.resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
@@ -469,24 +494,10 @@ def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=8).digest()
 
 
-def _mark_of_content(reached: Reached, mark: Any) -> Any:
-    """What identifies the content of an object in any process."""
-    if reached.category in ("tensor", "array"):
-        return (mark[0], str(mark[1]), mark[-1]) if isinstance(mark, tuple) else None
-    if reached.category == "set":
-        return sorted(map(repr, filter(is_value, reached.parts)))
-    names = reached.keys or range(len(reached.parts))
-    pairs = [
-        (name if is_value(name) else "", _shown(part))
-        for name, part in zip(names, reached.parts, strict=True)
-        if name not in reached.ignored and name not in reached.covered
-    ]
-    return reached.category, reached.length or len(reached.parts), pairs if reached.is_entered else ()
-
-
-def _shown(part: Any) -> str:
-    text = repr(part) if is_value(part) else category_of(type(part))
-    return text if " at 0x" not in text else ""
+def content_of(reached: Reached) -> Any:
+    """What identifies the content of a tensor or an array in any process; None where that is not known."""
+    mark = _mark(reached)
+    return (tuple(mark[0]), str(mark[1]), mark[-1]) if reached.category == "array" or len(mark) > 2 else None
 
 
 def _form(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:

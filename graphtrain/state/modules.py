@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, final
@@ -29,18 +30,18 @@ class ModuleForm:
         self._forms = {name: _form_of(tensor) for name, tensor in self._tensors.items()}
         # What is asked at every save, for 335 modules in 0.4 ms; to walk through them takes 2 ms.
         self._held = [
-            (held, tuple(held.values()), tuple(map(_form_of, held.values())) if held is not inner._modules else ())
+            (held, tuple(held.values()), tuple(map(_form_of, held.values())))
             for inner in module.modules()
-            for held in (inner._parameters, inner._buffers, inner._modules)
+            for held in (inner._parameters, inner._buffers)
         ]
+        self._modules = [(inner._modules, tuple(inner._modules.values())) for inner in module.modules()]
 
     def _has_same_tensors(self) -> bool:
-        return all(
-            len(held) == len(made) and all(map(operator.is_, held.values(), made)) for held, made, _ in self._held
-        )
+        held = itertools.chain(((held, made) for held, made, _ in self._held), self._modules)
+        return all(len(now) == len(made) and all(map(operator.is_, now.values(), made)) for now, made in held)
 
     def _has_same_forms(self) -> bool:
-        return all(not forms or forms == tuple(map(_form_of, held.values())) for held, _, forms in self._held)
+        return all(forms == tuple(map(_form_of, held.values())) for held, _, forms in self._held)
 
     def changed(self, module: torch.nn.Module) -> dict[str, Any]:
         """Name -> shape, dtype and strides of what has another form now and can be given it again; None if empty."""
