@@ -51,14 +51,10 @@ class RunEnvironment:
             *data_changes(saved["data"], now["data"]),
         ]
 
-    def is_another_program(self, saved: Mapping[str, Any]) -> bool:
-        """True if code or arguments of `setup` have changed since a manifest was written."""
-        now = self.as_plain()
-        return bool(code_changes(saved["origin"], now["origin"]) or _argument_changes(saved["about"], now["about"]))
-
     def changed_data(self, saved: Mapping[str, Any]) -> list[str]:
-        """The names of the data that is reported as changed."""
-        return [name for name in self.data if data_changes(saved["data"], {name: self.data[name]})]
+        """The names of the data that differ from those of a manifest."""
+        now = self.as_plain()["data"]
+        return [name for name in now if data_changes(saved["data"], {name: now[name]})]
 
     def changes_of_weights(self, saved: Mapping[str, Any]) -> list[str]:
         """The models that were not set up with the weights of then, where both are known, in words.

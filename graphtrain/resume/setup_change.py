@@ -88,8 +88,8 @@ class SetupHashes:
 
 def setup_changes(
     saved: Mapping[str, str], made: SetupHashes, baseline: Baseline, drift: Mapping[str, Any], but: Collection[str] = ()
-) -> list[str]:
-    """What `setup` has made otherwise than for the saved run, and what no restore has put right, in words.
+) -> dict[str, str]:
+    """What `setup` has made otherwise than for the saved run, and no restore has put right: path -> what to do.
 
     Arguments:
         saved: path -> hash; empty where it is not known.
@@ -100,15 +100,24 @@ def setup_changes(
     """
     differing = [path for path, found in made.by_path.items() if not _is_same(saved.get(path, found), found)]
     if not differing:
-        return []
+        return {}
     now, restored = SetupHashes.of(baseline, now=True).by_path, _restored_by(drift)
-    lines = []
+    changes = {}
     for path in differing:
         owner, owner_path = made.owners[path]
         is_restored = path in restored or now.get(path) != made.by_path[path]
         if not is_restored and not any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in but):
-            remedy = _REMEDIES[owner].format(owner=owner_path)
-            lines.append(f"{path} differs from what `setup` made: {remedy}")
+            changes[path] = _REMEDIES[owner].format(owner=owner_path)
+    return changes
+
+
+def unexplained(changes: Mapping[str, str]) -> list[str]:
+    """A line for each path that differs although nobody changed anything.
+
+    >>> unexplained({"model.noise": "seed `setup`"})
+    ['model.noise differs from what `setup` made: seed `setup`']
+    """
+    lines = [f"{path} differs from what `setup` made: {remedy}" for path, remedy in changes.items()]
     more = len(lines) - _MOST
     return lines if more <= 0 else [*lines[:_MOST], f"{more} more such {'difference' if more == 1 else 'differences'}"]
 

@@ -53,7 +53,7 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.resume.setup_change import SetupHashes, setup_changes
+from graphtrain.resume.setup_change import SetupHashes, setup_changes, unexplained
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
@@ -727,10 +727,6 @@ class Trainer:
         status = run_files.last_status() if run_files is not None else {}
         restored = restore(checkpoint, run, options)
         made_otherwise = self._setup_changes(checkpoint, setup)
-        lost = [*checkpoint.manifest["unknown"], *restored.lost]
-        # A program that was changed sets other things up: then they are among the changes.
-        changes = [*restored.changes]
-        (changes if run.environment.is_another_program(checkpoint.manifest) else lost).extend(made_otherwise)
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
@@ -740,10 +736,16 @@ class Trainer:
             *environment.changes(checkpoint.manifest),
             *environment.changes_of_weights(checkpoint.manifest),
         )
+        lost = [*checkpoint.manifest["unknown"], *restored.lost]
+        others = [*restored.changes]
+        if environment.changes(checkpoint.manifest):
+            others += [f"{path} as set up" for path in made_otherwise]
+        else:
+            lost += unexplained(made_otherwise)
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
-            environment.compared(checkpoint.manifest, changes, lost),
+            environment.compared(checkpoint.manifest, others, lost),
         ]
         place = run_clock.describe() or f"at `{self.position}`"
         self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
@@ -762,11 +764,11 @@ class Trainer:
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
 
-    def _setup_changes(self, checkpoint: Checkpoint, setup: SetupHashes) -> list[str]:
-        """What `setup` has made otherwise than for the run of a checkpoint that was restored, in words."""
+    def _setup_changes(self, checkpoint: Checkpoint, setup: SetupHashes) -> dict[str, str]:
+        """What `setup` has made otherwise than for the run of a checkpoint that was restored: path -> what to do."""
         state, environment = self._compiled.state, self._environment
         if self._run_files is None or state.baseline is None or environment is None:
-            return []
+            return {}
         saved = self._run_files.setup_of(checkpoint)
         drift = checkpoint.sections.get("reachable", {})
         return setup_changes(saved, setup, state.baseline, drift, environment.changed_data(checkpoint.manifest))

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer, UsageError
-from graphtrain.resume.environment import RunEnvironment
 
 SCALE = 1.0
 
@@ -170,10 +169,15 @@ def test_what_stays_different_is_named_with_what_to_do(name: str, tmp_path: Path
     assert expected in line
 
 
-def test_another_program_makes_other_things_which_are_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunEnvironment, "is_another_program", lambda self, saved: True)
-    line, _, _ = resumed(DIFFERENT["a probability"][0], tmp_path)
-    assert "exact except for what changed: model.1.p differs" in line
+def test_a_changed_program_makes_other_things_which_are_changes(tmp_path: Path) -> None:
+    first, _ = trainer_of(DIFFERENT["a probability"][0], 1, tmp_path, about={"arguments": {"p": "0.1"}})
+    first.run(until="5 batches")
+    first.save()
+    second, lines = trainer_of(DIFFERENT["a probability"][0], 2, tmp_path, about={"arguments": {"p": "0.2"}})
+    second.advance(0)
+    assert lines[-1].endswith("exact except for what changed: model.1.p as set up, p 0.1 -> 0.2")
+        sorted(lines[-1].split(", "))
+    )
 
 
 def test_what_is_left_out_is_neither_compared_nor_saved_nor_restored(tmp_path: Path) -> None:
