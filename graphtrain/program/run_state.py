@@ -546,7 +546,7 @@ class StatefulObjects:
 
 
 def _text_of(part: Any) -> str:
-    return state_digest({"": {"": part}})
+    return state_digest({"part": {"part": part}})
 
 
 def _stored(bound: BoundNode) -> list[str]:
