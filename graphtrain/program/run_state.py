@@ -20,6 +20,7 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.category import is_users
 from graphtrain.state.drift import NO_DRIFT, Baseline, Drift
@@ -39,6 +40,7 @@ from graphtrain.state.modules import (
     settle_lazy,
 )
 from graphtrain.state.random import capture_random, restore_random
+from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.state_files import state_digest
 
 Section = Mapping[str, Any]
@@ -225,6 +227,15 @@ def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
     return {run.program.slot_names[index]: run.program.slots[index] for index in sorted(alive)}
 
 
+def _capture_made(run: StatefulObjects, alive: set[int]) -> Section:
+    run.unknown_of_made = []
+    return run.remade.capture(alive, run.owned(), run.unknown_of_made)
+
+
+def _restore_made(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    run.remade.restore(saved, run.owned)
+
+
 def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, value in saved.items():
         if name in run.program.slot_names:
@@ -237,7 +248,7 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift = run.drift()
-    run.unknown = [*run.lost_forms(), *drift.unknown]
+    run.unknown = [*run.lost_forms(), *run.unknown_of_made, *drift.unknown]
     return drift.section if drift.section["changed"] else {}
 
 
@@ -276,6 +287,7 @@ class RunState:
         optimizers: what `state_dict` leaves out of optimizers.
         progress: the fields of each node, by path.
         slots: values between nodes: those alive.
+        made: the objects among them that nodes have made and make again, by the paths of these nodes.
         metrics: running means.
         reachable: what has changed since the run was set up, of all that is reachable and that nothing else saves.
         random: of the process, and of the generators that data holds.
@@ -287,6 +299,7 @@ class RunState:
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
+    made: Annotated[Section, Handler(_capture_made, _restore_made)]
     metrics: Annotated[Section, Handler(lambda run, alive: run.recorder.state_dict(), _restore_metrics)]
     reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
     random: Annotated[Section, Handler(_capture_generators, _restore_generators)]
@@ -297,8 +310,12 @@ class RunState:
         return cls(**{name: sections.get(name, {}) for name in SECTIONS})
 
     def sections(self) -> dict[str, Section]:
-        """Section -> name -> state, in the order of the format; without `reachable` where nothing has changed."""
-        return {name: getattr(self, name) for name in SECTIONS if name != "reachable" or self.reachable}
+        """Section -> name -> state, in the order of the format; without those that few runs have if they are empty."""
+        return {name: getattr(self, name) for name in SECTIONS if name not in _RARE or getattr(self, name)}
+
+    def slot_names(self) -> set[str]:
+        """The slots whose values it has."""
+        return {*self.slots, *(slot for entry in self.made.values() for slot in entry["slots"])}
 
 
 SECTIONS: Mapping[str, Handler] = {
@@ -306,6 +323,7 @@ SECTIONS: Mapping[str, Handler] = {
 }
 # What another graph takes over in memory; resources and means are the same objects, and stay as they are.
 OF_NODES = ("progress", "slots", "random")
+_RARE = ("made", "reachable")
 # Put back once nodes are set up, which calls code of the data, and draws random numbers.
 _AFTER_SETUP = ("reachable", "random")
 
@@ -341,6 +359,8 @@ class StatefulObjects:
         self.baseline: Baseline | None = None
         self._resources = resources
         self.unknown: list[str] = []
+        self.unknown_of_made: list[str] = []
+        self.remade = Remade(program)
         self.forms: dict[str, ModuleForm] = {}
         self.groups: dict[str, OptimizerForm] = {}
 
@@ -383,6 +403,7 @@ class StatefulObjects:
             former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
         """
         self.baseline = baseline
+        self.program.elsewhere = baseline.reachable.by_id
         for held in (self.stateful, self.modules, self.optimizers):
             for name in [name for name in held if baseline.is_left_out(name)]:
                 del held[name]
@@ -468,7 +489,8 @@ class StatefulObjects:
 
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""
-        return {id(parameter) for module in self.modules.values() for parameter in module.parameters()}
+        owned = {id(parameter) for module in self.modules.values() for parameter in module.parameters()}
+        return owned | self.remade.owned()
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The modules that an optimizer trains and that are in evaluation mode as a whole, as pretrained ones come."""
@@ -486,7 +508,13 @@ class StatefulObjects:
 
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The state as it is, sharing its tensors with the run; `alive` are the slots that will be read."""
-        return RunState.of({name: SECTIONS[name].capture(self, alive) for name in sections})
+        made = self.remade.slots(alive) if "made" in sections else set()
+        if "made" in sections:
+            _refuse_objects({name: value for name, value in _capture_slots(self, alive).items() if name not in made})
+        captured = {name: SECTIONS[name].capture(self, alive) for name in sections}
+        if made:
+            captured["slots"] = {name: value for name, value in captured["slots"].items() if name not in made}
+        return RunState.of(captured)
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """The sections of which the continuation depends on a part only: that part."""
@@ -543,6 +571,17 @@ class StatefulObjects:
         """Put back what setting nodes up may have changed."""
         for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
+
+
+def _refuse_objects(slots: Section) -> None:
+    for name, value in slots.items():
+        if keeps_state(value):
+            slot = name.rpartition("/")[2]
+            raise UnsaveableError(
+                f"the slot `{name}`",
+                f"nothing is known that could make its {type(value).__qualname__} again",
+                f'if the node that writes it can be called once more, declare so: @node(..., remade="{slot}")',
+            )
 
 
 def _text_of(part: Any) -> str:

@@ -97,7 +97,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     state = RunState.of(change.renaming.sections(checkpoint.sections))
     path = change.renaming.path(manifest["position"])
     hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-    position = compiled.locate(path, state.slots, ended, hint)
+    position = compiled.locate(path, state.slot_names(), ended, hint)
     saved = manifest.get("hyper_parameters")
     in_force = manifest.get("hyper_parameters_in_force", saved)
     differences = hyper_parameters.differences(saved, in_force)

@@ -522,7 +522,7 @@ class Trainer:
         state = RunState.of(renaming.sections(state.sections()))
         path = renaming.path(self._path)
         hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-        position = compiled.locate(path, state.slots, self._loop.ended, hint)
+        position = compiled.locate(path, state.slot_names(), self._loop.ended, hint)
         # Nodes that keep their object hold their progress in it.
         kept_paths = {bound.path for bound in compiled.kept}
         progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}

@@ -56,6 +56,7 @@ class Baseline:
         covered: the names of those that something else saves as a whole.
         elsewhere: the identities of objects that something else saves.
         left_out: paths that are no state, with all that is reached through them.
+        with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
     Attributes:
         stateful: what is saved by its `state_dict`, by path.
@@ -70,8 +71,10 @@ class Baseline:
         covered: Collection[str] = (),
         elsewhere: Collection[int] = (),
         left_out: Collection[str] = (),
+        *,
+        with_code: bool = True,
     ) -> None:
-        self.reachable = Reachable(roots, data, covered)
+        self.reachable = Reachable(roots, data, covered, with_code=with_code)
         self.stateful = self.reachable.stateful
         self.not_restored: list[str] = []
         self._elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)

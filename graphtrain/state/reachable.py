@@ -81,6 +81,7 @@ class Reachable:
         roots: name -> object.
         data: the names of the roots that are data.
         covered: names of roots that something else saves as a whole. Default: none.
+        with_code: False leaves out classes, and the globals of functions. Default: they are listed too.
 
     Attributes:
         by_path, by_id: what was listed.
@@ -92,7 +93,15 @@ class Reachable:
     ['task', 'task.counts']
     """
 
-    def __init__(self, roots: Mapping[str, Any], data: Collection[str] = (), covered: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        data: Collection[str] = (),
+        covered: Collection[str] = (),
+        *,
+        with_code: bool = True,
+    ) -> None:
+        self._with_code = with_code
         self.by_path: dict[str, Reached] = {}
         self.by_id: dict[int, Reached] = {}
         self.stateful: dict[str, Any] = {}
@@ -124,7 +133,7 @@ class Reachable:
         category = category_of(type(value))
         if category in ("value", "skipped") or id(value) in self.by_id:
             return
-        if category == "class" and not is_users(value.__module__):
+        if category == "class" and not (self._with_code and is_users(value.__module__)):
             return
         if len(self.by_id) >= MOST_OBJECTS:
             self.bounds.setdefault(
@@ -175,7 +184,7 @@ class Reachable:
             yield from parts_of(reached)
         if reached.category == "class":
             yield from _in_class(value)
-        elif reached.category in ("module", "optimizer", "object"):
+        elif self._with_code and reached.category in ("module", "optimizer", "object"):
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
 
     def _read_container(self, reached: Reached) -> None:
@@ -208,6 +217,8 @@ class Reachable:
             yield f"{path}<{name}>", cell, False
         if function.__dict__:
             yield f"{path}.__dict__", function.__dict__, False
+        if not self._with_code:
+            return
         namespace, module = function.__globals__, function.__module__
         names = set(_names_in(function.__code__))
         self.globals.setdefault(module, (namespace, set()))[1].update(names)
