@@ -123,6 +123,7 @@ def folds() -> Graph:
 
 
 def trainer_of(graph: Graph, run_dir: Path | None = None, **resources: Any) -> tuple[Trainer, list[str]]:
+    torch.set_num_threads(1)  # undone after each test; others want the processors too
     lines: list[str] = []
     data = [torch.randn(4, 2, generator=torch.Generator().manual_seed(number)) for number in range(3)]
     supplied = {"train_data": data, "training_step": training_step, **resources}

@@ -53,6 +53,7 @@ class Task:
 def trainer_of(
     change: Change, run_dir: Path, model: Callable[[], nn.Module] = Net, shape: tuple[int, ...] = (3, 2, 2, 2)
 ) -> tuple[Trainer, list[str]]:
+    torch.set_num_threads(1)  # undone after each test; others want the processors too
     torch.manual_seed(0)
     net, lines = model(), []
     parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]

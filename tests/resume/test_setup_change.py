@@ -52,6 +52,7 @@ def trainer_of(
     prepare: Prepare, process: int, run_dir: Path, change: Any = None, **more: Any
 ) -> tuple[Trainer, list[str]]:
     """A trainer as the process of this number sets it up."""
+    torch.set_num_threads(1)  # undone after each test; others want the processors too
     torch.manual_seed(0)
     model, lines = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1)), []
     task = Task(change)
