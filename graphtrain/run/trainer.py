@@ -695,6 +695,9 @@ class Trainer:
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         self._compiled.state.begin(self._not_state)
+        if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
+            origin = self._environment.origin.with_functions(baseline.reachable)
+            self._environment = replace(self._environment, origin=origin)
         setup = self._setup_hashes()
         if checkpoint is not None:
             self._resume(checkpoint, options, setup)

@@ -315,4 +315,6 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_of_a_library(value: Any) -> bool:
-    return category_of(type(value)) in ("function", "class") and not is_users(getattr(value, "__module__", None))
+    module = getattr(value, "__module__", None)
+    is_made_by_exec = isinstance(value, types.FunctionType) and module in (None, "builtins")
+    return category_of(type(value)) in ("function", "class") and not is_users(module) and not is_made_by_exec
