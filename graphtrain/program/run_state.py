@@ -92,7 +92,7 @@ def _advice(resource: Any) -> str:
     return "it keeps state of a parameter that was removed from its groups: `del optimizer.state[parameter]` too"
 
 
-def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
     for name in sorted(
         name for name in set(saved) - set(run.stateful) - set(exempt.fresh) if not run.is_left_out(name)
     ):
@@ -101,8 +101,11 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
     for name, resource in sorted(run.stateful.items(), key=lambda item: item[0] not in run.modules):
         if name in exempt.fresh:
             continue
-        if name not in saved:
+        if name not in saved and run.is_supplied(name):
             raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
+        if name not in saved:  # an earlier version did not look for it, or it is new inside something that was supplied
+            yield f"{name} new, as set up"
+            continue
         try:
             if name in run.optimizers:
                 load_optimizer(resource, saved[name])
@@ -129,7 +132,7 @@ def _reshape_modules(run: StatefulObjects, saved: Section, resources: Section, e
 
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, module in run.modules.items():
-        if name not in exempt.fresh:
+        if name not in exempt.fresh and name in saved:
             settle_lazy(module)
             restore_module(module, saved[name])
 
@@ -140,7 +143,7 @@ def _capture_gradients(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, module in run.modules.items():
-        if name not in exempt.fresh:
+        if name not in exempt.fresh and name in saved:
             restore_gradients(module, saved[name])
 
 
@@ -164,7 +167,7 @@ def _add_groups(run: StatefulObjects, saved: Section) -> None:
 
 def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, optimizer in run.optimizers.items():
-        if name not in exempt.fresh:
+        if name not in exempt.fresh and name in saved:
             restore_optimizer(optimizer, saved[name], run.owned())
 
 
@@ -265,8 +268,16 @@ def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
 def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     restore_random(dict(saved))
     for name, state in saved["generators"].items():
-        if (generator := generator_of(run.generators.get(name))) is not None:
+        resource = name.rpartition("/")[0]
+        generator = generator_of(run.generators.get(name))
+        if generator is not None:
             generator.set_state(state)
+        elif not run.is_left_out(resource):
+            raise CheckpointError(
+                f"the checkpoint has the state of a random generator of `{resource}`, which has no such one now",
+                "make it again in `setup`; or, if this is other data on purpose: "
+                f'Trainer(..., not_state=["{resource}"])',
+            )
 
 
 # ---- the record
@@ -458,6 +469,10 @@ class StatefulObjects:
     def left_out(self) -> tuple[str, ...]:
         """The paths that are declared to be no state."""
         return self.baseline.left_out if self.baseline is not None else ()
+
+    def is_supplied(self, name: str) -> bool:
+        """True for a resource; False for what one was found to hold."""
+        return name in self._resources
 
     def lost_forms(self) -> list[str]:
         """A line for each way in which modules and optimizers are not what a resume could load."""

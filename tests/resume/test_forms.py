@@ -216,6 +216,68 @@ def test_what_the_same_setup_could_not_load_is_reported_at_the_save_once(name: s
     assert any(line.startswith("resumed ") and f"not exact: {expected}" in line for line in resumed)
 
 
+def test_a_tensor_that_is_no_parameter_keeps_its_gradient(tmp_path: Path) -> None:
+    def trained(run_dir: Path | None) -> tuple[Trainer, list[str]]:
+        trainer, lines = trainer_of(LOADABLE["nothing"], run_dir or tmp_path / "whole")
+        task = trainer.resources["training_step"]
+        task.scale = torch.ones(1, requires_grad=True)
+
+        def step(model: Any, batch: Any) -> torch.Tensor:
+            loss = task(model, batch) * task.scale
+            return loss.mean() + (task.scale.grad.detach().mean() if task.scale.grad is not None else 0.0)
+
+        resources = {**trainer.resources, "training_step": step}
+        return Trainer(trainer.graph, run_dir, display=None, notify=lines.append, **resources), lines
+
+    whole, _ = trained(None)
+    whole.run()
+    first, _ = trained(tmp_path)
+    first.run(until=f"{CUT_AT} batches")
+    first.save()
+    second, lines = trained(tmp_path)
+    second.run()
+    assert any(line.endswith("exact") for line in lines)
+    assert second.digest() == whole.digest()
+
+
+def test_the_state_of_a_generator_that_does_not_exist_any_more_is_named(tmp_path: Path) -> None:
+    class Data(list[torch.Tensor]):
+        generator: torch.Generator | None = None
+
+    def trained(*, generator: bool, **more: Any) -> Trainer:
+        trainer, lines = trainer_of(LOADABLE["nothing"], tmp_path)
+        data = Data(trainer.resources["train_data"])
+        data.generator = torch.Generator() if generator else None
+        resources = {**trainer.resources, "train_data": data}
+        return Trainer(trainer.graph, tmp_path, display=None, notify=lines.append, **resources, **more)
+
+    first = trained(generator=True)
+    first.run(until="2 batches")
+    first.save()
+    with pytest.raises(
+        CheckpointError, match="state of a random generator of `train_data`, which has no such"
+    ) as raised:
+        trained(generator=False).run()
+    assert 'not_state=["train_data"]' in raised.value.hint
+    trained(generator=False, not_state="train_data").run()
+
+
+def test_what_earlier_versions_did_not_save_is_reported(tmp_path: Path) -> None:
+    def trained(*, teacher: bool) -> tuple[Trainer, list[str]]:
+        trainer, lines = trainer_of(LOADABLE["nothing"], tmp_path)
+        if teacher:
+            trainer.resources["training_step"].held = [nn.Linear(1, 1), torch.optim.SGD([torch.ones(1)], lr=0.1)]
+        return trainer, lines
+
+    first, _ = trained(teacher=False)
+    first.run(until="2 batches")
+    first.save()
+    second, lines = trained(teacher=True)
+    second.run()
+    (line,) = [line for line in lines if line.startswith("resumed ")]
+    assert "exact except for what changed: training_step.held[0] new, as set up" in line
+
+
 def test_an_optimizer_whose_state_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
     trainer, _ = trainer_of(lambda model, optimizer: optimizer.param_groups.pop(), tmp_path)
     with pytest.raises(CheckpointError, match=r"`optimizer` cannot be saved: its state_dict raised KeyError") as raised:
