@@ -709,11 +709,13 @@ class Trainer:
             self._compiled.begin()
         if run_files is not None and self._environment is not None:
             origin = self._environment.origin
+            # Once, and again when it is another one: it may be long.
+            known = run_files.setup_of(checkpoint) if checkpoint is not None and run_files.owns(checkpoint) else {}
             run_files.started(
                 {
                     **self._environment.as_plain(),
                     "checkpoint": checkpoint.path.name if checkpoint else None,
-                    "setup": setup.by_path,
+                    **({"setup": setup.by_path} if setup.by_path != known else {}),
                 },
                 {origin.difference_file: origin.difference} if origin.difference else {},
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -177,6 +178,19 @@ def test_a_changed_program_makes_other_things_which_are_changes(tmp_path: Path) 
     second, lines = trainer_of(DIFFERENT["a probability"][0], 2, tmp_path, about={"arguments": {"p": "0.2"}})
     second.advance(0)
     assert lines[-1].endswith("exact except for what changed: model.1.p as set up, p 0.1 -> 0.2")
+
+
+def test_the_hashes_are_written_once_and_when_they_are_others(tmp_path: Path) -> None:
+    different = DIFFERENT["a probability"][0]
+    reported = []
+    for process in (1, 1, 2, 2):
+        trainer, lines = trainer_of(different, process, tmp_path)
+        trainer.advance(2)
+        trainer.save()
+        reported.append("model.1.p differs" in lines[-1])
+    assert reported == [False, False, True, False], "the checkpoint that is resumed last is of the other set-up"
+    starts = [json.loads(line) for line in (tmp_path / "starts.jsonl").read_text().splitlines()]
+    assert ["setup" in start for start in starts] == [True, False, True, False]
 
 
 def test_what_is_left_out_is_neither_compared_nor_saved_nor_restored(tmp_path: Path) -> None:
