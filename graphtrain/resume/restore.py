@@ -133,7 +133,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     return Restored(
         bool(differences or chosen or change.renaming.names),
         change.difference.matters,
-        [*change.words(), *left_out, *not_restored, *decided, *notes],
+        [*change.words(), *left_out, *not_restored, *decided, *notes, *compiled.state.data_state.changes],
         lost,
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
