@@ -76,7 +76,7 @@ class TrainerFactory:
         about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(self._path)}
         if self.changes is None:
             now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
-            self.changes = now if now.startswith("changed") else ""
+            self.changes = now.partition("changed: ")[2]
             self._notify(now or "what changed since the run is not known")
         return Trainer(
             graph,
