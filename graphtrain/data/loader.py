@@ -53,8 +53,8 @@ class Loader:
     (3, True)
     """
 
-    # Made when batches are drawn; their order follows from the epoch alone.
-    _graphtrain_not_state = ("_inner", "_numbered", "_epochs", "_options", "_reports")
+    # Made when batches are drawn, whose order follows from the epoch alone; and what changes no batch.
+    _graphtrain_not_state = ("_inner", "_numbered", "_epochs", "_options", "_reports", "num_workers")
 
     def __init__(
         self,

@@ -453,7 +453,7 @@ class StatefulObjects:
 
 
 def _text_of(part: Any) -> str:
-    return state_digest({"": {"": part}})
+    return state_digest({"reachable": {"part": part}})
 
 
 def _stored(bound: BoundNode) -> list[str]:
