@@ -9,7 +9,7 @@ from typing import Any, final
 
 from graphtrain.checks import checked_graph
 from graphtrain.command.output import ignore
-from graphtrain.command.script import resources_of, setup_function
+from graphtrain.command.script import not_state_of, resources_of, setup_function
 from graphtrain.command.settings import arguments_in_force, setup_arguments, split_settings, toml_value
 from graphtrain.command.warm_start import warm_start
 from graphtrain.errors import CheckpointError, UsageError
@@ -70,6 +70,7 @@ class TrainerFactory:
             seed_everything(seed)
         resources = resources_of(self._setup, arguments, name)
         resources.pop("loggers", None)
+        not_state = not_state_of(resources, name)
         resources, _ = without_unread(graph, resources)
         if from_the_beginning:
             warm_start(resources, map(str, about.get("init") or ()))
@@ -86,6 +87,7 @@ class TrainerFactory:
             display=None,
             notify=ignore,
             about=about,
+            not_state=not_state,
             **resources,
         )
 
