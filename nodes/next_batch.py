@@ -106,6 +106,7 @@ class NextBatch:
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
         self._held: Any = _NOTHING  # of the last batch that was fetched here
+        self._begin_cut: Callable[[], None] | None = None  # once a batch is fetched of an epoch that is cut again
 
     def setup(
         self,
@@ -119,7 +120,7 @@ class NextBatch:
         data_state: DataState | None = None,
     ) -> None:
         self._data, self._data_state = train_data, data_state or DataState()
-        self._held = _NOTHING
+        self._held, self._begin_cut = _NOTHING, None
         self._source = source_of(
             train_data, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
         )
@@ -135,7 +136,6 @@ class NextBatch:
         self._ahead = list(position.get("ahead", ())) if inside else []
         if inside:
             self._iterator = self._resumed()
-            self._ahead += itertools.islice(self._iterator, self.fetched_ahead - len(self._ahead))
         self._move, self._hold = batch_mover(device), self._ahead.append
         if self.prefetch and device.type == "cuda":
             early = EarlyMover(device)
@@ -159,7 +159,12 @@ class NextBatch:
                 drawn_again = _digest(state.capture(self._data))
                 # A batch of data that changes while it is trained on cannot be drawn again, and need not be.
                 state.comparisons.append(lambda: line if _digest(state.capture(self._data)) == drawn_again else "")
+            self._fetch_ahead_again(iterator)
         return iterator
+
+    def _fetch_ahead_again(self, iterator: Iterator[Any]) -> None:
+        """Fetch the batch ahead if it was not saved, from where those before it were drawn again."""
+        self._ahead += itertools.islice(iterator, self.fetched_ahead - len(self._ahead))
 
     def _recut(self, recut: Recut, drawn: int) -> Iterator[Any]:
         """The rest of an epoch in batches of another size. Until one is fetched, the position stays what it was."""
@@ -172,14 +177,21 @@ class NextBatch:
         with self._opened_again():
             iterator = self._source.reopen(self.epoch, drawn, state)
             length = recut.length()
+            self._fetch_ahead_again(iterator)
 
-        def begun() -> Iterator[Any]:
-            self._iterator = iterator
+        def begin() -> None:
+            self._begin_cut = None
             self.length, self.source_state = length, state
             self._certain = self._first_uncertain()
             self._turns += 1
+
+        def begun() -> Iterator[Any]:
+            if self._begin_cut is not None:
+                self._begin_cut()
+            self._iterator = iterator
             yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
 
+        self._begin_cut = begin
         return begun()
 
     @contextmanager
@@ -209,6 +221,8 @@ class NextBatch:
         if self._ahead:
             batch = self._ahead.pop()
             self.fetched_ahead = 0
+            if self._begin_cut is not None:
+                self._begin_cut()
         else:
             batch = next(self._iterator, _NOTHING)
         self._held = tensors_held(batch)
@@ -275,6 +289,9 @@ class NextBatch:
             self._iterator = self._reopened(self.epoch_batches + len(self._ahead))
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
+        if self._begin_cut is not None:  # nothing was fetched since the resume
+            yield from self._resumed()
+            return
         with self._opened_again():
             self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
         yield from itertools.islice(self._iterator, 1)  # what follows is asked of the iterator itself

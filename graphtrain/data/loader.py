@@ -241,19 +241,19 @@ class _SeededFetch(Dataset[Any]):
         seed, epoch, number, indices = job
         if self._reports is not None and self._memory is None:
             self._memory = WorkerMemory({"dataset": self._dataset, "collate_fn": self._collate}, self._reports)
-        announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
         if epoch != self._epoch:  # to look for generators anywhere takes long
             self._epoch, self._generators = epoch, Generators([self._dataset, self._collate])
         batch_seed = derived_seed(seed, epoch, number)
         if self._memory is None:
             with RandomAside([*HOST.values(), *self._generators.all()]):
-                return self._fetch(batch_seed, indices)
-        batch = self._fetch(batch_seed, indices)
+                return self._fetch(epoch, batch_seed, indices)
+        batch = self._fetch(epoch, batch_seed, indices)
         if self._memory.is_due():
-            self._memory.compare(batch, lambda: self._fetch(batch_seed, indices), self._generators.identities())
+            self._memory.compare(batch, lambda: self._fetch(epoch, batch_seed, indices), self._generators.identities())
         return batch
 
-    def _fetch(self, seed: int, indices: Any) -> Any:
+    def _fetch(self, epoch: int, seed: int, indices: Any) -> Any:
+        announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
         seed_all(seed, self._generators.all())
         batch = self._load(indices)
         if self._generators.has_more():  # made unseeded, and numbers were drawn from it

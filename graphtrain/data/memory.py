@@ -15,6 +15,7 @@ from graphtrain.state.category import category_of
 from graphtrain.state.drift import NO_DRIFT, Baseline
 from graphtrain.state.generators import AnyGenerator, any_generator, generator_of
 from graphtrain.state.reachable import Reachable
+from graphtrain.storage.state_files import state_digest
 
 # Objects in which a generator may appear while data is fetched: those nearest to the data set.
 _MOST_WATCHED = 16
@@ -123,12 +124,7 @@ class WorkerMemory:
         Arguments:
             seeded: the identities of generators that are seeded for every batch.
         """
-        changed = {
-            path: change
-            for name in self._roots
-            for path, change in self._baseline.drift(name).section["changed"].items()
-            if id(self._baseline.reachable.by_path[path].value) not in seeded
-        }
+        changed = self._changed(seeded)
         if not changed:
             return
         with ExitStack() as stack:
@@ -137,13 +133,21 @@ class WorkerMemory:
             for name in self._roots:
                 self._baseline.restore(NO_DRIFT, name)
             again = fetch()
+            changed_by_one = self._changed(seeded)
         info = get_worker_info()
         if info is not None and not same_bits(batch, again):
             self._is_over = True
-            self._reports.write(info.id, _named(*next(iter(changed.items()))))
+            remembered = [path for path, change in changed.items() if changed_by_one.get(path) != change]
+            self._reports.write(info.id, [*remembered, *changed][0])
 
-
-def _named(path: str, change: Mapping[str, Any]) -> str:
-    """What has changed, by its path."""
-    names = [*change.get("set", ()), *change.get("removed", ())]
-    return f"{path}.{names[0]}" if names else path
+    def _changed(self, seeded: Collection[int]) -> dict[str, str]:
+        """The paths of what has changed, each with a hash of what it is now."""
+        hashes = {}
+        for name in self._roots:
+            for path, change in self._baseline.drift(name).section["changed"].items():
+                if id(self._baseline.reachable.by_path[path].value) in seeded:
+                    continue
+                parts = {f"{path}.{key}": part for key, part in change["set"].items()} if "set" in change else {}
+                for place, part in (parts or {path: change}).items():
+                    hashes[place] = state_digest({"reachable": {"part": part}})
+        return hashes

@@ -434,7 +434,7 @@ class Replayed(Source):
         if "cut" in state:
             size = samples_per_batch(self._data) or 1
             drawn = _sample_after(drawn, state, size) // size
-        progress = _Progress(type(self._data).__name__, epoch, drawn, self._notify)
+        progress = _Progress(epoch, drawn, self._notify)
         redrawn: deque[Any] = deque(maxlen=again)
         for number in range(drawn):
             batch = next(iterator, self)
@@ -480,8 +480,8 @@ def _sample_after(drawn: int, state: Mapping[str, Any], size: int) -> int:
 class _Progress:
     """Reports batches that are drawn again, if that takes long, with an estimate."""
 
-    def __init__(self, kind: str, epoch: int, batches: int, notify: Callable[[str], None]) -> None:
-        self._kind, self._epoch, self._batches, self._notify = kind, epoch, batches, notify
+    def __init__(self, epoch: int, batches: int, notify: Callable[[str], None]) -> None:
+        self._epoch, self._batches, self._notify = epoch, batches, notify
         self._begun = time.monotonic()
         self._next = _FIRST_REPORT_SECONDS
 
@@ -493,7 +493,7 @@ class _Progress:
         rest = seconds / number * (self._batches - number)
         place = f"{number:,} of {self._batches:,} batches of epoch {self._epoch + 1} are drawn again, {rest:.0f} s left"
         if self._next == _FIRST_REPORT_SECONDS:
-            place += f"; a graphtrain.Loader, or data with a state_dict, resumes at once, a {self._kind} does not"
+            place += "; a graphtrain.Loader, or data with a state_dict, resumes at once"
         self._notify(place)
         self._next = seconds + _REPORT_SECONDS
 

@@ -177,7 +177,7 @@ class Buffer:
         self.held: list[torch.Tensor] = [torch.ones(2)]
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        for number in range(5):
+        for _ in range(5):
             self.held.append(self.held[-1] * 0.5 + torch.rand(2))
             yield torch.stack(self.held[-2:]).flatten()
 
