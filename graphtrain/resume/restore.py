@@ -135,7 +135,15 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     return Restored(
         bool(differences or chosen or change.renaming.names),
         change.difference.matters,
-        [*change.words(), *gone_progress, *left_out, *not_restored, *decided, *notes],
+        [
+            *change.words(),
+            *gone_progress,
+            *left_out,
+            *not_restored,
+            *decided,
+            *notes,
+            *compiled.state.data_state.changes,
+        ],
         lost,
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),

@@ -162,10 +162,7 @@ class Trainer:
         self._requests = Requests()
         provided = {
             "checkpoints": self._requests,
-            "data_state": DataState(
-                lambda data: self._compiled.state.capture_data(data),
-                lambda data, state: self._compiled.state.restore_data(data, state),
-            ),
+            "data_state": DataState(),
             "device": self._device,
             "recorder": self._recorder,
             "running_seconds": self._watch.running,
@@ -748,6 +745,7 @@ class Trainer:
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
+            environment.asides(checkpoint.manifest),
             environment.compared(checkpoint.manifest, others, lost),
         ]
         place = run_clock.describe() or f"at `{self.position}`"

@@ -7,9 +7,11 @@ arrays and generators are described whenever nothing else saves them: those of d
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -29,6 +31,12 @@ NO_DRIFT: Section = {"changed": {}, "new": []}
 
 # Of larger tensors and arrays a sample is hashed.
 _WHOLE_BYTES = 64 * 2**10
+
+# Of the tensors and arrays of data that are not larger, copies of this much are kept.
+_MOST_COPIED = 16 * 2**20
+
+# How a change of what is changed where it is, is described.
+_VALUES = ("tensor", "array", "bytes", "state")
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -81,6 +89,7 @@ class Baseline:
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
         }
+        self._copies = self._copied()
         self._forms = {
             reached.path: _form(reached.value, is_data=reached.is_data)
             for reached in self.reachable.by_path.values()
@@ -96,6 +105,18 @@ class Baseline:
             for name in data
             if name not in covered
         }
+
+    def _copied(self) -> dict[int, Any]:
+        """Copies of small tensors and arrays of data, such as the weights of a sampler."""
+        copies: dict[int, Any] = {}
+        rest = _MOST_COPIED
+        for reached in self.reachable.by_path.values():
+            if reached.is_data and _is_marked(reached) and 0 < (size := _bytes_of(reached.value)) <= _WHOLE_BYTES:
+                rest -= size
+                if rest < 0:
+                    break
+                copies[id(reached.value)] = copy.deepcopy(_detached(reached.value))
+        return copies
 
     def name_of_data(self, value: Any) -> str | None:
         """The name of the root that is this data; None for data that came later, or that saves itself."""
@@ -309,29 +330,63 @@ class Baseline:
 
     def _back_to_the_baseline(self, data: str | None) -> None:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
+        self._put_copies(data)
         for reached in self._in(data):
-            form = FORMS.get(reached.category)
-            if form is None or reached.category in ("tuple", "class", "function") or not reached.is_entered:
-                continue
-            if reached.is_covered and reached.category != "module":
-                continue
-            keys, parts = form.contents(reached.value)
-            if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
-                continue
-            if form.is_named:
-                ignored = self._ignored(reached)
-                now = dict(zip(keys, parts, strict=True))
-                before = dict(zip(reached.keys, reached.parts, strict=True))
-                changed = {
-                    name: part
-                    for name, part in before.items()
-                    if name not in ignored and not (name in now and now[name] is part)
-                }
-                form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
-            elif reached.category == "mapping":
-                form.put(reached.value, dict(zip(reached.keys, reached.parts, strict=True)), ())
-            else:
-                form.put(reached.value, reached.parts, ())
+            if _holds(reached) and reached.is_entered and reached.category not in ("class", "function"):
+                self._put_contents(reached, reached.keys, reached.parts)
+
+    def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...]) -> None:
+        """Let an object hold what it held before: the very same objects."""
+        form = FORMS[reached.category]
+        keys_now, parts_now = form.contents(reached.value)
+        if _is_identical(keys_now, keys) and _is_identical(parts_now, parts):
+            return
+        if form.is_named:
+            ignored = self._ignored(reached)
+            now = dict(zip(keys_now, parts_now, strict=True))
+            before = dict(zip(keys, parts, strict=True))
+            changed = {
+                name: part
+                for name, part in before.items()
+                if name not in ignored and not (name in now and now[name] is part)
+            }
+            form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
+        elif reached.category == "mapping":
+            form.put(reached.value, dict(zip(keys, parts, strict=True)), ())
+        else:
+            form.put(reached.value, parts, ())
+
+    def _put_copies(self, data: str | None) -> None:
+        """Give the small tensors and arrays of data the values that they had."""
+        for reached in self._in(data):
+            copied = self._copies.get(id(reached.value))
+            if copied is not None and _content(_mark(reached)) != _content(self._marks[id(reached.value)]):
+                change: dict[str, Any] = {reached.category: copied}
+                _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+
+    @contextmanager
+    def kept(self, data: str) -> Iterator[None]:
+        """A span after which data holds the same objects, with the same values, as before it.
+
+        Arguments:
+            data: the name of a root.
+        """
+        changed = self.drift(data).section["changed"]
+        values = {
+            path: copy.deepcopy(change) for path, change in changed.items() if any(key in change for key in _VALUES)
+        }
+        held = [
+            (reached, FORMS[reached.category].contents(reached.value)) for reached in self._in(data) if _holds(reached)
+        ]
+        try:
+            yield
+        finally:
+            self._put_copies(data)
+            for path, change in values.items():
+                reached = self.reachable.by_path[path]
+                _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+            for reached, (keys, parts) in held:
+                self._put_contents(reached, keys, parts)
 
     def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
         if module not in self.reachable.globals:
@@ -374,6 +429,13 @@ def _has_not_changed(reached: Reached) -> bool:
         return False
     keys, parts = FORMS[reached.category].contents(reached.value)
     return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
+
+
+def _holds(reached: Reached) -> bool:
+    """True for what can be made to hold what it held before."""
+    if reached.category not in FORMS or reached.category == "tuple" or reached.length > MOST_COMPARED:
+        return False
+    return not reached.is_covered or reached.category == "module"
 
 
 def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
@@ -472,9 +534,30 @@ def _mark(reached: Reached) -> Any:
     if not _is_plain(value):
         return (type(value), torch.nn.parameter.is_lazy(value))
     version = 0 if value.is_inference() else value._version
-    sample = value.detach().reshape(-1) if value.numel() * value.element_size() <= _WHOLE_BYTES else _sample(value)
-    content = _hash(_contiguous(sample).view(torch.uint8).numpy().tobytes())
-    return (value.shape, value.dtype, version, value.data_ptr(), content if value.numel() else b"")
+    return (value.shape, value.dtype, version, value.data_ptr(), hash_of_values(value) if value.numel() else b"")
+
+
+def hash_of_values(tensor: torch.Tensor) -> bytes:
+    """A hash of a tensor's values; of more than 64 KiB some of them, evenly spaced."""
+    size = tensor.numel() * tensor.element_size()
+    sample = tensor.detach().reshape(-1) if size <= _WHOLE_BYTES else _sample(tensor)
+    return _hash(_contiguous(sample).view(torch.uint8).numpy().tobytes())
+
+
+def _content(mark: Any) -> Any:
+    """What a mark tells of the values, wherever they are and however they came there."""
+    return (mark[0], mark[1], mark[-1])
+
+
+def _bytes_of(value: Any) -> int:
+    """The size of a tensor or an array whose values can be copied; 0 for another."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size() if _is_plain(value) and not value.is_inference() else 0
+    return 0 if value.dtype.hasobject or not value.flags.writeable else int(value.nbytes)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
