@@ -7,21 +7,25 @@ arrays and generators are described whenever nothing else saves them: those of d
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, final
 
 import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.category import category_of, is_value
+from graphtrain.state.category import category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import Reachable, Reached, state_of
-from graphtrain.state.references import Describer, Rebuilder, UnknownStateError
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, state_of
+from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable
+from graphtrain.storage.strides import placement_of, without_repeats
 
 Section = Mapping[str, Any]
 
@@ -30,7 +34,8 @@ NO_DRIFT: Section = {"changed": {}, "new": []}
 # Of larger tensors and arrays a sample is hashed.
 _WHOLE_BYTES = 64 * 2**10
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Attributes that the compiler gives to tensors.
+_OF_THE_COMPILER = "_dynamo"
 
 
 @dataclass
@@ -141,6 +146,7 @@ class Baseline:
         value, path = reached.value, reached.path
         match reached.category:
             case "tensor":
+                self._check_attributes(reached)
                 return None if reached.is_covered else self._changed_tensor(reached, describer)
             case "array":
                 return self._changed_array(reached, describer)
@@ -180,6 +186,8 @@ class Baseline:
             path = f"{reached.path}.{name}"
             if (name in before and _is_equal(before[name], now[name])) or self._is_left_out(path):
                 continue
+            if is_left_alone(now[name]):
+                continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(now[name], path)
         removed = sorted(set(before) - set(now) - ignored)
@@ -205,14 +213,21 @@ class Baseline:
                 return None
         return self._all(reached, describer)
 
+    def _check_attributes(self, reached: Reached) -> None:
+        """A tensor that had attributes is listed with them."""
+        attributes = reached.value.__dict__
+        if not attributes or self.reachable.find(attributes) is not None:
+            return
+        if names := [name for name in attributes if not name.startswith(_OF_THE_COMPILER)]:
+            raise UnknownStateError(reached.path, f"was given attributes: {', '.join(names)}; set them in `setup`")
+
     def _changed_tensor(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
         tensor, path = reached.value, reached.path
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
-            if self._marks[id(tensor)] == _mark(reached):
-                return None
-            raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
-        if reached.is_data and self._marks[id(tensor)] == _mark(reached):
+        is_same = (reached.is_data or not is_saveable(tensor)) and self._marks[id(tensor)] == _mark(reached)
+        if is_same:
             return None
+        if not is_saveable(tensor):
+            raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
         describer.count(tensor.numel() * tensor.element_size(), path)
         change: dict[str, Any] = {"tensor": tensor.detach()}
         if tensor.is_leaf:
@@ -222,19 +237,28 @@ class Baseline:
         return change
 
     def _changed_array(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
-        array = reached.value
-        if array.dtype.hasobject or not array.flags.writeable or type(array) not in (numpy.ndarray, numpy.memmap):
+        array, path = reached.value, reached.path
+        if reached.is_covered or not array.flags.writeable:
             return None
-        if reached.is_covered or (reached.is_data and self._marks[id(array)] == _mark(reached)):
-            return None
-        describer.count(array.nbytes, reached.path)
+        before = self._marks[id(array)]
+        is_plain = type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
+        if reached.is_data or not is_plain:
+            now = _mark(reached)
+            if now[:2] == before[:2] and _is_equal(now[2], before[2]):
+                return None
+        if not is_plain:
+            what = "an array of objects" if array.dtype.hasobject else f"a {type(array).__qualname__}"
+            raise UnknownStateError(path, f"is {what} that has changed, and cannot be saved")
+        if (array.shape, str(array.dtype)) != before[:2]:
+            raise UnknownStateError(path, f"has the shape {array.shape} and had {before[0]}: bind a new array instead")
+        describer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
 
     def _changed_globals(self, module: str, describer: Describer, unknown: list[str]) -> dict[str, Any]:
         namespace, names = self.reachable.globals[module]
         before, described = self._globals[module], {}
         for name in sorted(names & namespace.keys()):
-            if name in before and _is_equal(before[name], namespace[name]):
+            if (name in before and _is_equal(before[name], namespace[name])) or is_left_alone(namespace[name]):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(namespace[name], f"{module}:{name}")
@@ -252,23 +276,27 @@ class Baseline:
         Raises:
             CheckpointError: something that had changed does not exist now, or cannot be made.
         """
+        with _naming("the state beside the resources"):
+            changed, rebuilder = dict(section["changed"]), Rebuilder(self.reachable, self.stateful, [*section["new"]])
         self._back_to_the_baseline(data)
-        rebuilder = Rebuilder(self.reachable, self.stateful, list(section["new"]))
-        for path, change in section["changed"].items():
-            if path.endswith(":"):
-                self._restore_globals(path.removesuffix(":"), change, rebuilder)
-            elif self._is_left_out(path):
+        for path, change in changed.items():
+            if self._is_left_out(path):
                 continue
-            elif path not in self.reachable.by_path:
-                raise CheckpointError(f"`{path}`, whose state was saved, does not exist now")
-            else:
-                _put(self.reachable.by_path[path], change, rebuilder)
+            with _naming(f"the state of `{path}`"):
+                if path.endswith(":"):
+                    self._restore_globals(path.removesuffix(":"), change, rebuilder)
+                elif path not in self.reachable.by_path:
+                    raise CheckpointError("it does not exist now")
+                else:
+                    self._put(self.reachable.by_path[path], change, rebuilder)
 
     def _back_to_the_baseline(self, data: str | None) -> None:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
         for reached in self._in(data):
             form = FORMS.get(reached.category)
-            if form is None or reached.category in ("tuple", "class", "function") or not reached.is_entered:
+            if form is None or reached.category == "tuple" or not reached.is_entered:
+                continue
+            if isinstance(reached.value, frozenset):
                 continue
             if reached.is_covered and reached.category != "module":
                 continue
@@ -289,6 +317,12 @@ class Baseline:
                 form.put(reached.value, dict(zip(reached.keys, reached.parts, strict=True)), ())
             else:
                 form.put(reached.value, reached.parts, ())
+        for module, held in self._globals.items() if data is None else ():
+            namespace, names = self.reachable.globals[module]
+            namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
+            for name in (names & namespace.keys()) - held.keys():
+                if not is_left_alone(namespace[name]):
+                    del namespace[name]
 
     def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
         if module not in self.reachable.globals:
@@ -298,6 +332,39 @@ class Baseline:
             if name not in names:
                 raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
             namespace[name] = rebuilder.rebuild(described)
+
+    def _put(self, reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+        """Put one change over an object."""
+        value, category = reached.value, reached.category
+        match change:
+            case {"state": state} if category == "generator":
+                any_generator(value).set_state(state)
+            case {"tensor": torch.Tensor() as saved} if category == "tensor":
+                _put_tensor(value, saved, change)
+            case {"array": numpy.ndarray() as saved} if category == "array":
+                if (value.shape, value.dtype) != (saved.shape, saved.dtype):
+                    raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
+                value[...] = saved
+            case {"bytes": bytes(content)} if category == "bytearray":
+                value[:] = content
+            case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
+                removed = tuple(change.get("removed", ()))
+                for name in (*described, *removed):
+                    if not isinstance(name, str) or name in self._bookkeeping(reached):
+                        raise CheckpointError(f"`{name}` is no state of it")
+                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
+                FORMS[category].put(value, parts, removed)
+            case {"pairs": pairs} if category == "mapping":
+                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
+            case {"items": items} if category in ("list", "deque", "set", "cell"):
+                FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
+            case _:
+                raise CheckpointError("it is of another type now")
+
+    @staticmethod
+    def _bookkeeping(reached: Reached) -> frozenset[str]:
+        """The attributes that no change can have."""
+        return reached.ignored | {"__class__", "__dict__"}
 
     # ---- what setup made
 
@@ -322,37 +389,23 @@ def _has_not_changed(reached: Reached) -> bool:
     return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
 
 
-def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
-    """Put one change over an object."""
-    value = reached.value
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """A span in which anything that goes wrong is an error that names what is restored."""
     try:
-        match change:
-            case {"state": state} if reached.category == "generator":
-                any_generator(value).set_state(state)
-            case {"tensor": torch.Tensor() as saved} if reached.category == "tensor":
-                _put_tensor(value, saved, change)
-            case {"array": numpy.ndarray() as saved} if reached.category == "array":
-                value[...] = saved
-            case {"bytes": bytes(content)} if reached.category == "bytearray":
-                value[:] = content
-            case {"set": described} if FORMS[reached.category].is_named:
-                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
-                FORMS[reached.category].put(value, parts, change.get("removed", ()))
-            case {"pairs": pairs} if reached.category == "mapping":
-                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
-            case {"items": items} if reached.category in ("list", "deque", "set", "cell"):
-                FORMS[reached.category].put(value, list(map(rebuilder.rebuild, items)), ())
-            case _:
-                raise CheckpointError("it is of another type now")
-    except (CheckpointError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = error.message if isinstance(error, CheckpointError) else str(error)
-        raise CheckpointError(f"the state of `{reached.path}` cannot be restored: {reason}") from None
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{what} cannot be restored: {error.message}") from None
+    except MALFORMED as error:
+        raise CheckpointError(f"{what} cannot be restored: {error}") from None
 
 
 def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
     with torch.no_grad():
-        if (tensor.shape, tensor.dtype, tensor.stride()) == (saved.shape, saved.dtype, saved.stride()):
+        if tensor.layout is saved.layout is torch.sparse_coo and tensor.shape == saved.shape:
             tensor.detach().copy_(saved)
+        elif _has_form(tensor, saved):
+            _fill(tensor, saved)
         else:
             tensor.data = saved
     if "requires_grad" in change and tensor.is_leaf:
@@ -362,6 +415,29 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
         tensor.grad.copy_(saved_gradient)  # which may be a part of a buffer of all gradients
     elif "requires_grad" in change:
         tensor.grad = saved_gradient
+
+
+def _has_form(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
+    """True if values can be put where a tensor has its own, which others may share."""
+    if (tensor.shape, tensor.dtype, tensor.layout) != (saved.shape, saved.dtype, saved.layout):
+        return False
+    # Not every stride is saved: not that of a narrow column of a wide matrix, for instance.
+    return tensor.stride() == saved.stride() or (placement_of(tensor) is None and placement_of(saved) is None)
+
+
+def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
+    target, values = without_repeats(tensor.detach()), without_repeats(saved)
+    if target.shape != values.shape:
+        target, values = tensor.detach(), saved
+    try:
+        target.copy_(values)
+    except RuntimeError:  # windows that overlap: element by element, some of them more than once
+        storage = tensor.untyped_storage()
+        memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
+        numbers = torch.arange(memory.numel(), device=tensor.device)
+        numbers = numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        memory[numbers.reshape(-1)] = saved.reshape(-1)
 
 
 def _values_of(data: Any) -> list[Any]:
@@ -387,8 +463,16 @@ def _is_equal(before: Any, now: Any) -> bool:
         return True
     if type(before) is not type(now):
         return False
+    if isinstance(before, numpy.generic):
+        return bool(before.dtype == now.dtype and before.tobytes() == now.tobytes())
     if isinstance(before, float):
         return bool(before.hex() == now.hex())
+    if isinstance(before, complex):
+        return _is_equal(before.real, now.real) and _is_equal(before.imag, now.imag)
+    if isinstance(before, Decimal):
+        return str(before) == str(now)
+    if isinstance(before, enum.Enum):
+        return False
     if is_value(before):
         return bool(before == now)
     match category_of(type(before)):
@@ -402,31 +486,55 @@ def _is_equal(before: Any, now: Any) -> bool:
 # ---- marks of tensors and arrays
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return not torch.nn.parameter.is_lazy(tensor) and tensor.layout is torch.strided and not tensor.is_meta
-
-
 def _is_marked(reached: Reached) -> bool:
     return not reached.is_covered and reached.category in ("tensor", "array")
 
 
 def _mark(reached: Reached) -> Any:
-    """What changes when a tensor or an array does: of a tensor its version, place and form, and a hash of a sample."""
+    """What changes when a tensor or an array does: its form, and a hash of it or, where it is large, of a sample.
+
+    Of a tensor of a usual form also its place and its version, which tell more where a sample does not.
+    """
     value = reached.value
     if reached.category == "array":
-        return (value.shape, str(value.dtype), None if value.dtype.hasobject else _hash(_sample_of_array(value)))
-    if not _is_plain(value):
-        return (type(value), torch.nn.parameter.is_lazy(value))
-    version = 0 if value.is_inference() else value._version
-    sample = value.detach().reshape(-1) if value.numel() * value.element_size() <= _WHOLE_BYTES else _sample(value)
-    content = _hash(sample.resolve_conj().resolve_neg().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return (value.shape, value.dtype, version, value.data_ptr(), content if value.numel() else b"")
+        content = tuple(value.flat) if value.dtype.hasobject else _hash(_sample_of_array(value))
+        return value.shape, str(value.dtype), content
+    try:
+        parts = [_bytes_of(part) for part in _strided_parts(value)]
+    except (RuntimeError, NotImplementedError):  # of a class with other memory than torch's
+        return (type(value), tuple(value.shape))
+    is_usual = value.layout is torch.strided and not torch.nn.parameter.is_lazy(value)
+    place = (0 if value.is_inference() else value._version, value.data_ptr()) if is_usual and parts else ()
+    return (value.shape, value.dtype, *place, _hash(b"".join(parts)))
+
+
+def _strided_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors of a usual form that have the content of this one; none for one without memory."""
+    tensor = tensor.detach().as_subclass(torch.Tensor)
+    if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
+        return ()
+    if tensor.is_quantized:
+        return (tensor.int_repr(),)
+    if tensor.is_nested:
+        return tuple(tensor.unbind())
+    match tensor.layout:
+        case torch.strided:
+            return (tensor,)
+        case torch.sparse_coo:
+            return tensor._indices(), tensor._values()
+        case torch.sparse_csr | torch.sparse_bsr:
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    flat = tensor.reshape(-1) if tensor.numel() * tensor.element_size() <= _WHOLE_BYTES else _sample(tensor)
+    return flat.resolve_conj().resolve_neg().cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach()
-    numbers = torch.arange(0, flat.numel(), max(1, flat.numel() // SAMPLES), device=flat.device)
-    return torch.take(flat, numbers)
+    numbers = torch.arange(0, tensor.numel(), max(1, tensor.numel() // SAMPLES), device=tensor.device)
+    return torch.take(tensor, numbers)
 
 
 def _sample_of_array(array: Any) -> bytes:
@@ -441,7 +549,8 @@ def _hash(content: bytes) -> bytes:
 def _mark_of_content(reached: Reached, mark: Any) -> Any:
     """What identifies the content of an object in any process."""
     if reached.category in ("tensor", "array"):
-        return (mark[0], str(mark[1]), mark[-1]) if isinstance(mark, tuple) else None
+        is_hashed = isinstance(mark, tuple) and isinstance(mark[-1], bytes)
+        return (mark[0], str(mark[1]), mark[-1]) if is_hashed else None
     if reached.category == "set":
         return sorted(map(repr, filter(is_value, reached.parts)))
     names = reached.keys or range(len(reached.parts))
@@ -464,7 +573,7 @@ def _form(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
         "parameters": tuple(module._parameters),
         "buffers": tuple(module._buffers),
         "submodules": tuple(map(id, module._modules.values())),
-        "hooks": tuple(id(hook) for name in _HOOKS for hook in getattr(module, name).values()),
+        "hooks": tuple(id(hook) for name in HOOKS for hook in getattr(module, name).values()),
     }
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import collections
 import dis
 import functools
+import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.category import Category, category_of, is_users, is_value
+from graphtrain.state.category import Category, category_of, is_constant, is_users, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 
 MOST_OBJECTS = 20_000
@@ -27,7 +28,9 @@ MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
 
 _MODULE = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "step",  # which schedulers wrap
     "_opt_called",
@@ -35,10 +38,17 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "_need_device_dtype_check_for_fused",
     "_step_supports_amp_scaling",
 }
+_CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
+_PLAIN_CONTAINERS = (
+    list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict,
+    collections.Counter,
+)  # fmt: skip
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 
 # An attribute that a class lists here is no state of the run: it is made again when it is needed.
 NOT_STATE = "_graphtrain_not_state"
+
+_REMEDY = "give what holds it a `state_dict`"
 
 Child = tuple[str, Any, bool]
 """Path, object, and whether a `state_dict` covers it."""
@@ -99,6 +109,8 @@ class Reachable:
         self.globals: dict[str, tuple[dict[str, Any], set[str]]] = {}
         self.bounds: dict[str, str] = {}
         self._waiting: collections.deque[Reached] = collections.deque()
+        self._sets: list[Reached] = []
+        self._entered = 0  # covered objects do not count: something else saves them, however many they are
         for name, value in roots.items():
             self._add(name, value, is_covered=name in covered, is_data=name in data, depth=0)
         self._walk()
@@ -109,6 +121,10 @@ class Reachable:
                     place = f"{path}.param_groups[{number}]['params'][{index}]"
                     self._add(place, tensor, is_covered=False, is_data=False, depth=1)
         self._walk()
+        for reached in self._sets:
+            if not all(is_constant(member) or id(member) in self.by_id for member in reached.parts):
+                what = f"is a set of objects, in which changes are not looked for: use a list, or {_REMEDY}"
+                self.bounds.setdefault(reached.path, what)
 
     def _walk(self) -> None:
         while self._waiting:
@@ -126,13 +142,14 @@ class Reachable:
             return
         if category == "class" and not is_users(value.__module__):
             return
-        if len(self.by_id) >= MOST_OBJECTS:
-            self.bounds.setdefault(
-                "", f"more than {MOST_OBJECTS:,} objects are reachable; those beyond `{path}` are not"
-            )
+        self._entered += not is_covered
+        if self._entered > MOST_OBJECTS:
+            what = f"more than {MOST_OBJECTS:,} objects are reachable, and changes beyond `{path}` are not looked for"
+            self.bounds.setdefault("", f"{what}: {_REMEDY}")
             return
         if depth > MOST_DEPTH:
-            self.bounds.setdefault(path, f"nested more than {MOST_DEPTH} deep")
+            what = f"is nested more than {MOST_DEPTH} deep, and changes in it are not looked for: {_REMEDY}"
+            self.bounds.setdefault(path, what)
             return
         if path in self.by_path:  # keys that read alike
             path = f"{path}#{len(self.by_path)}"
@@ -146,7 +163,7 @@ class Reachable:
 
     def _children(self, reached: Reached) -> Iterator[Child]:
         value, path = reached.value, reached.path
-        if reached.category in ("list", "tuple", "deque", "set", "mapping"):
+        if reached.category in _CONTAINERS:
             self._read_container(reached)
         elif form := FORMS.get(reached.category):
             reached.keys, reached.parts = form.contents(value)
@@ -160,8 +177,8 @@ class Reachable:
             case "object":
                 reached.ignored = _ignored(value)
                 reached.covered = frozenset(map(str, state_of(value))) if path in self.stateful else frozenset()
-            case "tensor" if not torch.nn.parameter.is_lazy(value) and value.is_leaf and value.grad is not None:
-                yield f"{path}.grad", value.grad, reached.is_covered
+            case "tensor":
+                yield from _in_tensor(value, path, reached.is_covered)
             case "method":
                 yield f"{path}.__self__", value.__self__, False
                 yield f"{path}.__func__", value.__func__, False
@@ -175,6 +192,9 @@ class Reachable:
             yield from _parts(reached)
         if reached.category == "class":
             yield from _in_class(value)
+        elif reached.category in _CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
+            yield f"{path}.__dict__", getattr(value, "__dict__", None), reached.is_covered
+            yield f"{type(value).__module__}:{type(value).__qualname__}", type(value), False
         elif reached.category in ("module", "optimizer", "object"):
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
 
@@ -184,11 +204,14 @@ class Reachable:
         reached.keys, reached.parts = sample_of(value, reached.category)
         reached.is_entered = size <= (MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS)
         if not reached.is_entered and not reached.is_data:
-            # Plain values cannot change where they are, so that to compare them by identity is enough.
+            # Constants cannot change where they are, so that to compare them by identity is enough.
             if size > MOST_COMPARED:
-                self.bounds.setdefault(reached.path, f"{size:,} items, of which a sample is compared")
-            elif not all(map(is_value, reached.parts)):
-                self.bounds.setdefault(reached.path, f"{size:,} items, in which changes are not looked for")
+                self.bounds.setdefault(reached.path, f"has {size:,} items, of which a sample is compared: {_REMEDY}")
+            elif not all(map(is_constant, reached.parts)):
+                what = f"has {size:,} items, in which changes are not looked for: {_REMEDY}"
+                self.bounds.setdefault(reached.path, what)
+        elif reached.category == "set" and not reached.is_data:
+            self._sets.append(reached)
 
     def _in_module(self, reached: Reached) -> Iterator[Child]:
         value, path = reached.value, reached.path
@@ -196,24 +219,39 @@ class Reachable:
             yield f"{path}.{name}", child, True
         for name, tensor in (*value._parameters.items(), *value._buffers.items()):
             yield f"{path}.{name}", tensor, True
-        for attribute in _HOOKS:
-            hooks = getattr(value, attribute).values()
-            yield from ((f"{path}.{attribute}[{number}]", hook, False) for number, hook in enumerate(hooks))
+        yield from _in_hooks(value, path, HOOKS)
 
     def _in_function(self, function: Any, path: str) -> Iterator[Child]:
         yield f"{path}.__wrapped__", getattr(function, "__wrapped__", None), False
-        if not is_users(function.__module__):
+        namespace = function.__globals__
+        is_of_users = is_users(namespace.get("__name__"))
+        # A decorator of a library holds the function of the user's in its closure.
+        if not is_of_users and not is_users(function.__module__):
             return
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             yield f"{path}<{name}>", cell, False
-        if function.__dict__:
-            yield f"{path}.__dict__", function.__dict__, False
-        namespace, module = function.__globals__, function.__module__
-        names = set(_names_in(function.__code__))
+        yield f"{path}.__dict__", function.__dict__, False
+        if is_of_users:
+            names = names_in(function.__code__)
+            yield from self._in_namespace(namespace, names.variables, names.attributes, set())
+            for imported in names.imported:
+                if (module := _imported(imported, namespace)) is not None:
+                    yield from self._in_namespace(vars(module), names.attributes, names.attributes, set())
+
+    def _in_namespace(
+        self, namespace: dict[str, Any], names: frozenset[str], attributes: frozenset[str], seen: set[str]
+    ) -> Iterator[Child]:
+        """Globals of a module of the user's own, and those of others of them that are read through it."""
+        module = namespace["__name__"]
+        seen.add(module)
         self.globals.setdefault(module, (namespace, set()))[1].update(names)
-        for name in sorted(names):
-            if name in namespace and not _is_of_a_library(namespace[name]):
-                yield f"{module}:{name}", namespace[name], False
+        for name in sorted(names & namespace.keys()):
+            value = namespace[name]
+            if isinstance(value, types.ModuleType):
+                if value.__name__ not in seen and is_users(value.__name__):
+                    yield from self._in_namespace(vars(value), attributes, attributes, seen)
+            elif not _is_of_a_library(value):
+                yield f"{module}:{name}", value, False
 
 
 def keeps_state(value: Any) -> bool:
@@ -239,8 +277,23 @@ def _is_optimizer(value: Any) -> bool:
     return isinstance(value, torch.optim.Optimizer)
 
 
+def _in_tensor(tensor: torch.Tensor, path: str, is_covered: bool) -> Iterator[Child]:
+    if not torch.nn.parameter.is_lazy(tensor) and tensor.is_leaf and tensor.grad is not None:
+        yield f"{path}.grad", tensor.grad, is_covered
+    if tensor.__dict__:
+        yield f"{path}.__dict__", tensor.__dict__, False
+    yield from _in_hooks(tensor, path, _HOOKS_OF_TENSORS)
+
+
+def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
+    for name in names:
+        hooks = enumerate((getattr(value, name, None) or {}).values())
+        yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in hooks)
+
+
 def _in_optimizer(optimizer: Any, path: str) -> Iterator[Child]:
     """Groups and their settings, which its `state_dict` covers: others may hold them too."""
+    yield from _in_hooks(optimizer, path, _HOOKS_OF_OPTIMIZERS)
     yield f"{path}.param_groups", optimizer.param_groups, True
     for number, group in enumerate(optimizer.param_groups):
         yield f"{path}.param_groups[{number}]", group, True
@@ -262,8 +315,10 @@ def _parts(reached: Reached) -> Iterator[Child]:
             for number, part in enumerate(reached.parts):
                 yield f"{path}[{number}]", part, is_covered
         case "mapping":
-            for key, part in zip(reached.keys, reached.parts, strict=True):
-                yield f"{path}[{_shown_key(key)}]", part, is_covered
+            for number, (key, part) in enumerate(zip(reached.keys, reached.parts, strict=True)):
+                yield f"{path}[{shown_key(key)}]", part, is_covered
+                if not is_constant(key):
+                    yield f"{path}.keys()[{number}]", key, is_covered
             yield f"{path}.default_factory", getattr(reached.value, "default_factory", None), is_covered
         case "set":
             for member in sorted(filter(is_value, reached.parts), key=repr):
@@ -273,10 +328,11 @@ def _parts(reached: Reached) -> Iterator[Child]:
                 yield f"{path}.cell_contents", part, False
 
 
-def _shown_key(key: Any) -> str:
+def shown_key(key: Any) -> str:
+    """A key as a path has it."""
     if is_value(key):
         return repr(key)
-    return f"({', '.join(map(_shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
+    return f"({', '.join(map(shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
 
 
 def _in_class(kind: type) -> Iterator[Child]:
@@ -295,12 +351,55 @@ def _in_class(kind: type) -> Iterator[Child]:
                 yield f"{path}.{name}", part, False
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    """The globals that code names, that of functions within it included."""
-    yield from (instruction.argval for instruction in dis.get_instructions(code) if "_GLOBAL" in instruction.opname)
+class Names(NamedTuple):
+    """What code names.
+
+    Attributes:
+        variables: globals.
+        attributes: attributes; some of them may be those of modules.
+        imported: modules that it imports itself.
+    """
+
+    variables: frozenset[str]
+    attributes: frozenset[str]
+    imported: tuple[str, ...]
+
+
+@functools.cache
+def names_in(code: types.CodeType) -> Names:
+    """The names in code, that of functions within it included.
+
+    >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
+    ['pi']
+    """
+    variables, attributes, imported = set(), set(), []
+    for instruction in dis.get_instructions(code):
+        match instruction.opname:
+            case "IMPORT_NAME":
+                imported.append(instruction.argval)
+            case "LOAD_NAME" | "STORE_NAME" | "DELETE_NAME":
+                variables.add(instruction.argval)
+            case name if "_GLOBAL" in name:
+                variables.add(instruction.argval)
+            case name if "_ATTR" in name or "_METHOD" in name or name == "IMPORT_FROM":
+                attributes.add(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            inner = names_in(constant)
+            variables |= inner.variables
+            attributes |= inner.attributes
+            imported += inner.imported
+    return Names(frozenset(variables), frozenset(attributes), tuple(dict.fromkeys(imported)))
+
+
+def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | None:
+    """The module of the user's own that an `import` within a function names, if it is there already."""
+    package = str(namespace.get("__package__") or "")
+    for full in (name, f"{package}.{name}".strip(".")):
+        module = sys.modules.get(full)
+        if isinstance(module, types.ModuleType) and is_users(module.__name__):
+            return module
+    return None
 
 
 def _is_of_a_library(value: Any) -> bool:
