@@ -116,7 +116,8 @@ def _add_groups(run: StatefulObjects, saved: Section) -> None:
     for name, optimizer in run.optimizers.items():
         added = saved.get(name, {}).get("added", [])
         for paths in added[len(optimizer.param_groups) - run.groups.get(name, 0) :]:
-            optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
+            if all(paths):  # else loading refuses, and says what to do
+                optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
 
 
 def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -357,6 +358,10 @@ class StatefulObjects:
     def setup_hashes(self) -> dict[str, str]:
         """A hash of what was set up, by path."""
         return self.baseline.hashes() if self.baseline is not None else {}
+
+    def not_restored(self) -> list[str]:
+        """A line for everything that was saved and has no place now."""
+        return self.baseline.not_restored if self.baseline is not None else []
 
     def drift(self) -> Drift:
         """What has changed since the run began, that nothing else saves."""

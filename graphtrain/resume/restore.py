@@ -62,6 +62,7 @@ class Restored:
             hyper-parameters to take, or which node is which.
         is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph and of hyper-parameters, these with what was decided; in words.
+        lost: state that has no place now, in words.
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
     """
@@ -69,6 +70,7 @@ class Restored:
     decided: bool
     is_other_graph: bool
     changes: list[str]
+    lost: list[str]
     aside: str = ""
     below: tuple[str, ...] = ()
 
@@ -116,7 +118,8 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     compiled.resume_at(position)
     compiled.state.restore_after_setup(state)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    if not fresh and not not_restored and not change.renaming.names and not change.difference.matters:
+    lost = compiled.state.not_restored()
+    if not (fresh or not_restored or lost or change.renaming.names or change.difference.matters):
         _expect_digest(checkpoint, compiled.state.digest(compiled.alive(position, ended), sections))
     notes = hyper_parameters.apply(chosen, in_force)
     loop.position, loop.ended = position, ended
@@ -131,6 +134,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
         bool(differences or chosen or change.renaming.names),
         change.difference.matters,
         [*change.words(), *left_out, *not_restored, *decided, *notes],
+        lost,
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
     )

@@ -724,6 +724,7 @@ class Trainer:
         before = run_files.setup_of(checkpoint) if run_files is not None else {}
         lost = [*checkpoint.manifest["unknown"], *setup_changes(before, self._compiled.state.setup_hashes())]
         restored = restore(checkpoint, run, options)
+        lost += restored.lost
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"

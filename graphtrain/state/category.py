@@ -123,7 +123,9 @@ def _category_of(kind: type) -> Category:
     package = kind.__module__.partition(".")[0]
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith("graphtrain.data."):
         return "opaque"
-    if package in _OPAQUE_PACKAGES or (package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON):
+    is_of_files = package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON
+    # A folder `datasets` of the user's own is no library.
+    if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(kind.__module__):
         return "opaque"
     return "object" if has_attributes else "opaque"
 

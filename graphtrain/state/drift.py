@@ -23,7 +23,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import HOOKS, Reachable, Reached, state_of
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, parts_of, state_of
 from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable
 from graphtrain.storage.strides import placement_of, without_repeats
 
@@ -33,6 +33,9 @@ NO_DRIFT: Section = {"changed": {}, "new": []}
 
 # Of larger tensors and arrays a sample is hashed.
 _WHOLE_BYTES = 64 * 2**10
+
+# The length of the mark of a strided tensor.
+_OF_A_USUAL_TENSOR = 5
 
 # Attributes that the compiler gives to tensors.
 _OF_THE_COMPILER = "_dynamo"
@@ -61,6 +64,10 @@ class Baseline:
         covered: the names of those that something else saves as a whole.
         elsewhere: the identities of objects that something else saves.
         left_out: paths that are no state, with all that is reached through them.
+
+    Attributes:
+        stateful: what is saved by its `state_dict`, by path.
+        not_restored: a line for everything that was saved and has no place now.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Baseline:
     ) -> None:
         self.reachable = Reachable(roots, data, covered)
         self.stateful = self.reachable.stateful
+        self.not_restored: list[str] = []
         self._elsewhere, self._left_out = frozenset(elsewhere), tuple(left_out)
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
@@ -223,8 +231,7 @@ class Baseline:
 
     def _changed_tensor(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
         tensor, path = reached.value, reached.path
-        is_same = (reached.is_data or not is_saveable(tensor)) and self._marks[id(tensor)] == _mark(reached)
-        if is_same:
+        if (reached.is_data or not is_saveable(tensor)) and self._is_as_marked(reached):
             return None
         if not is_saveable(tensor):
             raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
@@ -236,21 +243,26 @@ class Baseline:
                 change["grad"] = tensor.grad
         return change
 
+    def _is_as_marked(self, reached: Reached) -> bool:
+        before, now = self._marks[id(reached.value)], _mark(reached)
+        if reached.category == "array":
+            return bool(before[:2] == now[:2]) and _is_equal(before[2], now[2])
+        # Worker processes that are not forked get tensors in shared memory, to which those here move as well.
+        is_moved = len(before) == len(now) == _OF_A_USUAL_TENSOR and reached.value.is_shared()
+        return bool(before == now or (is_moved and (before[:3], before[4]) == (now[:3], now[4])))
+
     def _changed_array(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
         array, path = reached.value, reached.path
         if reached.is_covered or not array.flags.writeable:
             return None
-        before = self._marks[id(array)]
         is_plain = type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
-        if reached.is_data or not is_plain:
-            now = _mark(reached)
-            if now[:2] == before[:2] and _is_equal(now[2], before[2]):
-                return None
+        if (reached.is_data or not is_plain) and self._is_as_marked(reached):
+            return None
         if not is_plain:
             what = "an array of objects" if array.dtype.hasobject else f"a {type(array).__qualname__}"
             raise UnknownStateError(path, f"is {what} that has changed, and cannot be saved")
-        if (array.shape, str(array.dtype)) != before[:2]:
-            raise UnknownStateError(path, f"has the shape {array.shape} and had {before[0]}: bind a new array instead")
+        if (array.shape, str(array.dtype)) != self._marks[id(array)][:2]:
+            raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
         describer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
 
@@ -286,9 +298,28 @@ class Baseline:
                 if path.endswith(":"):
                     self._restore_globals(path.removesuffix(":"), change, rebuilder)
                 elif path not in self.reachable.by_path:
-                    raise CheckpointError("it does not exist now")
+                    self._is_missing(path)
                 else:
                     self._put(self.reachable.by_path[path], change, rebuilder)
+
+    def _is_missing(self, path: str) -> None:
+        """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
+
+        Raises:
+            CheckpointError: not even the place exists.
+        """
+        if any(
+            place == path and is_value(part)
+            for reached in self.reachable.by_path.values()
+            if path.startswith(reached.path)
+            for place, part, _ in parts_of(reached)
+        ):
+            self.not_restored.append(f"{path} is not what it was when it was saved: `setup` puts a plain value there")
+            return
+        raise CheckpointError(
+            "it does not exist now",
+            f'make it again in `setup`; or leave it out, if nothing depends on it: Trainer(..., not_state=["{path}"])',
+        )
 
     def _back_to_the_baseline(self, data: str | None) -> None:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
@@ -395,7 +426,7 @@ def _naming(what: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise CheckpointError(f"{what} cannot be restored: {error.message}") from None
+        raise CheckpointError(f"{what} cannot be restored: {error.message}", error.hint) from None
     except MALFORMED as error:
         raise CheckpointError(f"{what} cannot be restored: {error}") from None
 

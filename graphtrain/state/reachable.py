@@ -189,7 +189,7 @@ class Reachable:
             case "function":
                 yield from self._in_function(value, path)
         if reached.is_entered:
-            yield from _parts(reached)
+            yield from parts_of(reached)
         if reached.category == "class":
             yield from _in_class(value)
         elif reached.category in _CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
@@ -302,7 +302,7 @@ def _in_optimizer(optimizer: Any, path: str) -> Iterator[Child]:
                 yield f"{path}.param_groups[{number}][{name!r}]", part, True
 
 
-def _parts(reached: Reached) -> Iterator[Child]:
+def parts_of(reached: Reached) -> Iterator[Child]:
     """What is in an object of a form, by attribute, number or key."""
     path, is_covered = reached.path, reached.is_covered
     match reached.category:

@@ -101,11 +101,11 @@ class Describer:
             case "tensor" if place := self._place(value):
                 return ("in", *place)
             case "tuple":
-                parts = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
+                members = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
                 if type(value) is tuple:
-                    return ("tuple", parts)
+                    return ("tuple", members)
                 if type(value).__mro__[1] is tuple and hasattr(value, "_fields") and is_users(type(value).__module__):
-                    return ("named tuple", *_name(type(value), path), parts)
+                    return ("named tuple", *_name(type(value), path), members)
                 raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class")
             case "set" if type(value) is frozenset:
                 return ("frozenset", self._members(value, path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def small_trainer(
     graph: Graph | None = None,
     losses: list[float] | None = None,
     workers: int = 0,
+    not_state: Iterable[str] = ("training_step<losses>",),
 ) -> Trainer:
     """A trainer of the small run; `losses` takes the loss of every batch, trained or validated."""
     torch.set_num_threads(1)
@@ -126,6 +128,7 @@ def small_trainer(
         run_dir=run_dir,
         seed=11,
         notify=lambda line: None,
+        not_state=not_state,
         model=model,
         optimizer=made,
         scheduler=scheduler,

@@ -54,6 +54,7 @@ def trainer_of(
         device="cpu",
         display=None,
         notify=(said if said is not None else []).append,
+        not_state=["training_step<losses>"],
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
         train_data=batches() if train_data is None else train_data,
