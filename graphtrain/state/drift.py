@@ -24,7 +24,7 @@ from graphtrain.state.category import category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.reachable import HOOKS, Reachable, Reached, parts_of, state_of
-from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable
+from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable, shown_path
 from graphtrain.storage.strides import placement_of, without_repeats
 
 Section = Mapping[str, Any]
@@ -81,6 +81,9 @@ class Baseline:
         self.reachable = Reachable(roots, data, covered)
         self.stateful = self.reachable.stateful
         self.not_restored: list[str] = []
+        # Path -> what was put there last, until it was looked at once: objects that `setup` makes in this process as
+        # they were then have drifted nevertheless, by the account of the process that saved them.
+        self._restored: Mapping[str, Mapping[str, Any]] = {}
         self._elsewhere, self._left_out = frozenset(elsewhere), tuple(left_out)
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
@@ -115,17 +118,23 @@ class Baseline:
         describer = Describer(self.reachable, self.stateful)
         drift = Drift({"changed": {}, "new": describer.new})
         changed = drift.section["changed"]
+        restored: Mapping[str, Mapping[str, Any]] = {}
+        if data is None:
+            restored, self._restored = self._restored, {}
         for reached in self._in(data):
-            if id(reached.value) in self._elsewhere or _has_not_changed(reached):
+            last = restored.get(reached.path)
+            if id(reached.value) in self._elsewhere or (last is None and _has_not_changed(reached)):
                 continue
             with describer.attempt(drift.unknown):
-                if (change := self._change(reached, describer, drift.unknown)) is not None:
+                if (change := self._change(reached, describer, drift.unknown, last)) is not None:
                     changed[reached.path] = change
         if data is None:
             for module in sorted(self._globals):
-                if held := self._changed_globals(module, describer, drift.unknown):
+                last = restored.get(f"{module}:")
+                if held := self._changed_globals(module, describer, drift.unknown, last):
                     changed[f"{module}:"] = {"set": held}
-        drift.unknown += [f"{path} has {bound}" if path else bound for path, bound in self.reachable.bounds.items()]
+        bounds = self.reachable.bounds.items()
+        drift.unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
         return drift
 
     def _in(self, data: str | None) -> Iterator[Reached]:
@@ -149,7 +158,9 @@ class Baseline:
 
     # ---- comparing
 
-    def _change(self, reached: Reached, describer: Describer, unknown: list[str]) -> dict[str, Any] | None:
+    def _change(
+        self, reached: Reached, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
         """How an object differs from what it was; None where it does not."""
         value, path = reached.value, reached.path
         match reached.category:
@@ -174,31 +185,38 @@ class Baseline:
         if form is None or reached.category == "tuple" or (reached.is_covered and reached.category != "module"):
             return None
         if not reached.is_entered:
-            return self._changed_large(reached, describer)
+            return self._changed_large(reached, describer) if restored is None else self._all(reached, describer)
         keys, parts = form.contents(value)
-        if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
+        if restored is None and _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
             return None
         if form.is_named:
-            return self._changed_names(reached, dict(zip(keys, parts, strict=True)), describer, unknown)
-        if _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
+            return self._changed_names(reached, dict(zip(keys, parts, strict=True)), describer, unknown, restored)
+        if restored is None and _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
             return None
         return self._all(reached, describer)
 
     def _changed_names(
-        self, reached: Reached, now: Mapping[str, Any], describer: Describer, unknown: list[str]
+        self,
+        reached: Reached,
+        now: Mapping[str, Any],
+        describer: Describer,
+        unknown: list[str],
+        restored: Mapping[str, Any] | None,
     ) -> dict[str, Any] | None:
         before = dict(zip(reached.keys, reached.parts, strict=True))
         ignored = self._ignored(reached)
+        put, taken = (restored.get("set", {}), restored.get("removed", ())) if restored is not None else ({}, ())
         described = {}
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
-            if (name in before and _is_equal(before[name], now[name])) or self._is_left_out(path):
+            is_same = name in before and name not in put and _is_equal(before[name], now[name])
+            if is_same or self._is_left_out(path):
                 continue
             if is_left_alone(now[name]):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(now[name], path)
-        removed = sorted(set(before) - set(now) - ignored)
+        removed = sorted({*before, *taken} - set(now) - ignored)
         if not described and not removed:
             return None
         return {"set": described} | ({"removed": removed} if removed else {})
@@ -266,11 +284,15 @@ class Baseline:
         describer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
 
-    def _changed_globals(self, module: str, describer: Describer, unknown: list[str]) -> dict[str, Any]:
+    def _changed_globals(
+        self, module: str, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         namespace, names = self.reachable.globals[module]
+        put = restored["set"] if restored is not None else {}
         before, described = self._globals[module], {}
         for name in sorted(names & namespace.keys()):
-            if (name in before and _is_equal(before[name], namespace[name])) or is_left_alone(namespace[name]):
+            is_same = name in before and name not in put and _is_equal(before[name], namespace[name])
+            if is_same or is_left_alone(namespace[name]):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(namespace[name], f"{module}:{name}")
@@ -294,13 +316,15 @@ class Baseline:
         for path, change in changed.items():
             if self._is_left_out(path):
                 continue
-            with _naming(f"the state of `{path}`"):
+            with _naming(f"the state of `{shown_path(path)}`"):
                 if path.endswith(":"):
                     self._restore_globals(path.removesuffix(":"), change, rebuilder)
                 elif path not in self.reachable.by_path:
                     self._is_missing(path)
                 else:
                     self._put(self.reachable.by_path[path], change, rebuilder)
+        if data is None:
+            self._restored = changed
 
     def _is_missing(self, path: str) -> None:
         """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
@@ -601,7 +625,7 @@ def _shown(part: Any) -> str:
 def _form(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
     """The names and identities of what a module is made of."""
     return {
-        "parameters": tuple(module._parameters),
+        "parameters": tuple((name, id(parameter)) for name, parameter in module._parameters.items()),
         "buffers": tuple(module._buffers),
         "submodules": tuple(map(id, module._modules.values())),
         "hooks": tuple(id(hook) for name in HOOKS for hook in getattr(module, name).values()),

@@ -64,6 +64,7 @@ class Reached:
         is_covered: True where something else saves what it is: it is listed so that it can be referred to. Of a module
             that is its `state_dict`; its other attributes are its own.
         is_data: True for data, and for what belongs to it.
+        is_kept: True for what belongs to an object that is saved by a `state_dict` of its own class: no bounds apply.
         is_entered: False for a container too large to be looked into.
         length: how many items a container had.
         keys, parts: what it held, in the form of its category; of a very large container a sample.
@@ -75,6 +76,7 @@ class Reached:
     is_covered: bool
     is_data: bool
     depth: int
+    is_kept: bool = False
     ignored: frozenset[str] = frozenset()
     covered: frozenset[str] = frozenset()
     is_entered: bool = True
@@ -112,7 +114,7 @@ class Reachable:
         self._sets: list[Reached] = []
         self._entered = 0  # covered objects do not count: something else saves them, however many they are
         for name, value in roots.items():
-            self._add(name, value, is_covered=name in covered, is_data=name in data, depth=0)
+            self._add(name, value, name in covered, name in data)
         self._walk()
         # Parameters last: most are those of modules, and are called so.
         for path, optimizer in [(path, value) for path, value in self.stateful.items() if _is_optimizer(value)]:
@@ -130,19 +132,22 @@ class Reachable:
         while self._waiting:
             reached = self._waiting.popleft()
             for path, value, is_covered in self._children(reached):
-                self._add(path, value, is_covered=is_covered, is_data=reached.is_data, depth=reached.depth + 1)
+                is_kept = reached.is_kept or (reached.category == "object" and reached.path in self.stateful)
+                self._add(path, value, is_covered, reached.is_data, reached.depth + 1, is_kept)
 
     def find(self, value: Any) -> Reached | None:
         """What was listed of this very object."""
         return self.by_id.get(id(value))
 
-    def _add(self, path: str, value: Any, *, is_covered: bool, is_data: bool, depth: int) -> None:
+    def _add(
+        self, path: str, value: Any, is_covered: bool, is_data: bool, depth: int = 0, is_kept: bool = False
+    ) -> None:
         category = category_of(type(value))
         if category in ("value", "skipped") or id(value) in self.by_id:
             return
         if category == "class" and not is_users(value.__module__):
             return
-        self._entered += not is_covered
+        self._entered += not (is_covered or is_kept)
         if self._entered > MOST_OBJECTS:
             what = f"more than {MOST_OBJECTS:,} objects are reachable, and changes beyond `{path}` are not looked for"
             self.bounds.setdefault("", f"{what}: {_REMEDY}")
@@ -153,7 +158,7 @@ class Reachable:
             return
         if path in self.by_path:  # keys that read alike
             path = f"{path}#{len(self.by_path)}"
-        reached = Reached(path, value, category, is_covered, is_data, depth)
+        reached = Reached(path, value, category, is_covered, is_data, depth, is_kept)
         if not is_covered and not is_data and keeps_state(value):
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = reached
@@ -203,14 +208,16 @@ class Reachable:
         reached.length = size
         reached.keys, reached.parts = sample_of(value, reached.category)
         reached.is_entered = size <= (MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS)
-        if not reached.is_entered and not reached.is_data:
+        if reached.is_data or reached.is_kept:
+            return
+        if not reached.is_entered:
             # Constants cannot change where they are, so that to compare them by identity is enough.
             if size > MOST_COMPARED:
                 self.bounds.setdefault(reached.path, f"has {size:,} items, of which a sample is compared: {_REMEDY}")
             elif not all(map(is_constant, reached.parts)):
                 what = f"has {size:,} items, in which changes are not looked for: {_REMEDY}"
                 self.bounds.setdefault(reached.path, what)
-        elif reached.category == "set" and not reached.is_data:
+        elif reached.category == "set":
             self._sets.append(reached)
 
     def _in_module(self, reached: Reached) -> Iterator[Child]:

@@ -37,6 +37,7 @@ from graphtrain.state.reachable import Reachable, shown_key
 
 MOST_BYTES = 256 * 2**20
 MOST_DEPTH = 100
+_MOST_SHOWN = 120
 
 # What goes wrong where a description is not one that a `Describer` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -65,7 +66,17 @@ class UnknownStateError(Exception):
     """Something that cannot be described; the text says where it is and what."""
 
     def __init__(self, path: str, what: str) -> None:
-        super().__init__(f"{path} {what}")
+        super().__init__(f"{shown_path(path)} {what}")
+
+
+def shown_path(path: str) -> str:
+    """A path for a message: what is in a variable is called like the variable, and the middle of a long one left out.
+
+    >>> shown_path("step<calls>.cell_contents.total")
+    'step<calls>.total'
+    """
+    shown = path.replace(".cell_contents", "")
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN // 2]}...{shown[-_MOST_SHOWN // 2 :]}"
 
 
 @final
