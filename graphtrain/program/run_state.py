@@ -251,7 +251,13 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift = run.drift()
-    run.unknown = [*run.lost_forms(), *run.unknown_of_made, *drift.unknown, *run.data_state.unsaved]
+    run.unknown = [
+        *run.lost_forms(),
+        *run.lost_of_further(),
+        *run.unknown_of_made,
+        *drift.unknown,
+        *run.data_state.unsaved,
+    ]
     return drift.section if drift.section["changed"] else {}
 
 
@@ -364,6 +370,7 @@ class StatefulObjects:
         self.baseline: Baseline | None = None
         self._resources = resources
         self.unknown: list[str] = []
+        self._further: list[Baseline] = []
         self.unknown_of_made: list[str] = []
         self.remade = Remade(program)
         self.forms: dict[str, ModuleForm] = {}
@@ -426,6 +433,33 @@ class StatefulObjects:
             kept = {name for name, value in former.stateful.items() if self.stateful.get(name) is value}
             self.forms |= {name: form for name, form in former.forms.items() if name in kept}
             self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
+            self._watch_further(baseline, former)
+
+    def _watch_further(self, baseline: Baseline, former: StatefulObjects) -> None:
+        """Note what was supplied since the run began: of that nothing but its `state_dict` is saved."""
+        listed, known = baseline.reachable, {id(value) for value in former._resources.values()}
+        further = {
+            name: value
+            for name, value in self._resources.items()
+            if value is not None and listed.find(value) is None and id(value) not in known
+        }
+        self._further = former._further
+        if further:
+            data = [name for name in further if is_data(name, further[name])]
+            covered = [name for name in data if keeps_position(further[name])]
+            self._further = [
+                *former._further,
+                Baseline(further, data, covered, listed.by_id, baseline.left_out, with_code=False),
+            ]
+
+    def lost_of_further(self) -> list[str]:
+        """A line for all that has changed of what was supplied since the run began, and that no `state_dict` has."""
+        drifts = [further.drift() for further in self._further]
+        return [
+            f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
+            for drift in drifts
+            for path in drift.section["changed"]
+        ]
 
     def is_left_out(self, path: str) -> bool:
         """True for what is declared to be no state."""
