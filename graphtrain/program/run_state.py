@@ -41,6 +41,7 @@ from graphtrain.state.modules import (
     settle_lazy,
 )
 from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.references import shown_path
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.state_files import state_digest
 
@@ -571,7 +572,8 @@ class StatefulObjects:
         ]
         if not paths and _text_of(now["new"]) != _text_of(saved.get("new", [])):
             paths = sorted(changed)
-        return [f"{path} is not what it was when it was saved: `setup` makes something else" for path in paths]
+        what = "is not what it was when it was saved: `setup` makes something else"
+        return [f"{shown_path(path)} {what}" for path in paths]
 
     def restore(
         self, state: RunState, exempt: Exemptions = Exemptions(), sections: Collection[str] = tuple(SECTIONS)

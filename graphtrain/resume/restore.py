@@ -120,7 +120,9 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
     lost = compiled.state.not_restored() or ([] if left_out else compiled.state.differs_from(state.reachable))
-    if not (fresh or not_restored or left_out or change.renaming.names or change.difference.matters):
+    # What was not saved is lost, as the line of the resume says: another module, for instance.
+    is_partial = bool(left_out or manifest["unknown"])
+    if not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters):
         alive = compiled.alive(position, ended)
         _expect_digest(checkpoint, compiled.state.digest(alive, sections, state.reachable))
     notes = hyper_parameters.apply(chosen, in_force)

@@ -44,8 +44,8 @@ _VALUES = ("tensor", "array", "bytes", "state")
 # The length of the mark of a strided tensor.
 _OF_A_USUAL_TENSOR = 5
 
-# Attributes that the compiler gives to tensors.
-_OF_THE_COMPILER = "_dynamo"
+# Attributes that the compiler gives to tensors and functions.
+OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 
 
 @dataclass
@@ -267,7 +267,7 @@ class Baseline:
         attributes = reached.value.__dict__
         if not attributes or self.reachable.find(attributes) is not None:
             return
-        if names := [name for name in attributes if not name.startswith(_OF_THE_COMPILER)]:
+        if names := [name for name in attributes if not name.startswith(OF_THE_COMPILER)]:
             raise UnknownStateError(reached.path, f"was given attributes: {', '.join(names)}; set them in `setup`")
 
     def _changed_tensor(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
@@ -545,7 +545,7 @@ def _naming(what: str) -> Iterator[None]:
 def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
     with torch.no_grad():
         if tensor.layout is saved.layout is torch.sparse_coo and tensor.shape == saved.shape:
-            tensor.detach().copy_(saved)
+            tensor.copy_(saved)
         elif _has_form(tensor, saved):
             _fill(tensor, saved)
         else:
