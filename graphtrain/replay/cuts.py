@@ -67,7 +67,6 @@ class TrainedRun:
     Attributes:
         transitions: how many there were.
         seconds: how long they took, without the start of the process.
-        digest: of the state at the end.
         progress: node -> the fields that the continuation depends on, `fired` with its units: no clocks, no observers.
         notes: what makes two such runs differ, one sentence each.
         has_timed_rows: True if rows of metrics are recorded by wall-clock time.
@@ -76,7 +75,6 @@ class TrainedRun:
 
     transitions: int
     seconds: float
-    digest: str
     progress: Mapping[str, Mapping[str, Sequence[str] | None]]
     notes: Sequence[str] = ()
     has_timed_rows: bool = False
@@ -121,21 +119,20 @@ class CutTraining:
         compiled, loop = self._compiled, self._loop
         seconds, program = time.monotonic() - self._start_time, compiled.program
         state = compiled.state.capture(compiled.alive(loop.position, loop.ended))
+        essential = compiled.state.essential_parts(state)
         progress = {
             path: {name: sorted(value) if name == "fired" else None for name, value in fields.items()}
-            for path, fields in compiled.state.essential_parts(state)["progress"].items()
+            for path, fields in essential["progress"].items()
         }
-        digest = trainer.digest()
-        if newest_checkpoint(self._run_dir).manifest["digest"] != digest:
+        has_timed_rows = any(bound.kind.observer and bound.kind.may_record_rows for bound in timed_nodes(program))
+        trained = TrainedRun(self._count, seconds, progress, tuple(program.timed()), has_timed_rows, tuple(self._cuts))
+        saved = _progress(newest_checkpoint(self._run_dir), trained) if self._has_saved() else {}
+        if compare({"progress": saved}, essential).differences:
             raise UsageError(
                 f"the run stops before the node `{trainer.position}`, which is no save point, so that nothing can be "
                 "compared there",
                 "stop it elsewhere, as in --until '10 batches'",
             )
-        has_timed_rows = any(bound.kind.observer and bound.kind.may_record_rows for bound in timed_nodes(program))
-        trained = TrainedRun(
-            self._count, seconds, digest, progress, tuple(program.timed()), has_timed_rows, tuple(self._cuts)
-        )
         return outcome, trained
 
     def _transitions(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
@@ -162,6 +159,9 @@ class CutTraining:
             return position
 
         return copy_and_run
+
+    def _has_saved(self) -> bool:
+        return bool(checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER))
 
     def _copy(self) -> None:
         self._is_asked = False
@@ -275,15 +275,18 @@ def compare_runs(expected: Path, actual: Path, run: TrainedRun) -> StateComparis
 
 def _comparable(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
     """What the continuation depends on."""
-    sections = dict(checkpoint.sections)
-    sections["progress"] = {
-        path: {name: _of_units(saved[name], units) for name, units in run.progress[path].items() if name in saved}
-        for path, saved in sections["progress"].items()
-        if path in run.progress
-    }
+    sections = {**checkpoint.sections, "progress": _progress(checkpoint, run)}
     if run.has_timed_rows:
         sections.pop("metrics", None)
     return sections
+
+
+def _progress(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
+    return {
+        path: {name: _of_units(saved[name], units) for name, units in run.progress[path].items() if name in saved}
+        for path, saved in checkpoint.sections["progress"].items()
+        if path in run.progress
+    }
 
 
 def _of_units(value: Any, units: Sequence[str] | None) -> Any:
