@@ -390,7 +390,7 @@ def verify(
     ] = None,
     cuts: Annotated[
         int | None,
-        typer.Option("--cuts", metavar="N", help="At how many transitions the run is cut.", rich_help_panel=_OF_CUTS),
+        typer.Option("--cuts", metavar="N", help="Cut the run at N random transitions.", rich_help_panel=_OF_CUTS),
     ] = None,
     graph: Annotated[
         str | None,
