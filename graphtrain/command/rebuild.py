@@ -9,7 +9,7 @@ from typing import Any, final
 
 from graphtrain.checks import checked_graph
 from graphtrain.command.output import ignore
-from graphtrain.command.script import resources_of, setup_function
+from graphtrain.command.script import not_state_of, resources_of, setup_function
 from graphtrain.command.settings import arguments_in_force, setup_arguments, split_settings, toml_value
 from graphtrain.command.warm_start import warm_start
 from graphtrain.errors import CheckpointError, UsageError
@@ -70,13 +70,14 @@ class TrainerFactory:
             seed_everything(seed)
         resources = resources_of(self._setup, arguments, name)
         resources.pop("loggers", None)
+        not_state = not_state_of(resources, name)
         resources, _ = without_unread(graph, resources)
         if from_the_beginning:
             warm_start(resources, map(str, about.get("init") or ()))
         about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(self._path)}
         if self.changes is None:
             now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
-            self.changes = now if now.startswith("changed") else ""
+            self.changes = now.partition("changed: ")[2]
             self._notify(now or "what changed since the run is not known")
         return Trainer(
             graph,
@@ -86,6 +87,7 @@ class TrainerFactory:
             display=None,
             notify=ignore,
             about=about,
+            not_state=not_state,
             **resources,
         )
 

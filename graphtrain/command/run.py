@@ -22,7 +22,7 @@ from graphtrain.command.run_directories import (
     graph_to_resume,
     named_or_new_directory,
 )
-from graphtrain.command.script import resources_of, setup_function
+from graphtrain.command.script import not_state_of, resources_of, setup_function
 from graphtrain.command.script_graph import load_graph, script_graph
 from graphtrain.command.settings import arguments_in_force, renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.command.trace import TraceLines
@@ -113,6 +113,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
     seed_everything(options.seed)
     resources = resources_of(program.setup, arguments, program.name)
     loggers = _loggers(resources.pop("loggers", ()), options, program)
+    not_state = not_state_of(resources, program.name)
     _check_names(resources, program)
     if options.graph is not None and options.graph != program.graph:  # then `setup` serves several graphs
         resources, unread = without_unread(graph, resources)
@@ -138,6 +139,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
             display=None if options.quiet else display_for(report, metrics=_names(options.show)),
             notify=report,
             about=about,
+            not_state=not_state,
             **resources,
         )
         resuming = replace(

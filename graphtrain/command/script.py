@@ -123,3 +123,18 @@ def resources_of(setup: Callable[..., Any], arguments: Mapping[str, Any], name: 
                 f"{name} must return a mapping from names to resources, it returned the key {key!r}", example
             )
     return dict(resources)
+
+
+def not_state_of(resources: dict[str, Any], name: str) -> list[str]:
+    """Take `not_state` out of what `setup` returned: the paths of what is no state of the training.
+
+    Raises:
+        UsageError: it is no list of texts.
+    """
+    paths = resources.pop("not_state", ())
+    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
+        raise UsageError(
+            f"{name} returns `not_state` with {paths!r}",
+            'return a list of paths, as in `"not_state": ["task.started_at"]`',
+        )
+    return list(paths)

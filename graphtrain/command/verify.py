@@ -114,7 +114,7 @@ def _details(verdict: Verdict, changes: str) -> Iterator[str]:
         yield f"  ... and {more} more"
     yield from (f"  {note}" for note in verdict.notes)
     if changes:
-        yield f"  This changed since the run, and may be the reason: {changes.removeprefix('changed: ')}."
+        yield f"  This changed since the run, and may be the reason: {changes}."
     yield f"  {_explanation(verdict)}"
 
 

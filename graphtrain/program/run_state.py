@@ -6,6 +6,7 @@ below. To add a section, add such a pair and its field: checkpoint, digest, resu
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, final, get_type_hints
@@ -407,11 +408,32 @@ class StatefulObjects:
         """The sections of which the continuation depends on a part only: that part."""
         return {"progress": _essential_progress(self, state.progress)}
 
-    def digest(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> str:
-        """SHA-256 (hexadecimal) of all that the continuation depends on."""
+    def digest(
+        self, alive: set[int], sections: Collection[str] = tuple(SECTIONS), reachable: Section | None = None
+    ) -> str:
+        """SHA-256 (hexadecimal) of all that the continuation depends on.
+
+        Arguments:
+            reachable: taken for the section of this name. Default: what it is now.
+        """
         state = self.capture(alive, sections)
+        if reachable is not None:
+            state = dataclasses.replace(state, reachable=reachable)
         essential = {**state.sections(), **self.essential_parts(state)}
         return state_digest({name: essential[name] for name in sections if name in essential})
+
+    def differs_from(self, saved: Section) -> list[str]:
+        """A line for what is not as it was saved although it was restored: `setup` made something else before."""
+        now = self.drift().section
+        changed, changed_before = now["changed"], saved.get("changed", {})
+        paths = [
+            path
+            for path in sorted({*changed, *changed_before})
+            if _text_of(changed.get(path)) != _text_of(changed_before.get(path))
+        ]
+        if not paths and _text_of(now["new"]) != _text_of(saved.get("new", [])):
+            paths = sorted(changed)
+        return [f"{path} is not what it was when it was saved: `setup` makes something else" for path in paths]
 
     def restore(
         self, state: RunState, exempt: Exemptions = Exemptions(), sections: Collection[str] = tuple(SECTIONS)
@@ -436,6 +458,10 @@ class StatefulObjects:
         """Put back what setting nodes up may have changed."""
         for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
+
+
+def _text_of(part: Any) -> str:
+    return state_digest({"": {"": part}})
 
 
 def _stored(bound: BoundNode) -> list[str]:

@@ -51,6 +51,11 @@ class RunEnvironment:
             *data_changes(saved["data"], now["data"]),
         ]
 
+    def changed_data(self, saved: Mapping[str, Any]) -> list[str]:
+        """The names of the data that differ from those of a manifest."""
+        now = self.as_plain()["data"]
+        return [name for name in now if data_changes(saved["data"], {name: now[name]})]
+
     def changes_of_weights(self, saved: Mapping[str, Any]) -> list[str]:
         """The models that were not set up with the weights of then, where both are known, in words.
 

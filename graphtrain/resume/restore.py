@@ -62,7 +62,7 @@ class Restored:
             hyper-parameters to take, or which node is which.
         is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph and of hyper-parameters, these with what was decided; in words.
-        lost: state that has no place now, in words.
+        lost: state that is not what was saved, in words.
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
     """
@@ -105,9 +105,9 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     undecided = [difference for difference in differences if difference.name not in chosen]
     if undecided and not options.from_saved:
         raise difference_error(undecided)
-    if lost := [difference for difference in undecided if hyper_parameters.cannot_keep(difference)]:
-        name = lost[0].resource if lost[0].field == "class" else lost[0].name
-        raise UsageError(f"the saved state of `{name}` cannot be used: {lost[0]}", f"--from-setup {name}")
+    if unusable := [difference for difference in undecided if hyper_parameters.cannot_keep(difference)]:
+        name = unusable[0].resource if unusable[0].field == "class" else unusable[0].name
+        raise UsageError(f"the saved state of `{name}` cannot be used: {unusable[0]}", f"--from-setup {name}")
 
     # A checkpoint of an earlier version may lack a section: that stays as it is, and the digest does not cover it.
     sections = [name for name in SECTIONS if name in checkpoint.sections]
@@ -118,9 +118,10 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     compiled.resume_at(position)
     compiled.state.restore_after_setup(state)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    lost = compiled.state.not_restored()
-    if not (fresh or not_restored or lost or change.renaming.names or change.difference.matters):
-        _expect_digest(checkpoint, compiled.state.digest(compiled.alive(position, ended), sections))
+    lost = compiled.state.not_restored() or compiled.state.differs_from(state.reachable)
+    if not (fresh or not_restored or change.renaming.names or change.difference.matters):
+        alive = compiled.alive(position, ended)
+        _expect_digest(checkpoint, compiled.state.digest(alive, sections, state.reachable))
     notes = hyper_parameters.apply(chosen, in_force)
     loop.position, loop.ended = position, ended
 

@@ -53,7 +53,7 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.resume.setup_change import setup_changes
+from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
@@ -152,6 +152,7 @@ class Trainer:
         self._deterministic = deterministic
         self._about = dict(about or {})
         self._not_state = tuple(not_state)
+        self._setup: dict[str, str] = {}
         self._resources = dict(resources)
         self._seed = seed
         self._device = resolve_device(device)
@@ -695,7 +696,7 @@ class Trainer:
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         self._compiled.state.begin(self._not_state)
-        setup = self._compiled.state.setup_hashes()
+        self._setup = self._compiled.state.setup_hashes()
         if checkpoint is not None:
             self._resume(checkpoint, options)
         else:
@@ -710,7 +711,7 @@ class Trainer:
                 {
                     **self._environment.as_plain(),
                     "checkpoint": checkpoint.path.name if checkpoint else None,
-                    "setup": setup,
+                    "setup": self._setup,
                 },
                 {origin.difference_file: origin.difference} if origin.difference else {},
             )
@@ -722,9 +723,7 @@ class Trainer:
         run_files, run = self._run_files, self._resumable
         status = run_files.last_status() if run_files is not None else {}
         before = run_files.setup_of(checkpoint) if run_files is not None else {}
-        lost = [*checkpoint.manifest["unknown"], *setup_changes(before, self._compiled.state.setup_hashes())]
         restored = restore(checkpoint, run, options)
-        lost += restored.lost
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
@@ -734,10 +733,17 @@ class Trainer:
             *environment.changes(checkpoint.manifest),
             *environment.changes_of_weights(checkpoint.manifest),
         )
+        lost = [*checkpoint.manifest["unknown"], *restored.lost]
+        others = [*restored.changes]
+        set_up = setup_changes(before, self._setup, environment.changed_data(checkpoint.manifest))
+        if environment.changes(checkpoint.manifest):
+            others += [f"{path} as set up" for path in set_up]
+        else:
+            lost += unexplained(set_up)
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
-            environment.compared(checkpoint.manifest, restored.changes, lost),
+            environment.compared(checkpoint.manifest, others, lost),
         ]
         place = run_clock.describe() or f"at `{self.position}`"
         self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))

@@ -226,6 +226,28 @@ def test_loggers_of_a_setup_are_called(script: Path, command: Command) -> None:
     assert (result.code, "`loggers` with a int, which is not callable" in result.err) == (2, True)
 
 
+@pytest.mark.parametrize("left_out", [True, False])
+def test_a_setup_names_what_is_no_state(left_out: bool, script: Path, command: Command) -> None:
+    text = TINY.replace(
+        "def training_step(model, batch):\n", "seen = []\n\ndef training_step(model, batch):\n    seen.append(1)\n"
+    )
+    named = '"not_state": ["seeing:seen"],' if left_out else ""
+    (script / "seeing.py").write_text(text.replace("    return {\n", f"    return {{{named}\n"))
+    words = ["run", "seeing.py", "finish.after=2 epochs", "--run-dir", "r"]
+    assert command(*words, "--until", "1 epochs").code == 0
+    sys.modules.pop("seeing")
+    result = command(*words)
+    assert result.code == 0 and "unchanged: exact" in result.err
+    assert len(sys.modules["seeing"].seen) == (4 if left_out else 8)
+
+
+def test_what_is_no_state_is_a_list_of_paths(script: Path, command: Command) -> None:
+    (script / "wrong.py").write_text(TINY.replace("    return {\n", '    return {"not_state": "task",\n'))
+    result = command("run", "wrong.py")
+    assert (result.code, "returns `not_state` with 'task'" in result.err) == (2, True)
+    assert "return a list of paths" in result.err
+
+
 def test_loggers_are_told_every_argument_of_the_setup(script: Path, command: Command) -> None:
     text = TINY.replace(
         "    return {\n",

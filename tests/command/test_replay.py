@@ -18,7 +18,7 @@ from graphtrain.replay.history import RunHistory, SavedCheckpoint
 from graphtrain.replay.replay import Replay
 from graphtrain.run.breakpoints import parse_moment
 from tests.command.conftest import Command
-from tests.command.test_verify import KEEPING, WHOLE, contents
+from tests.command.test_verify import KEEPING, WHOLE, contents, forget
 
 # The original run notes what it sees, while a file is there: every gradient and loss at a step, every batch.
 NOTING = WHOLE.replace(
@@ -66,6 +66,7 @@ def noted(folder: Path, command: Command) -> Path:
     (folder / "whole.py").write_text(NOTING)
     (folder / "noting").mkdir()
     assert command("run", "whole.py", *KEEPING, "--run-dir", "r", "--quiet").code == 0
+    forget("whole")
     (folder / "noting").rename(folder / "noted")
     assert len(list((folder / "noted").glob("step-*"))) == 9, "three windows an epoch, the last of two batches"
     assert len(list((folder / "noted").glob("batch-*"))) == 24

@@ -73,14 +73,16 @@ KEEPING = [*SETTINGS, "checkpoint.every=5 batches", "checkpoint.keep=100", "fini
 # A data set with a counter that no checkpoint holds, a step that asks the operating system, a clock, a global counter.
 COUNTING = TINY.replace(
     "import torch\n",
-    "import torch\n\nclass Counting:\n    def __init__(self):\n        self.reads = 0\n\n"
+    "import itertools\nimport torch\n\nclass Counting:\n"
+    "    def __init__(self):\n        self.reads = itertools.count(1)\n\n"
     "    def __len__(self):\n        return 6\n\n    def __getitem__(self, index):\n"
     "        if index >= 6:\n            raise IndexError(index)\n"
-    "        self.reads += 1\n        return torch.full((2, 2), float(self.reads))\n",
+    "        return torch.full((2, 2), float(next(self.reads)))\n",
 ).replace("[torch.randn(2, 2) for _ in range(batches)]", "Counting()")
-GLOBAL_COUNTER = TINY.replace(
+GLOBAL_ITERATOR = TINY.replace(
     "def training_step(model, batch):\n",
-    "reads = 0\n\ndef training_step(model, batch):\n    global reads\n    reads += 1\n    batch = batch + reads\n",
+    "import itertools\n\nreads = itertools.count(1)\n\n"
+    "def training_step(model, batch):\n    batch = batch + next(reads)\n",
 )
 OF_THE_SYSTEM = TINY.replace("import torch\n", "import os\nimport torch\n").replace(
     "    return model(batch)", "    batch = batch + os.urandom(1)[0] / 7\n    return model(batch)"
@@ -268,7 +270,9 @@ def test_a_graph_without_a_clock_with_a_kind_of_the_script(folder: Path, command
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", [COUNTING, GLOBAL_COUNTER], ids=["in the data set", "in a global variable"])
+@pytest.mark.parametrize(
+    "script", [COUNTING, GLOBAL_ITERATOR], ids=["an iterator in the data set", "an iterator in a global variable"]
+)
 def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command) -> None:
     (folder / "mine.py").write_text(script)
     words = ["run", "mine.py", "checkpoint.every=3 batches", "checkpoint.keep=9", "finish.after=12 batches"]
@@ -398,7 +402,7 @@ def test_progress_that_is_lost_is_found_and_the_replay_ends(folder: Path, comman
     assert "progress/next_batch/epoch_batches: 5 -> 1" in result.out
     assert int(rows(result)[0][2]) == 5, "never beyond the batches of the run"
     assert "position:" not in result.out, "compared at the arrival that is nearest"
-    assert result.err == "changed: train_data (length 6 -> 4)\n"
+    assert result.err == "exact except for what changed: train_data (length 6 -> 4)\n"
 
 
 # --- Which spans there are -------------------------------------------------------------------------------------------
@@ -432,7 +436,7 @@ def test_arguments_come_from_the_run_and_from_the_command_line(folder: Path, com
     assert run.code == 0, run.err
     assert command("verify", "mine.py", "--run-dir", "r").code == 0
     changed = command("verify", "mine.py", "lr=2", "--run-dir", "r")
-    assert changed.err.startswith("changed: lr 1.0 -> 2.0")
+    assert changed.err.startswith("exact except for what changed: lr 1.0 -> 2.0")
     assert changed.code == 1, "from the beginning, with another learning rate"
     assert [row[-1].partition(" (")[0] for row in rows(changed)] == ["lost state", "equal"]
     assert "This changed since the run, and may be the reason: lr 1.0 -> 2.0." in changed.out
@@ -459,14 +463,14 @@ def test_defaults_are_those_of_the_run(folder: Path, command: Command) -> None:
     (folder / "mine.py").write_text(text.replace("batches: int = 4, gone: int = 1", "batches: int = 5"))
     del sys.modules["mine"]  # as in another process
     result = command("verify", "mine.py", "--run-dir", "r")
-    assert (result.code, result.err) == (0, "changed: mine.py, gone 1 -> not given\n"), result
+    assert (result.code, result.err) == (0, "exact except for what changed: mine.py, gone 1 -> not given\n"), result
 
 
 def test_a_change_of_code_is_reported_first(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r").code == 0
     (tiny / "tiny.py").write_text(TINY + "\n# changed\n")
     result = command("verify", "tiny.py", "--run-dir", "r")
-    assert (result.code, result.err) == (0, "changed: tiny.py\n")
+    assert (result.code, result.err) == (0, "exact except for what changed: tiny.py\n")
 
 
 def test_a_warm_start_is_gone_through_again(tiny: Path, command: Command) -> None:

@@ -227,7 +227,7 @@ def test_another_script_is_a_change(project: Path) -> None:
     (project / "second.py").write_text((project / "tiny.py").read_text() + "# another\n")
     result = in_a_process("run", "second.py", "--run-dir", "r", "finish.after=6 steps", cwd=project)
     assert result.code == 0, result.err
-    assert "; changed: tiny.py -> second.py\n" in result.err
+    assert "; exact except for what changed: tiny.py -> second.py\n" in result.err
 
 
 def test_names_of_files_are_those_below_the_script(project: Path) -> None:
@@ -259,7 +259,7 @@ def test_code_is_unchanged_only_where_it_was_compared(saved: Any, now: Any, said
     here = RunEnvironment(Provenance(now["code"], script=now["script"]), {}, {"threads": 1}, {})
     line = here.compared({"origin": saved, "data": {}, "environment": {"threads": 1}, "about": {}})
     expected = {"[]": "code, versions, threads unchanged: exact", "None": "versions, threads unchanged: exact"}
-    assert line == expected.get(str(said), f"changed: {', '.join(said or [])}")
+    assert line == expected.get(str(said), f"exact except for what changed: {', '.join(said or [])}")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any bytes for a name")
@@ -334,7 +334,7 @@ def test_what_was_saved_commands_no_terminal() -> None:
         },
         others=[nasty],
     )
-    assert line.startswith(r"changed: \x1b]0;x\x07xx") and line.endswith(", 53 more")
+    assert line.startswith(r"exact except for what changed: \x1b]0;x\x07xx") and line.endswith(", 53 more")
     assert line.isprintable() and len(line) < 50 * 400
 
 
