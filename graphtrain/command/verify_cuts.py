@@ -22,6 +22,7 @@ from typing import Any, Literal, final
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from graphtrain.command.cut_run import MODULE, CutRequest
 from graphtrain.command.failure import FAILED
@@ -37,12 +38,14 @@ from graphtrain.replay.cuts import (
     compare_runs,
     copy_run,
     expected_seconds,
-    newest_checkpoint,
     sampled_transitions,
 )
+from graphtrain.storage.manifest import checkpoint_paths
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
 
 _MOST_DIFFERENCES = 8
 _MOST_LINES = 12
+_REFRESHES_PER_SECOND = 4
 # Beside the copies of the cuts: the checkpoints that the runs keep, and those of the run that is resumed.
 _MORE_CHECKPOINTS = 6
 
@@ -75,19 +78,32 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class ResumeReport:
+    """What the line of a resume says.
+
+    Attributes:
+        lost: why the resume is not exact; empty if it does not say so.
+        changed: what has changed, so that it is exact except for that; empty if it does not say so.
+    """
+
+    lost: str = ""
+    changed: str = ""
+
+
+@dataclass(frozen=True)
 class CutVerdict:
     """What is known of a cut once it was resumed.
 
     Attributes:
         differences: at the end, from the run that was never cut.
-        reported: why the resume reported itself as not exact; empty if it did not.
+        resume: what the resume reported.
         failure: why the run could not be resumed, or not to its end; empty if it could.
     """
 
     cut: Cut
     seconds: float = 0.0
     differences: Sequence[StateDifference] = field(default_factory=tuple)
-    reported: str = ""
+    resume: ResumeReport = ResumeReport()
     failure: str = ""
 
     @property
@@ -95,7 +111,7 @@ class CutVerdict:
         """In words. A resume that is reported as not exact is not exact, whatever it came to."""
         if self.failure:
             return "cannot be resumed"
-        if self.reported:
+        if self.resume.lost:
             return "not exact"
         return "differs" if self.differences else "equal"
 
@@ -126,7 +142,7 @@ class _Verification:
 
     def run(self) -> int:
         """Do it; the exit code."""
-        with self._shown("training once"):
+        with self._shown("training once", "whole"):
             whole, seconds = self._trained("whole")
         if isinstance(whole, Ended):
             return self._failed(whole, "training failed, so nothing can be compared")
@@ -141,7 +157,7 @@ class _Verification:
             notify(f"the run has {whole.transitions} transitions: it is cut after each of them")
         else:
             notify(f"cuts chosen with --cuts-seed {self._seed}")
-        with self._shown("training again, with cuts"):
+        with self._shown("training again, with cuts", "second"):
             cut_run, _ = self._trained("second", cuts)
         if isinstance(cut_run, Ended):
             return self._failed(cut_run, "training failed the second time; the first time it did not")
@@ -156,7 +172,8 @@ class _Verification:
         for number, cut in enumerate(cut_run.cuts, start=1):
             later = [cut.transition for cut in cut_run.cuts[number - 1 :]]
             left = expected_seconds(seconds, whole.seconds, whole.transitions, later)
-            with self._shown(f"resume {number} of {len(cut_run.cuts)}, about {about(left)} left"):
+            what = f"resume {number} of {len(cut_run.cuts)}, about {about(left)} left"
+            with self._shown(what, _resumed_name(cut)):
                 verdicts.append(self._resumed(cut, whole))
         return self._report(verdicts, whole)
 
@@ -175,18 +192,18 @@ class _Verification:
 
     def _resumed(self, cut: Cut, whole: TrainedRun) -> CutVerdict:
         """Resume from a cut to the end, in a process of its own, and compare."""
-        run_dir = self._folder / f"{cut.name}-resumed"
+        run_dir = self._folder / _resumed_name(cut)
         copy_run(self._folder / cut.name, run_dir)
         options = replace(self._options.run, run_dir=run_dir)
         ended = self._python("-m", "graphtrain", "run", self._script, *self._settings, *options.words())
         differences: Sequence[StateDifference] = ()
-        failure, reported = read_resume(ended)
+        failure, report = read_resume(ended)
         if not failure:
             try:
                 differences = self._differences(run_dir.name, whole)
             except (CheckpointError, UsageError) as error:
                 failure = str(error)
-        verdict = CutVerdict(cut, ended.seconds, differences, reported, failure)
+        verdict = CutVerdict(cut, ended.seconds, differences, report, failure)
         if verdict.result != "equal" and self._options.keep is not None:
             self._keep("whole", cut.name, run_dir.name)
         shutil.rmtree(run_dir, ignore_errors=True)
@@ -204,7 +221,7 @@ class _Verification:
         return launch(words, environment, self._folder / "output.txt")
 
     def _refuse_full_disk(self, cuts: int) -> None:
-        checkpoint = newest_checkpoint(self._folder / "whole").path
+        checkpoint = checkpoint_paths(self._folder / "whole" / CHECKPOINTS_FOLDER)[-1]
         needed = (cuts + _MORE_CHECKPOINTS) * sum(file.stat().st_size for file in checkpoint.iterdir())
         free = shutil.disk_usage(self._folder).free
         if needed > free:
@@ -225,12 +242,12 @@ class _Verification:
     # ---- what is shown
 
     @contextmanager
-    def _shown(self, what: str) -> Iterator[None]:
-        """Show what is being done, on a terminal."""
+    def _shown(self, what: str, name: str) -> Iterator[None]:
+        """Show what is being done, on a terminal, and the place of the run of that name."""
         if not self._progress.is_terminal:
             yield
             return
-        with self._progress.status(escaped(what)):
+        with self._progress.status(Doing(what, self._folder / name), refresh_per_second=_REFRESHES_PER_SECOND):
             yield
 
     def _failed(self, ended: Ended, what: str) -> int:
@@ -241,7 +258,7 @@ class _Verification:
 
     def _report_different_runs(self, differences: Sequence[StateDifference], whole: TrainedRun) -> int:
         """Say that two runs differ before anything was resumed, and which of two reasons it has; the exit code."""
-        with self._shown("training a third time, to find out why two runs differ"):
+        with self._shown("training a third time, to find out why two runs differ", "third"):
             again, _ = self._trained("third")
         is_saving = isinstance(again, TrainedRun) and not self._differences("third", whole)
         kept = ["whole", "second"]
@@ -253,7 +270,7 @@ class _Verification:
         console = Console(highlight=False)
         for line in lines_of_different_runs(differences, whole.notes, is_saving=is_saving):
             console.print(escaped(line), soft_wrap=True)
-        self._print_kept(console, kept)
+        self._print_kept(console)
         return FAILED
 
     def _report(self, verdicts: Sequence[CutVerdict], whole: TrainedRun) -> int:
@@ -266,16 +283,18 @@ class _Verification:
         console.print(table_of(verdicts))
         for line in lines_of_verdicts(bad, whole.notes):
             console.print(escaped(line), soft_wrap=True)
-        self._print_kept(console, [verdict.cut.name for verdict in bad])
+        self._print_kept(console, *(verdict.cut.name for verdict in bad[:1]))
         console.print(summary_of(verdicts), soft_wrap=True)
         return FAILED if bad else 0
 
-    def _print_kept(self, console: Console, names: Sequence[str]) -> None:
-        if self._options.keep is None or not names:
+    def _print_kept(self, console: Console, *names: str) -> None:
+        """Say where runs are kept, and how to resume the cuts of these names."""
+        keep = self._options.keep
+        if keep is None or not keep.exists():
             return
-        options = replace(self._options.run, run_dir=self._options.keep / names[-1])
-        command = command_line(["graphtrain", "run", self._script], self._settings, options)
-        console.print(escaped(f"\nkept in {self._options.keep}; resume one with: {command}"), soft_wrap=True)
+        options = [replace(self._options.run, run_dir=keep / name) for name in names]
+        commands = [command_line(["graphtrain", "run", self._script], self._settings, each) for each in options]
+        console.print(escaped("; resume with: ".join([f"\nkept in {keep}", *commands])), soft_wrap=True)
 
     def _print_json(
         self, differences: Sequence[StateDifference], verdicts: Sequence[CutVerdict] = (), *, is_saving: bool = False
@@ -293,13 +312,33 @@ class _Verification:
                     "result": verdict.result,
                     "seconds": round(verdict.seconds, 3),
                     "differences": [asdict(difference) for difference in verdict.differences],
-                    "reported": verdict.reported,
+                    **asdict(verdict.resume),
                     "failure": verdict.failure,
                 }
                 for verdict in verdicts
             ],
         }
         typer.echo(json.dumps(plain, indent=2))
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What is shown while a process runs: what it is for, and where its run is, as its status tells."""
+
+    what: str
+    run_dir: Path
+
+    def __rich__(self) -> Text:
+        try:
+            place = read_status(self.run_dir).get("place", "")
+        except UsageError:  # it has not begun
+            place = ""
+        line = f"{self.what}: {place}" if place else self.what
+        return Text(one_line(line), no_wrap=True, overflow="ellipsis")
+
+
+def _resumed_name(cut: Cut) -> str:
+    return f"{cut.name}-resumed"
 
 
 # ---- processes
@@ -348,7 +387,7 @@ def _ended_by_signals() -> Iterator[None]:
 
     previous = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
                 previous[number] = signal.signal(number, leave)
     try:
@@ -361,27 +400,29 @@ def _ended_by_signals() -> Iterator[None]:
 # ---- what a process tells
 
 
-def read_resume(ended: Ended) -> tuple[str, str]:
-    """Why a run could not be resumed, and why its resume reported itself as not exact; empty where it did not.
+def read_resume(ended: Ended) -> tuple[str, ResumeReport]:
+    """Why a run could not be resumed, empty where it could; and what the resume reported.
 
     >>> read_resume(Ended(0, "resumed r: step 3; repeating nothing; code unchanged: exact\\n", 1.0))
-    ('', '')
+    ('', ResumeReport(lost='', changed=''))
     >>> read_resume(Ended(0, "resumed r: step 3; not exact: task<it> is an iterator\\n", 1.0))
-    ('', 'task<it> is an iterator')
-    >>> read_resume(Ended(1, "resumed r: step 3\\nerror: it does not fit\\n", 1.0))
-    ('error: it does not fit', '')
+    ('', ResumeReport(lost='task<it> is an iterator', changed=''))
+    >>> read_resume(Ended(1, "resumed r: step 3\\nerror: it does not fit\\n", 1.0))[0]
+    'error: it does not fit'
     """
     lines = [line for line in ended.output.splitlines() if line.strip()]
     resumed = next((line for line in lines if line.startswith("resumed ")), "")
-    reported = resumed.partition("; not exact: ")[2]
+    report = ResumeReport(
+        resumed.partition("; not exact: ")[2], resumed.partition("; exact except for what changed: ")[2]
+    )
     if ended.code:
         starts = [number for number, line in enumerate(lines) if line.startswith(("error: ", "Traceback "))]
         reason = "\n".join(lines[starts[-1] if starts else 0 :][-_MOST_LINES:])
-        return reason or f"the run failed{_how_it_ended(ended.code)}", reported
+        return reason or f"the run failed{_how_it_ended(ended.code)}", report
     skipped = next((line for line in lines if line.startswith("skipped ")), "")
     if skipped or not resumed:
-        return skipped or "the run began from the beginning instead of being resumed", reported
-    return "", reported
+        return skipped or "the run began from the beginning instead of being resumed", report
+    return "", report
 
 
 def _how_it_ended(code: int) -> str:
@@ -425,12 +466,14 @@ def lines_of_verdicts(bad: Sequence[CutVerdict], notes: Sequence[str] = ()) -> I
     for verdict in bad:
         yield f"\n{verdict.cut}: {verdict.result}"
         yield from (f"  {line}" for line in verdict.failure.splitlines())
-        if verdict.reported:
-            yield f"  the resume reports: not exact: {one_line(verdict.reported)}"
+        if verdict.resume.lost:
+            yield f"  the resume reports: not exact: {one_line(verdict.resume.lost)}"
+        if verdict.resume.changed:
+            yield f"  the resume reports: exact except for what changed: {one_line(verdict.resume.changed)}"
         if verdict.differences:
             yield from _fields(verdict.differences, most)
             most = 1
-    silent = [verdict for verdict in bad if verdict.result == "differs"]
+    silent = [verdict for verdict in bad if verdict.result == "differs" and not verdict.resume.changed]
     if silent:
         yield ""
         yield (
@@ -482,7 +525,8 @@ def summary_of(verdicts: Sequence[CutVerdict]) -> str:
     >>> cut = Cut(3, "step 1", "step")
     >>> summary_of([CutVerdict(cut), CutVerdict(cut)])
     '2 cuts: bitwise equal'
-    >>> summary_of([CutVerdict(cut), CutVerdict(cut, failure="error: no"), CutVerdict(cut, reported="an iterator")])
+    >>> reported = CutVerdict(cut, resume=ResumeReport(lost="count is an iterator"))
+    >>> summary_of([CutVerdict(cut), CutVerdict(cut, failure="error: no"), reported])
     '2 of 3 cuts are not exact: 1 reported as not exact, 1 cannot be resumed'
     """
     results = [verdict.result for verdict in verdicts]
