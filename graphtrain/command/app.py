@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, takes_run_options
 from graphtrain.command.plain_command import PlainCommand, PlainGroup
 from graphtrain.command.run_help import RunCommand
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.version import __version__
 
@@ -355,30 +356,145 @@ ArgumentsOfSetup = Annotated[
 ]
 
 
+_OF_A_RUN = "To verify a run that was made"
+_OF_CUTS = "To verify a script, without a run"
+
+
 @_command(
     "verify",
     "graphtrain verify train.py --run-dir runs/first",
     "graphtrain verify train.py --run-dir runs/first --last 1",
+    "graphtrain verify train.py --cuts 20 --until '50 batches'",
+    "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
 )
 def verify(
-    script: ScriptArgument,
-    settings: ArgumentsOfSetup = None,
-    *,
-    run_dir: PastRunOption,
-    last: Annotated[
-        int | None, typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all.")
+    script: Annotated[str, typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that trains.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE",
+            help="Arguments of setup; with --run-dir in place of those that the run had. With --cuts also "
+            "NODE.PARAM=VALUE, parameters of nodes, as for run.",
+        ),
     ] = None,
+    *,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir", metavar="RUN_DIR", help="The run directory; it is only read.", rich_help_panel=_OF_A_RUN
+        ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all.", rich_help_panel=_OF_A_RUN),
+    ] = None,
+    cuts: Annotated[
+        int | None,
+        typer.Option("--cuts", metavar="N", help="Cut the run at N random transitions.", rich_help_panel=_OF_CUTS),
+    ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="GRAPH",
+            help="A shipped graph, a TOML file, or another script. Default: the graph of the script.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="AMOUNT",
+            help="Where every run stops, as in '50 batches'. Default: where the graph ends it.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            metavar="NUMBER",
+            help="Seed of Python, NumPy and torch, set before setup() is called. Default: 0.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="DEVICE", help="Where to train. Default: auto.", rich_help_panel=_OF_CUTS),
+    ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option("--deterministic", help="Ask torch for deterministic kernels.", rich_help_panel=_OF_CUTS),
+    ] = False,
+    cuts_seed: Annotated[
+        int | None,
+        typer.Option(
+            "--cuts-seed",
+            metavar="NUMBER",
+            help="Chooses the transitions. Default: another number each time, which is printed.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep",
+            metavar="FOLDER",
+            help="A new folder for the run directories of cuts that are not exact, as they were when they were cut and "
+            "after the resume. Default: none is kept.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_OF_CUTS)] = False,
 ) -> int:
-    """Prove that a run is exact: replay it from each checkpoint to the next, and compare everything bit by bit.
+    """Prove that resuming is exact: of a run that was made, with --run-dir; or of a script, with --cuts.
 
-    The run directory is only read. The cause of a difference is named: a field that was lost between saving and
-    resuming, or the node whose computation is not repeatable.
+    With --run-dir, the run is replayed from each checkpoint to the next, and everything is compared bit by bit. The
+    cause of a difference is named: a field that was lost between saving and resuming, or the node whose computation is
+    not repeatable.
+
+    With --cuts, the script is trained once, and then again, cut at random transitions. Each cut is resumed in a new
+    process to the same end, and compared with the run that was not cut: weights, optimizers, everything else that is
+    saved, and the file of metrics. How long that takes is printed once the script has been trained for the first time.
 
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
-    from graphtrain.command.verify import verify_command
+    of_cuts = {
+        "--graph": graph,
+        "--until": until,
+        "--seed": seed,
+        "--device": device,
+        "--deterministic": deterministic or None,
+        "--cuts-seed": cuts_seed,
+        "--keep": keep,
+        "--json": json or None,
+    }
+    _refuse_a_mixture(run_dir is not None, cuts is not None, {"--last": last}, of_cuts)
+    if cuts is None:
+        from graphtrain.command.verify import verify_command
 
-    return verify_command(script, run_dir, settings or [], last)
+        assert run_dir is not None, "one of them is given"
+        return verify_command(script, run_dir, settings or [], last)
+    from graphtrain.command.verify_cuts import CutOptions, verify_cuts_command
+
+    options = RunOptions(graph=graph, until=until, seed=seed or 0, device=device or "auto", deterministic=deterministic)
+    return verify_cuts_command(script, settings or [], CutOptions(cuts, options, cuts_seed, keep, json))
+
+
+def _refuse_a_mixture(
+    has_run: bool, has_cuts: bool, of_a_run: Mapping[str, object], of_cuts: Mapping[str, object]
+) -> None:
+    """Refuse options of `verify` that do not belong together."""
+    if has_run == has_cuts:
+        raise UsageError(
+            f"verify takes either --run-dir or --cuts, got {'both' if has_run else 'neither'}",
+            "--run-dir RUN_DIR verifies a run that was made, --cuts 20 the script, without a run",
+        )
+    mine, others = ("--run-dir", of_cuts) if has_run else ("--cuts", of_a_run)
+    if given := [name for name, value in others.items() if value is not None]:
+        other = "--cuts" if has_run else "--run-dir"
+        raise UsageError(f"{', '.join(given)}: only with {other}, not with {mine}", "see graphtrain verify --help")
 
 
 @_command(

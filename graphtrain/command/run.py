@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import shlex
 import sys
@@ -65,14 +66,22 @@ class Script:
         return cls(setup, f"{script.name}:{name}" if script is not None else name, stem, words, script, graph)
 
 
-def run_script(script: str, settings: list[str], options: RunOptions) -> int:
-    """Run a script's setup through a graph; returns the exit code."""
+# Runs a trainer in another way than `Trainer.run`.
+Train = Callable[[Trainer], Outcome]
+
+
+def run_script(script: str, settings: list[str], options: RunOptions, train: Train | None = None) -> int:
+    """Run a script's setup through a graph; returns the exit code.
+
+    Arguments:
+        train: runs the trainer. Default: `Trainer.run`, with the options.
+    """
     # Errors of the command line are reported before the script is imported, which may take long.
     _checked_settings(settings, options)
     path, function_name, setup = setup_function(script)
     graph = _own_graph(script, options)
     program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path, graph)
-    return run_program(program, settings, options)
+    return run_program(program, settings, options, train)
 
 
 def _own_graph(script: str, options: RunOptions) -> Graph | str | Path | None:
@@ -85,8 +94,8 @@ def _own_graph(script: str, options: RunOptions) -> Graph | str | Path | None:
         return None
 
 
-def run_program(program: Script, settings: list[str], options: RunOptions) -> int:
-    """Run a setup through a graph; returns the exit code."""
+def run_program(program: Script, settings: list[str], options: RunOptions, train: Train | None = None) -> int:
+    """Run a setup through a graph; returns the exit code. The arguments are those of `run_script`."""
     report = ignore if options.quiet else notify
     values, parameters = _checked_settings(settings, options)
     resume = options.resume
@@ -143,14 +152,17 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
         if options.run_dir is None:
             report(f"run directory: {run_dir}; resume with: {command_line(program.words, settings, resuming)}")
         try:
-            outcome = trainer.run(
-                resume=resume,
-                until=options.until,
-                from_setup=options.from_setup,
-                from_saved=options.from_saved,
-                rename=renamings(options.rename),
-                trace=TraceLines(trainer.graph, notify) if options.trace else None,
-            )
+            if train is None:
+                train = functools.partial(
+                    Trainer.run,
+                    resume=resume,
+                    until=options.until,
+                    from_setup=options.from_setup,
+                    from_saved=options.from_saved,
+                    rename=renamings(options.rename),
+                    trace=TraceLines(trainer.graph, notify) if options.trace else None,
+                )
+            outcome = train(trainer)
         except KeyboardInterrupt:
             report(f"resume with: {command_line(program.words, settings, resuming)}")
             raise

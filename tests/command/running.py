@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphtrain.command.verify_cuts import Ended
 from tests.command.forked import nursery
 
 TINY = '''\
@@ -69,6 +71,13 @@ def in_a_new_process(*words: str, cwd: Path, timeout_seconds: float = 300) -> Re
         arguments(*words), cwd=cwd, capture_output=True, text=True, timeout=timeout_seconds, env=environment()
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Ended:
+    """In the place of `verify_cuts.launch`: a process that finds torch imported, in the current folder."""
+    begin = time.monotonic()
+    done = python(*words, cwd=Path.cwd(), env={**environment(), **env, "OMP_NUM_THREADS": "1"})
+    return Ended(done.code, done.err + done.out, time.monotonic() - begin)
 
 
 def start(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
