@@ -385,7 +385,12 @@ class Trainer:
         )
         transitions = with_breakpoints(table, at_limit(self._compiled, limit), self._requests)
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
-        with stop_signals(lambda: self._requests.post("stop")), self._running(options, limit):
+        begins = not self._begun
+        signals = stop_signals(lambda: self._requests.post("stop"), _acknowledgement(self._run_files is not None))
+        with signals as take_over, self._running(options, limit):
+            take_over()
+            if begins and "stop" in self._requests:  # nothing has run that could be saved
+                return Outcome.STOPPED
             if not self._loop.ended:
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
@@ -866,6 +871,13 @@ class Trainer:
         if line not in self._said:
             self._said.add(line)
             self._notify(line)
+
+
+def _acknowledgement(saves: bool) -> str:
+    """What the first Ctrl-C prints at once."""
+    if saves:
+        return "stopping at the next save point; Ctrl-C again stops at once, without saving"
+    return "stopping after this node; Ctrl-C again stops at once"
 
 
 def _letters(name: str) -> str:
