@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import final
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import ROW_POSITION
-from graphtrain.names import suggestion
+from graphtrain.names import quoted, suggestion
 from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
@@ -27,6 +27,8 @@ from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
+# After this many transitions without a save point a person is told what prevents one.
+_PATIENCE = 100
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
 
@@ -77,6 +79,7 @@ class CheckpointWriter:
         self._mark: tuple[Retention, float] | None = None  # what it is to be ranked by once it is written
         self._policy = SavePolicy()
         self._attempts = 0
+        self._explained: set[str] = set()
         self.refusal = ""
 
     def check(self, run: Resumable) -> None:
@@ -137,8 +140,8 @@ class CheckpointWriter:
         if self._run_files is None:
             return True
         compiled, loop = run.compiled, run.loop
-        if not compiled.is_save_point(loop.position, loop.ended):
-            return self._refuse(run, "it is declared transient")
+        if transient := compiled.transient(loop.position, loop.ended):
+            return self._refuse(run, transient, "declared transient")
         try:
             with self._watch.measure("save"):
                 self._wait()
@@ -147,9 +150,11 @@ class CheckpointWriter:
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
-            if error.path.startswith("slots"):
-                return self._refuse(run, error.message)
-            raise
+            if not error.path.startswith("slots"):
+                raise
+            alive = compiled.alive_names(loop.position, loop.ended)
+            slot = next(name for name in alive if error.path.startswith(f"slots[{name!r}]"))
+            return self._refuse(run, [slot], error.message.removeprefix(f"slots[{slot!r}] cannot be saved: "))
         self._attempts = 0
         return True
 
@@ -190,6 +195,7 @@ class CheckpointWriter:
     @contextmanager
     def completed(self) -> Iterator[None]:
         """A span that leaves no save under way. An interruption gives it up: the run is to stop at once."""
+        self._attempts = 0
         try:
             yield
         except KeyboardInterrupt:
@@ -261,10 +267,22 @@ class CheckpointWriter:
             ) from error
         self._notify(f"{error.message}; earlier checkpoints are kept, and the run continues")
 
-    def _refuse(self, run: Resumable, reason: str) -> bool:
+    def _refuse(self, run: Resumable, slots: Sequence[str], reason: str) -> bool:
+        """Note that some slots cannot be saved here. A person is told once that this goes on for long."""
         alive = ", ".join(sorted(run.compiled.alive_names(run.loop.position, run.loop.ended)))
-        self.refusal = f"alive: {alive}; {reason}"
+        self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
         self._attempts += 1
+        if self._attempts == _PATIENCE:
+            line = "; ".join(
+                [
+                    f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason})",
+                    *run.compiled.why_alive(slots, run.loop.position),
+                    "training on to the next save point",
+                ]
+            )
+            if line not in self._explained:
+                self._explained.add(line)
+                self._notify(line)
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False

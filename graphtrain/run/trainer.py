@@ -542,9 +542,13 @@ class Trainer:
             self._requests.save()
             return None
         with self._running(ResumeOptions()):
-            while not self._save(self._sync_policy):
-                self._notify(f"`{self.position}` is no save point; training on to the next one")
+            if not self._save(self._sync_policy):
+                self._notify(
+                    f"`{self.position}` is no save point ({self._writer.refusal}); training on to the next one"
+                )
                 self._one_transition()
+                while not self._save(self._sync_policy):
+                    self._one_transition()
         return self._run_files.latest[0] if self._run_files.latest is not None else None
 
     def _drive(self, transitions: list[Transition], *, is_traced: bool = False) -> Outcome:
@@ -586,16 +590,17 @@ class Trainer:
         if requests.take("mark") and requests.value is not None:
             self._writer.mark(requests.policy, requests.value)
             self._report_written()
+        is_save_point = True  # as far as is known
         if "save" in requests:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
-            if self._save(requests.policy, requests.value):
+            if is_save_point := self._save(requests.policy, requests.value):
                 requests.take("save")
                 self._expect_metric()
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
-            if self._save(requests.policy):
+            if is_save_point and self._save(requests.policy):
                 requests.clear()
                 return Outcome.STOPPED
         if "reached" in requests:
