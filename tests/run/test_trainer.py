@@ -516,8 +516,14 @@ def use_thing(thing: Any) -> None:
     """Read it."""
 
 
-@pytest.mark.parametrize(("maker", "user"), [(open_handle, use_handle), (make_thing, use_thing)])
-def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("maker", "user", "reason"),
+    [
+        (open_handle, use_handle, "`handle`: declared transient"),
+        (make_thing, use_thing, "`thing`: a builtins.object cannot be encoded"),
+    ],
+)
+def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any, reason: str, tmp_path: Path) -> None:
     graph = Graph.load("fit").insert("using", user, after="train_batch").insert("making", maker, before="using")
     trainer = tiny(graph, run_dir=tmp_path)
     while trainer.advance() != "using":
@@ -527,7 +533,9 @@ def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any,
     path = trainer.save()
     assert path is not None
     assert trainer.position == "accumulate"
-    assert said == ["`using` is no save point; training on to the next one"]
+    (line,) = said
+    assert line.startswith("`using` is no save point (alive: ") and line.endswith("); training on to the next one")
+    assert reason in line
     if maker is open_handle:
         assert "using" not in trainer.save_points()
         assert "accumulate" in trainer.save_points()

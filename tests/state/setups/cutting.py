@@ -74,9 +74,7 @@ def resumed(name: str, folder: Path, cuts: Sequence[int] = ()) -> dict[str, Any]
     return _to_the_end(trainer, folder, folder.parent / "again", cuts, lines)
 
 
-def _to_the_end(
-    trainer: Trainer, run_dir: Path, folder: Path, cuts: Sequence[int], lines: list[str]
-) -> dict[str, Any]:
+def _to_the_end(trainer: Trainer, run_dir: Path, folder: Path, cuts: Sequence[int], lines: list[str]) -> dict[str, Any]:
     transitions = 0
     try:
         for number, cut in enumerate(sorted(cuts)):
