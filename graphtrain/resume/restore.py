@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph.renaming import lost_position_hint
+from graphtrain.printable import one_line, shorten
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import STATUS_SECONDS
+
+_MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,11 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
     # they are, so the generators come after them.
     fresh = hyper_parameters.reinitialised(chosen)
-    not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
+    with _named_failure(checkpoint):
+        not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
     compiled.resume_at(position)
-    compiled.state.restore_after_setup(state)
+    with _named_failure(checkpoint):
+        compiled.state.restore_after_setup(state)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     if not fresh and not not_restored and not change.renaming.names and not change.difference.matters:
         _expect_digest(checkpoint, compiled.state.digest(compiled.alive(position, ended), sections))
@@ -134,6 +140,16 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
     )
+
+
+@contextmanager
+def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
+    """A state that a stranger has altered, with the right checksums, is reported in words."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
+        raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
 
 def repeated(trained: tuple[int, float], status: Mapping[str, Any], now: float | None = None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import from_json
-from graphtrain.storage.manifest import MANIFEST_FILE, checkpoint_paths, read_manifest, sound_files
+from graphtrain.storage.manifest import MANIFEST_FILE, SkippedCheckpoints, checkpoint_paths, read_manifest, sound_files
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 
@@ -35,14 +35,18 @@ def saved_manifest(path: str | Path, notify: Callable[[str], None] = lambda line
     """
     path = Path(path)
     if (path / MANIFEST_FILE).is_file():
-        return path, _sound_manifest(path)
-    for checkpoint in reversed(checkpoint_paths(path / CHECKPOINTS_FOLDER)):
-        try:
-            manifest = _sound_manifest(checkpoint)
-            graph_of(checkpoint, manifest)
-            return checkpoint, manifest
-        except CheckpointError as error:
-            notify(f"skipped a damaged checkpoint: {error.message}")
+        return path, _sound_manifest(path.resolve() if path.is_symlink() else path)  # a person may name a link
+    skipped = SkippedCheckpoints(notify)
+    try:
+        for checkpoint in reversed(checkpoint_paths(path / CHECKPOINTS_FOLDER)):
+            try:
+                manifest = _sound_manifest(checkpoint)
+                graph_of(checkpoint, manifest)
+                return checkpoint, manifest
+            except CheckpointError as error:
+                skipped.add(checkpoint, error.message, f"skipped a damaged checkpoint: {error.message}")
+    finally:
+        skipped.report()
     raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")
 
 

@@ -11,7 +11,8 @@ from typing import final
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, read_manifest, write_checkpoint
-from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
+from graphtrain.storage.manifest import SkippedCheckpoints, checkpoint_number, checkpoint_paths, holds_a_checkpoint
+from graphtrain.storage.own_files import temporary_name
 from graphtrain.storage.ranking import BEST_FILE, Ranking
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
@@ -99,7 +100,7 @@ class FolderStore:
 
     def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
         """Rank the checkpoints, and remove those that need not be kept."""
-        paths = [path for path in self.paths() if path != replaced]
+        paths = [path for path in self.paths() if path != replaced and holds_a_checkpoint(path)]
         expired = retention.expired(paths, self._values(paths, retention.best), self._unsound)
         ranking = self._ranked([path for path in paths if path not in expired], retention)
         self.moved_aside = ranking.write(self._best_file) or self.moved_aside
@@ -142,33 +143,33 @@ class FolderStore:
         Arguments:
             why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
         """
-        for path in reversed(self.paths()):
-            try:
-                checkpoint = read_checkpoint(path)
-                if not (reason := why_incompatible(checkpoint.manifest)):
-                    return checkpoint
-                self._notify(f"skipped {path}: {reason}")
-            except LaterFormatError:
-                raise
-            except CheckpointError as error:
-                if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
-                    self._unsound.add(path)
-                self._notify(f"skipped a damaged checkpoint: {error.message}")
+        skipped = SkippedCheckpoints(self._notify)
+        try:
+            for path in reversed(self.paths()):
+                try:
+                    checkpoint = read_checkpoint(path)
+                    if not (reason := why_incompatible(checkpoint.manifest)):
+                        return checkpoint
+                    skipped.add(path, reason, f"skipped {path}: {reason}")
+                except LaterFormatError:
+                    raise
+                except CheckpointError as error:
+                    if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
+                        self._unsound.add(path)
+                    skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
+        finally:
+            skipped.report()
         return None
 
     def paths(self) -> list[Path]:
         """All checkpoints, oldest first, sound or not."""
         return checkpoint_paths(self.folder)
 
-    def remove_leftovers(self) -> None:
-        """Remove what an interrupted save or removal left behind."""
-        if self.folder.is_dir():
-            for leftover in self.folder.glob(".*.tmp"):
-                shutil.rmtree(leftover, ignore_errors=True)
-
     def _remove(self, path: Path) -> None:
+        if not holds_a_checkpoint(path):
+            return
         # Renamed first: a removal cut short must not leave half a checkpoint under a valid name.
-        expired = path.with_name(f".{path.name}.removed.tmp")
+        expired = temporary_name(path.with_name(f"{path.name}.removed"))
         with contextlib.suppress(OSError):
             path.rename(expired)
             shutil.rmtree(expired)
