@@ -18,27 +18,35 @@ def holds_a_graph(path: Path) -> bool:
     return (path / CHECKPOINTS_FOLDER).is_dir() or (path / MANIFEST_FILE).is_file()
 
 
-def saved_graph(path: str | Path, notify: Callable[[str], None] = lambda line: None) -> Graph:
+def saved_graph(
+    path: str | Path, notify: Callable[[str], None] = lambda line: None, *, contained: bool = False
+) -> Graph:
     """The graph of a checkpoint, or that of the newest sound one in a run directory; as `saved_manifest` reads it."""
-    return graph_of(*saved_manifest(path, notify))
+    return graph_of(*saved_manifest(path, notify, contained=contained))
 
 
-def saved_manifest(path: str | Path, notify: Callable[[str], None] = lambda line: None) -> tuple[Path, dict[str, Any]]:
+def saved_manifest(
+    path: str | Path, notify: Callable[[str], None] = lambda line: None, *, contained: bool = False
+) -> tuple[Path, dict[str, Any]]:
     """A checkpoint, or the newest sound one in a run directory, and its manifest. All its files are read.
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
+        contained: True refuses checkpoints that are elsewhere, by a link. Default: that may be.
 
     Raises:
-        UsageError: there is no checkpoint.
+        UsageError: there is no checkpoint, or it is elsewhere.
         CheckpointError: the one that was named is not sound.
     """
     path = Path(path)
     if (path / MANIFEST_FILE).is_file():
         return path, _sound_manifest(path.resolve() if path.is_symlink() else path)  # a person may name a link
+    folder = path / CHECKPOINTS_FOLDER
+    if contained and not folder.resolve().is_relative_to(path.resolve()):
+        raise UsageError(f"`{folder}` leads out of the run directory, in which the graph is to be contained")
     skipped = SkippedCheckpoints(notify)
     try:
-        for checkpoint in reversed(checkpoint_paths(path / CHECKPOINTS_FOLDER)):
+        for checkpoint in reversed(checkpoint_paths(folder)):
             try:
                 manifest = _sound_manifest(checkpoint)
                 graph_of(checkpoint, manifest)
