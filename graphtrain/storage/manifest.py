@@ -88,14 +88,28 @@ def sound_files(path: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder of them, oldest first, sound or not."""
-    if not folder.is_dir():
-        return []
-    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=checkpoint_number)
+    return [folder / name for _, name in _numbered(folder)]
 
 
-def holds_a_checkpoint(path: Path) -> bool:
+def own_checkpoint_paths(folder: Path) -> list[Path]:
+    """The same without those that are somebody else's, of whom there may be thousands."""
+    return [folder / name for _, name in _numbered(folder) if holds_a_checkpoint(f"{folder}{os.sep}{name}")]
+
+
+def holds_a_checkpoint(path: str | Path) -> bool:
     """True for a folder that has a manifest, sound or not: any other of such a name is somebody else's."""
-    return not path.is_symlink() and os.path.lexists(path / MANIFEST_FILE)
+    return os.path.lexists(f"{path}{os.sep}{MANIFEST_FILE}") and not os.path.islink(path)
+
+
+def free_number(folder: Path) -> int:
+    """A number after those of all checkpoints in a folder, whosever they are."""
+    return max((number for number, _ in _numbered(folder)), default=0) + 1
+
+
+def _numbered(folder: Path) -> list[tuple[int, str]]:
+    """What has the name of a checkpoint, by its number."""
+    matches = map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
+    return sorted((int(match.group(1)), match.string) for match in matches if match is not None)
 
 
 @final

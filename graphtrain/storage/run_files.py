@@ -16,7 +16,7 @@ from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
 from graphtrain.storage.lock import RunLock
-from graphtrain.storage.manifest import checkpoint_number, holds_a_checkpoint
+from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.own_files import move_aside, remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.ranking import BEST_FILE
 from graphtrain.storage.regular import open_regular
@@ -65,7 +65,13 @@ class RunFiles:
 
     def __init__(self, run_dir: str | Path, notify: Callable[[str], None]) -> None:
         self.path = Path(run_dir)
-        self._folder = self.path.absolute()  # whatever becomes of the present folder
+        try:
+            self._folder = self.path.absolute()  # whatever becomes of the current folder
+        except FileNotFoundError:
+            raise UsageError(
+                f"the run directory `{run_dir}` cannot be found: the current folder no longer exists",
+                "change to a folder that does, or name the run directory by its absolute path",
+            ) from None
         self._store = FolderStore(self._folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self._folder / METRICS_FILE)
         self._lock = RunLock(self._folder, notify)
@@ -120,7 +126,7 @@ class RunFiles:
         for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts)):
             if not is_ours(self._folder / name):
                 self._move_aside(name)
-        checkpoints = [path for path in self._store.paths() if holds_a_checkpoint(path)]
+        checkpoints = self._store.own_paths()
         holds_a_run = bool(checkpoints) or (self._folder / STATUS_FILE).exists()
         if resume == "never":
             if holds_a_run:
@@ -175,7 +181,7 @@ class RunFiles:
 
     def owns(self, checkpoint: Checkpoint) -> bool:
         """True for a checkpoint of this run, not of one that it is forked from."""
-        return checkpoint.path.resolve().is_relative_to(self._folder.resolve())
+        return checkpoint.path.resolve().parent == self._store.folder.resolve()
 
     def _why_incompatible(self) -> Callable[[Manifest], str]:
         """A function that gives the reason why a checkpoint must not be resumed; empty if it can be."""
@@ -193,7 +199,7 @@ class RunFiles:
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if a resume would choose this one by itself."""
-        paths = [path for path in self._store.paths() if holds_a_checkpoint(path)]
+        paths = self._store.own_paths()
         return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
 
     def cut_back_to(self, checkpoint: Checkpoint | None, retention: Retention) -> list[dict[str, float]]:

@@ -11,7 +11,14 @@ from typing import final
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, read_manifest, write_checkpoint
-from graphtrain.storage.manifest import SkippedCheckpoints, checkpoint_number, checkpoint_paths, holds_a_checkpoint
+from graphtrain.storage.manifest import (
+    SkippedCheckpoints,
+    checkpoint_number,
+    checkpoint_paths,
+    free_number,
+    holds_a_checkpoint,
+    own_checkpoint_paths,
+)
 from graphtrain.storage.own_files import temporary_name
 from graphtrain.storage.ranking import BEST_FILE, Ranking
 from graphtrain.storage.retention import Retention
@@ -59,9 +66,7 @@ class FolderStore:
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
-        existing = self.paths()
-        number = checkpoint_number(existing[-1]) + 1 if existing else 1
-        path = self.folder / f"{number:06d}-step-{facts['step']}"
+        path = self.folder / f"{free_number(self.folder):06d}-step-{facts['step']}"
         if retention.best is not None:
             if value is None and replaced is not None:
                 value = self._value(replaced, retention.best)
@@ -89,7 +94,7 @@ class FolderStore:
         Arguments:
             path: of the checkpoint. None: the run begins, and nothing was ranked.
         """
-        paths = self.paths()
+        paths = self.own_paths()
         number = checkpoint_number(path) if path is not None else 0
         self._given_up = {other for other in paths if checkpoint_number(other) > number}
         saved = Ranking.read(self._best_file)
@@ -100,7 +105,7 @@ class FolderStore:
 
     def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
         """Rank the checkpoints, and remove those that need not be kept."""
-        paths = [path for path in self.paths() if path != replaced and holds_a_checkpoint(path)]
+        paths = [path for path in self.own_paths() if path != replaced]
         expired = retention.expired(paths, self._values(paths, retention.best), self._unsound)
         ranking = self._ranked([path for path in paths if path not in expired], retention)
         self.moved_aside = ranking.write(self._best_file) or self.moved_aside
@@ -164,6 +169,10 @@ class FolderStore:
     def paths(self) -> list[Path]:
         """All checkpoints, oldest first, sound or not."""
         return checkpoint_paths(self.folder)
+
+    def own_paths(self) -> list[Path]:
+        """The same without folders that hold no manifest."""
+        return own_checkpoint_paths(self.folder)
 
     def _remove(self, path: Path) -> None:
         if not holds_a_checkpoint(path):

@@ -106,7 +106,7 @@ PART: dict[str, tuple[Any, str]] = {
     "300 versions of a state": (nested(300, lambda value: tag(STATE_DICT, [[], value])), DEEP),
     "300 defaults": (nested(300, lambda value: tag(DEFAULT, [None, [[1, value]]])), DEEP),
     "300 placed tensors": (nested(300, lambda value: tag(PLACED, [value, None, False])), DEEP),
-    "300 sparse tensors": (nested(300, lambda value: tag(SPARSE, [value, value if value == 1 else 1, [1], False])), DEEP),
+    "300 sparse tensors": (nested(300, lambda value: tag(SPARSE, [value, 1, [1], False])), DEEP),
     "300 types of an array": (nested(300, lambda value: tag(ARRAY, [value, [0], b""])), DEEP),
     "105 tuples of lists": (nested(53, lambda value: tag(TUPLE, [[value]])), DEEP),
     "500 lists": (raw_nest(500), DEEP),
@@ -287,7 +287,7 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a header nested 900 deep": (as_header(nested(900, lambda value: [value])), NO_TENSORS),
     "a sparse file of a few terabytes": (sparse("model.safetensors", 1 << 42), "bytes are more than the"),
     "a sparse progress of a few terabytes": (sparse(PROGRESS_FILE, 1 << 42), "bytes are more than the"),
-    "a sparse manifest of a few terabytes": (sparse(MANIFEST_FILE, 1 << 42), f"{MANIFEST_FILE} has {1 << 42} bytes instead"),
+    "a sparse manifest of a few terabytes": (sparse(MANIFEST_FILE, 1 << 42), f"has {1 << 42} bytes instead of at"),
     "a size that lies": (size_in_the_manifest(1 << 30), "bytes instead of 1073741824"),
     "a size of exabytes": (size_in_the_manifest(2**62), f"{2**62} bytes are more than the"),
     "a size below nothing": (size_in_the_manifest(-1), "foreign (files)"),
@@ -300,7 +300,7 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "progress that is a list": (progress_as(b"\x90"), f"{PROGRESS_FILE}: not the state of a checkpoint"),
     "progress of lists": (progress_as(msgpack.packb({"slots": [1]})), f"{PROGRESS_FILE}: not the state"),
     "progress of numbers": (progress_as(msgpack.packb({"slots": {"a": 1}})), "slots/a"),
-    "progress without its name": (progress_as(msgpack.packb({"slots": {"a": msgpack.packb({"b": 1})}})), "slots/a: 'a'"),
+    "progress without its name": (progress_as(msgpack.packb({"slots": {"a": b"\x81\xa1b\1"}})), "slots/a: 'a'"),
     "progress of a node that is a number": (
         lambda path: with_part(path, "progress", "step", msgpack.packb({"step": 1})), "progress of `step` is no table",
     ),
@@ -327,7 +327,6 @@ def test_a_file_that_is_never_written(
 
 def test_what_does_not_fit_into_memory_is_no_damage(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a larger machine it is sound, so it stays."""
-    sound, forged = store.paths()
     monkeypatch.setattr(regular, "_memory", lambda: 100)
     assert store.newest() is None
     assert not store._unsound
@@ -379,8 +378,8 @@ def altered(data: bytes, chance: random.Random) -> bytes:
 
 
 LEAVES: list[Any] = [
-    None, True, 0, -1, 2**63, 0.5, float("nan"), "", "float32", "cpu", "<f4", "|O", "model", "w", b"", b"\0" * 8, [], {},
-    [2**62, 2**62], [0], [-1], 10**12,
+    None, True, 0, -1, 2**63, 0.5, float("nan"), "", "float32", "cpu", "<f4", "|O", "model", "w", b"", b"\0" * 8, [],
+    {}, [2**62, 2**62], [0], [-1], 10**12,
 ]  # fmt: skip
 
 
