@@ -106,8 +106,11 @@ def read_graph(source: str | Path, *, contained: bool = False) -> Draft:
     Raises:
         UsageError: there is no such graph or file, or it cannot be read.
     """
-    bounds = _Bounds(Path(source).parent.resolve() if contained else None)
-    draft = _read_source(source, folder=None, chain=(), bounds=bounds)
+    try:
+        folder = Path(source).parent.resolve() if contained else None
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, a folder that is gone
+        raise UsageError(f"there is no folder of {shorten(repr(str(source)))}: {error}") from None
+    draft = _read_source(source, folder=None, chain=(), bounds=_Bounds(folder))
     is_named = isinstance(source, str) and find_graph(source) is not None
     return draft if is_named else replace(draft, graph=replace(draft.graph, source=str(source)))
 

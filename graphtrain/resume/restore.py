@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph.renaming import lost_position_hint
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState
@@ -147,6 +147,8 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
     """A state that a stranger has altered, with the right checksums, is reported in words."""
     try:
         yield
+    except GraphtrainError:
+        raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error

@@ -117,7 +117,7 @@ class MetricsFile:
     def append(self, row: Mapping[str, float]) -> None:
         """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
         self._waiting += (json.dumps(json_value(row), separators=(", ", ": ")) + "\n").encode()
-        with suppress(OSError):  # reported by `length`, where something depends on it
+        with suppress(OSError, NotAsAgreedError):  # reported by `length`, where something depends on it
             self._write()
 
     def _write(self) -> None:
