@@ -1,4 +1,4 @@
-"""Commands over files of strangers: valid JSON, few lines, nothing outside of a folder; and over files that are gone."""
+"""Commands over files of strangers: valid JSON, nothing outside of a folder; and over files that are gone."""
 
 from __future__ import annotations
 
