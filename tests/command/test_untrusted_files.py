@@ -86,6 +86,22 @@ def test_links_of_a_run_directory_are_not_followed(tiny: Path, command: Command)
     assert (tiny / "secret").read_text() == '{"state": "secret", "position": "secret"}'
 
 
+def test_a_status_of_another_program_is_no_run(tiny: Path, command: Command) -> None:
+    """Neither for a fork, which would begin anew, nor for --resume never; and an empty `runs` stays."""
+    assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
+    for number, words in enumerate((["--fork", "r"], ["--resume", "never"])):
+        new = tiny / f"new{number}"
+        new.mkdir()
+        (new / "status.json").write_text('{"mine": 1}')
+        result = command("run", "tiny.py", "--run-dir", new.name, "--until", "6 steps", *words)
+        assert result.code == 0 and (new / "status.json.1").read_text() == '{"mine": 1}'
+        assert (f"resumed {new.name} from " in result.err) == (number == 0)
+    (tiny / "runs").mkdir()
+    assert command("run", "tiny.py", "finish.after=nonsense").code == 2
+    (tiny / "tiny.py").write_text((tiny / "tiny.py").read_text().replace("return model(", "raise KeyError  # "))
+    assert command("run", "tiny.py", "batches=0").code == 2 and (tiny / "runs").is_dir()
+
+
 # ---- contained
 
 WORDS = {
