@@ -41,6 +41,16 @@ _GRAPH = (
 GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH)]
 
 
+ContainedOption = Annotated[
+    bool,
+    typer.Option(
+        "--contained",
+        help="For graphs of strangers: refuse files outside of the folder of the graph file (of a name: the current "
+        "folder), links that lead out of it, and scripts, whose code would run.",
+    ),
+]
+
+
 def _example(*lines: str) -> str:
     """Help text in which every example has its own line."""
     return "\n\n".join(["[dim]Examples:[/dim]", *[f"  [bold]{line}[/bold]" for line in lines]])
@@ -170,6 +180,7 @@ def check(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
+    contained: ContainedOption = False,
 ) -> int:
     """Check a graph without running it: all its problems, each with a code, a place and a hint.
 
@@ -177,7 +188,7 @@ def check(
     """
     from graphtrain.command.check import check_command
 
-    return check_command(graph, script, as_json=json, strict=strict)
+    return check_command(graph, script, as_json=json, strict=strict, contained=contained)
 
 
 @_command(
@@ -195,6 +206,7 @@ def render(
             "--run-dir", metavar="RUN_DIR", help="Show how often each node ran in this run, and which is next."
         ),
     ] = None,
+    contained: ContainedOption = False,
 ) -> None:
     """Draw a graph to a file.
 
@@ -202,7 +214,7 @@ def render(
     """
     from graphtrain.command.render import render_command
 
-    render_command(graph, output, run_dir)
+    render_command(graph, output, run_dir, contained=contained)
 
 
 @_command("show", "graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py")
@@ -222,6 +234,7 @@ def show(
             "--script", metavar="SCRIPT", help="A Python file that declares kinds which the graph uses; it is imported."
         ),
     ] = None,
+    contained: ContainedOption = False,
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
@@ -229,7 +242,7 @@ def show(
     """
     from graphtrain.command.show import show_command
 
-    show_command(graph, save_points=save_points, script=script)
+    show_command(graph, save_points=save_points, script=script, contained=contained)
 
 
 @_command(
@@ -262,6 +275,7 @@ def diff(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if anything that is compared differs.")
     ] = False,
+    contained: ContainedOption = False,
 ) -> int:
     """Show how two graphs, or two runs, differ.
 
@@ -273,7 +287,7 @@ def diff(
     """
     from graphtrain.command.diff import diff_command
 
-    return diff_command(before, after, output, rename or [], exit_code=exit_code)
+    return diff_command(before, after, output, rename or [], exit_code=exit_code, contained=contained)
 
 
 @_command("copy", "graphtrain copy fit my_fit.toml")

@@ -124,6 +124,14 @@ class RunOptions:
             "guard that was evaluated, with the values it read. With --quiet, nothing else.",
         ),
     ] = False
+    contained: Annotated[
+        bool,
+        typer.Option(
+            "--contained",
+            help="For graphs of strangers: refuse a graph that names files outside of its folder (of a name: the "
+            "current folder), links that lead out of it, and another script in --graph.",
+        ),
+    ] = False
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False
 
     def words(self) -> list[str]:

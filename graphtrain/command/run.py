@@ -38,6 +38,7 @@ from graphtrain.program.resources import resolve_device
 from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.run.trainer import Trainer
 from graphtrain.state.random import seed_everything
+from graphtrain.storage.saved_graph import holds_a_graph
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
     assert source is not None, "one of them is known"
     if source == SAVED:
         source = graph_to_resume(options.run_dir, resume, report)
-    graph = checked_graph(with_parameters(load_graph(source), parameters))
+    graph = checked_graph(with_parameters(_loaded_graph(source, options), parameters))
     if options.until is not None:
         parse_amount(options.until, graph)
     if options.before is not None:
@@ -196,6 +197,17 @@ def _replay_line(program: Script, run_dir: Path, trainer: Trainer) -> str:
     if program.words[0] == "python" and name != "setup":
         script += f":{name}"
     return shlex.join(["graphtrain", "replay", script, "--run-dir", str(run_dir), *options])
+
+
+def _loaded_graph(source: Graph | str | Path, options: RunOptions) -> Graph:
+    """The graph to run; if its file is gone, the saved one is named."""
+    try:
+        return load_graph(source, contained=options.contained)
+    except UsageError as error:
+        is_gone = not isinstance(source, Graph) and not Path(source).exists()
+        if is_gone and options.run_dir is not None and holds_a_graph(options.run_dir):
+            raise UsageError(error.message, "--graph saved takes the graph that the run was saved with") from None
+        raise
 
 
 def _endings(trainer: Trainer) -> str:

@@ -45,7 +45,7 @@ def _of_numpy(source: numpy.random.Generator) -> AnyGenerator:
     bits: Any = source.bit_generator
 
     def set_state(state: Any) -> None:
-        _check_position(state)
+        _expect_position(state)
         bits.state = state
 
     def seed(seed: int) -> None:
@@ -58,7 +58,7 @@ def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
     """Of a `RandomState`, which takes a seed modulo 2**32."""
 
     def set_state(state: Any) -> None:
-        _check_position(state)
+        _expect_position(state)
         source.set_state(state)
 
     return AnyGenerator(
@@ -69,24 +69,20 @@ def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
     )
 
 
-def _check_position(state: Any) -> None:
-    """NumPy takes any position in a list of numbers, and reads from there.
-
-    Raises:
-        ValueError: a position that is not in it.
-    """
-    if not isinstance(state, dict):
-        raise ValueError(f"a state of a generator is a dictionary, not {type(state).__name__}")
-    positions = [(state["state"].get("pos", 0), _TWISTER_NUMBERS), (state.get("buffer_pos", 0), _PHILOX_NUMBERS)]
-    for position, most in positions:
-        if not 0 <= position <= most:
-            raise ValueError(f"the position {position} in the numbers of a generator is not in 0 to {most}")
+def _expect_position(state: Any) -> None:
+    """Raise a ValueError for a state that is at a number beyond its last: NumPy would read whatever memory is there."""
+    inner = {} if isinstance(state, tuple | list) else state["state"]
+    twister = state[2] if isinstance(state, tuple | list) else inner.get("pos", 0)
+    if not 0 <= twister <= _TWISTER_NUMBERS:
+        raise ValueError(f"the state of a generator is at its number {twister}, of {_TWISTER_NUMBERS}")
+    if inner and not 0 <= state.get("buffer_pos", 0) <= _PHILOX_NUMBERS:
+        raise ValueError(f"the state of a generator is at its number {state['buffer_pos']}, of {_PHILOX_NUMBERS}")
 
 
-_PHILOX_NUMBERS = 4
-_TWISTER_NUMBERS = 624
 # struct { uint32_t key[624]; int pos; }, at the address that NumPy documents for use from C.
-_TWISTER_BYTES = 624 * 4 + 4
+_TWISTER_NUMBERS = 624
+_TWISTER_BYTES = _TWISTER_NUMBERS * 4 + 4
+_PHILOX_NUMBERS = 4
 
 
 @final
@@ -113,7 +109,7 @@ class NumpyGlobal:
     def set_state(self, state: Any) -> None:
         address = _twister_address()
         if address is None or state is not self._state or state["has_gauss"]:
-            _check_position(state)
+            _expect_position(state)
             numpy.random.set_state(state)
             self._state = None  # the new one may differ from it in its half pair alone
         else:
