@@ -16,6 +16,7 @@ import torch
 from graphtrain.data.fingerprint import is_data
 from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position
+from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
@@ -40,6 +41,7 @@ from graphtrain.state.modules import (
     settle_lazy,
 )
 from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.references import shown_path
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.state_files import state_digest
 
@@ -177,9 +179,9 @@ def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
         if bound.bypassed:
             continue
         bound.check_fields()
-        captured[bound.path] = {name: getattr(bound.instance, name) for name in _stored(bound)}
-        if bound.kind.keeps_state:
-            captured[bound.path]["state"] = bound.instance.state_dict()
+        # First: a node may bring what it stores up to date when it is asked for its state.
+        state = {"state": bound.instance.state_dict()} if bound.kind.keeps_state else {}
+        captured[bound.path] = {name: getattr(bound.instance, name) for name in _stored(bound)} | state
     return captured
 
 
@@ -201,9 +203,11 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
                 bound.check_fields()
                 taken.append("state")
         yield from (f"{bound.path}.{name} left out" for name in sorted(set(values) - set(taken)))
-        # What an observer remembers now and did not before, nothing that was saved depends on.
+        # On what an observer remembers now and did not before, and on what no digest has, nothing saved depends.
         if not bound.kind.observer:
-            yield from (f"{bound.path}.{name} new" for name in stored if name not in taken and name not in values)
+            fields = bound.kind.fields
+            essential = [name for name in stored if name not in fields or fields[name].in_digest]
+            yield from (f"{bound.path}.{name} new" for name in essential if name not in taken and name not in values)
 
 
 def _essential_progress(run: StatefulObjects, saved: Section) -> Section:
@@ -251,7 +255,13 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift = run.drift()
-    run.unknown = [*run.lost_forms(), *run.lost_of_further(), *run.unknown_of_made, *drift.unknown]
+    run.unknown = [
+        *run.lost_forms(),
+        *run.lost_of_further(),
+        *run.unknown_of_made,
+        *drift.unknown,
+        *run.data_state.unsaved,
+    ]
     return drift.section if drift.section["changed"] else {}
 
 
@@ -349,6 +359,7 @@ class StatefulObjects:
     Attributes:
         stateful: the objects with a `state_dict`: resources, and once the run has begun those that they hold, by path.
         generators: random generators that resources hold: ``"train_data/0"``.
+        data_state: of the data; nodes report to it.
         baseline: what was reachable when the run began; None before.
         unknown: a line for all that the last capture could not describe.
         forms: what modules were set up as, by path; none before the run has begun.
@@ -367,6 +378,7 @@ class StatefulObjects:
             if name not in self.modules and name not in self.optimizers
             for number, generator in enumerate(held_generators(value))
         }
+        self.data_state: DataState = program.resources.get("data_state", DataState())
         self.baseline: Baseline | None = None
         self._resources = resources
         self.unknown: list[str] = []
@@ -414,7 +426,7 @@ class StatefulObjects:
         Arguments:
             former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
         """
-        self.baseline = baseline
+        self.baseline = self.data_state.baseline = baseline
         self.program.elsewhere = baseline.reachable.by_id
         for held in (self.stateful, self.modules, self.optimizers):
             for name in [name for name in held if baseline.is_left_out(name)]:
@@ -509,26 +521,13 @@ class StatefulObjects:
         return reached.value
 
     def not_restored(self) -> list[str]:
-        """A line for everything that was saved and has no place now."""
-        return self.baseline.not_restored if self.baseline is not None else []
+        """A line for everything that was saved and has no place now, or is not what it was."""
+        missing = self.baseline.not_restored if self.baseline is not None else []
+        return [*missing, *self.data_state.not_as_before()]
 
     def drift(self) -> Drift:
         """What has changed since the run began, that nothing else saves."""
         return self.baseline.drift() if self.baseline is not None else Drift(NO_DRIFT)
-
-    def capture_data(self, data: Any) -> Section:
-        """What has changed of data since the run began; empty for nothing."""
-        name = self.baseline.name_of_data(data) if self.baseline is not None else None
-        if self.baseline is None or name is None:
-            return {}
-        section = self.baseline.drift(name).section
-        return section if section["changed"] else {}
-
-    def restore_data(self, data: Any, section: Section) -> None:
-        """Put data in the state that was captured."""
-        name = self.baseline.name_of_data(data) if self.baseline is not None else None
-        if self.baseline is not None and name is not None:
-            self.baseline.restore(section or NO_DRIFT, name)
 
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""
@@ -588,7 +587,8 @@ class StatefulObjects:
         ]
         if not paths and _text_of(now["new"]) != _text_of(saved.get("new", [])):
             paths = sorted(changed)
-        return [f"{path} is not what it was when it was saved: `setup` makes something else" for path in paths]
+        what = "is not what it was when it was saved: `setup` makes something else"
+        return [f"{shown_path(path)} {what}" for path in paths]
 
     def restore(
         self, state: RunState, exempt: Exemptions = Exemptions(), sections: Collection[str] = tuple(SECTIONS)

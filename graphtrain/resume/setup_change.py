@@ -16,7 +16,7 @@ from typing import Any, Literal, final
 
 from graphtrain.state.category import is_value
 from graphtrain.state.contents import FORMS, sample_of
-from graphtrain.state.drift import Baseline, content_of
+from graphtrain.state.drift import OF_THE_COMPILER, Baseline, content_of
 from graphtrain.state.reachable import Reached, parts_of
 
 _MOST = 3
@@ -68,6 +68,8 @@ class SetupHashes:
         if reached.category in _ATTRIBUTES:
             for place, part, is_covered in parts_of(reached):
                 name = place.rpartition(".")[2]
+                if name.startswith(OF_THE_COMPILER):
+                    continue
                 if is_value(part) and not (is_covered and name in reached.covered) and not baseline.is_left_out(place):
                     self._put(place, _text(part, baseline), owner, reached.path)
                     if type(part) is int and part == os.getpid():

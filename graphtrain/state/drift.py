@@ -7,21 +7,26 @@ arrays and generators are described whenever nothing else saves them: those of d
 
 from __future__ import annotations
 
+import copy
+import enum
 import hashlib
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, final
 
 import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.category import category_of, is_value
+from graphtrain.state.category import category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import Reachable, Reached, parts_of, state_of
-from graphtrain.state.references import Describer, Rebuilder, UnknownStateError
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, parts_of, state_of
+from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable, shown_path
+from graphtrain.storage.strides import placement_of, without_repeats
 
 Section = Mapping[str, Any]
 
@@ -30,7 +35,17 @@ NO_DRIFT: Section = {"changed": {}, "new": []}
 # Of larger tensors and arrays a sample is hashed.
 _WHOLE_BYTES = 64 * 2**10
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Of the tensors and arrays of data that are not larger, copies of this much are kept.
+_MOST_COPIED = 16 * 2**20
+
+# How a change of what is changed where it is, is described.
+_VALUES = ("tensor", "array", "bytes", "state")
+
+# The length of the mark of a strided tensor.
+_OF_A_USUAL_TENSOR = 5
+
+# Attributes that the compiler gives to tensors and functions.
+OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 
 
 @dataclass
@@ -77,10 +92,14 @@ class Baseline:
         self.reachable = Reachable(roots, data, covered, with_code=with_code)
         self.stateful = self.reachable.stateful
         self.not_restored: list[str] = []
+        # Path -> what was put there last, until it was looked at once: objects that `setup` makes in this process as
+        # they were then have drifted nevertheless, by the account of the process that saved them.
+        self._restored: Mapping[str, Mapping[str, Any]] = {}
         self._elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
         }
+        self._copies = self._copied()
         self._forms = {
             reached.path: _form(reached.value, is_data=reached.is_data)
             for reached in self.reachable.by_path.values()
@@ -97,6 +116,18 @@ class Baseline:
             if name not in covered
         }
 
+    def _copied(self) -> dict[int, Any]:
+        """Copies of small tensors and arrays of data, such as the weights of a sampler."""
+        copies: dict[int, Any] = {}
+        rest = _MOST_COPIED
+        for reached in self.reachable.by_path.values():
+            if reached.is_data and _is_marked(reached) and 0 < (size := _size_of(reached.value)) <= _WHOLE_BYTES:
+                rest -= size
+                if rest < 0:
+                    break
+                copies[id(reached.value)] = copy.deepcopy(_detached(reached.value))
+        return copies
+
     def name_of_data(self, value: Any) -> str | None:
         """The name of the root that is this data; None for data that came later, or that saves itself."""
         reached = self.reachable.find(value)
@@ -111,17 +142,23 @@ class Baseline:
         describer = Describer(self.reachable, self.stateful)
         drift = Drift({"changed": {}, "new": describer.new})
         changed = drift.section["changed"]
+        restored: Mapping[str, Mapping[str, Any]] = {}
+        if data is None:
+            restored, self._restored = self._restored, {}
         for reached in self._in(data):
-            if id(reached.value) in self._elsewhere or _has_not_changed(reached):
+            last = restored.get(reached.path)
+            if id(reached.value) in self._elsewhere or (last is None and _has_not_changed(reached)):
                 continue
             with describer.attempt(drift.unknown):
-                if (change := self._change(reached, describer, drift.unknown)) is not None:
+                if (change := self._change(reached, describer, drift.unknown, last)) is not None:
                     changed[reached.path] = change
         if data is None:
             for module in sorted(self._globals):
-                if held := self._changed_globals(module, describer, drift.unknown):
+                last = restored.get(f"{module}:")
+                if held := self._changed_globals(module, describer, drift.unknown, last):
                     changed[f"{module}:"] = {"set": held}
-        drift.unknown += [f"{path} has {bound}" if path else bound for path, bound in self.reachable.bounds.items()]
+        bounds = self.reachable.bounds.items()
+        drift.unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
         return drift
 
     def _in(self, data: str | None) -> Iterator[Reached]:
@@ -146,11 +183,14 @@ class Baseline:
 
     # ---- comparing
 
-    def _change(self, reached: Reached, describer: Describer, unknown: list[str]) -> dict[str, Any] | None:
+    def _change(
+        self, reached: Reached, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
         """How an object differs from what it was; None where it does not."""
         value, path = reached.value, reached.path
         match reached.category:
             case "tensor":
+                self._check_attributes(reached)
                 return None if reached.is_covered else self._changed_tensor(reached, describer)
             case "array":
                 return self._changed_array(reached, describer)
@@ -170,29 +210,36 @@ class Baseline:
         if form is None or reached.category == "tuple" or (reached.is_covered and reached.category != "module"):
             return None
         if not reached.is_entered:
-            return self._changed_large(reached, describer)
+            return self._changed_large(reached, describer) if restored is None else self._all(reached, describer)
         keys, parts = form.contents(value)
-        if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
+        if restored is None and _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
             return None
         if form.is_named:
-            return self._changed_names(reached, dict(zip(keys, parts, strict=True)), describer, unknown)
-        if _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
+            return self._changed_names(reached, dict(zip(keys, parts, strict=True)), describer, unknown, restored)
+        if restored is None and _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
             return None
         return self._all(reached, describer)
 
     def _changed_names(
-        self, reached: Reached, now: Mapping[str, Any], describer: Describer, unknown: list[str]
+        self,
+        reached: Reached,
+        now: Mapping[str, Any],
+        describer: Describer,
+        unknown: list[str],
+        restored: Mapping[str, Any] | None,
     ) -> dict[str, Any] | None:
         before = dict(zip(reached.keys, reached.parts, strict=True))
         ignored = self._ignored(reached)
+        put, taken = (restored.get("set", {}), restored.get("removed", ())) if restored is not None else ({}, ())
         described = {}
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
-            if (name in before and _is_equal(before[name], now[name])) or self.is_left_out(path):
+            is_same = name in before and name not in put and _is_equal(before[name], now[name])
+            if is_same or self.is_left_out(path) or is_left_alone(now[name]):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(now[name], path)
-        removed = sorted(set(before) - set(now) - ignored)
+        removed = sorted({*before, *taken} - set(now) - ignored)
         if not described and not removed:
             return None
         return {"set": described} | ({"removed": removed} if removed else {})
@@ -215,14 +262,20 @@ class Baseline:
                 return None
         return self._all(reached, describer)
 
+    def _check_attributes(self, reached: Reached) -> None:
+        """A tensor that had attributes is listed with them."""
+        attributes = reached.value.__dict__
+        if not attributes or self.reachable.find(attributes) is not None:
+            return
+        if names := [name for name in attributes if not name.startswith(OF_THE_COMPILER)]:
+            raise UnknownStateError(reached.path, f"was given attributes: {', '.join(names)}; set them in `setup`")
+
     def _changed_tensor(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
         tensor, path = reached.value, reached.path
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
-            if self._is_as_marked(reached):
-                return None
-            raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
-        if reached.is_data and self._is_as_marked(reached):
+        if (reached.is_data or not is_saveable(tensor)) and self._is_as_marked(reached):
             return None
+        if not is_saveable(tensor):
+            raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
         describer.count(tensor.numel() * tensor.element_size(), path)
         change: dict[str, Any] = {"tensor": tensor.detach()}
         if tensor.is_leaf:
@@ -233,25 +286,36 @@ class Baseline:
 
     def _is_as_marked(self, reached: Reached) -> bool:
         before, now = self._marks[id(reached.value)], _mark(reached)
-        if before == now or reached.category == "array":
-            return bool(before == now)
+        if reached.category == "array":
+            return bool(before[:2] == now[:2]) and _is_equal(before[2], now[2])
         # Worker processes that are not forked get tensors in shared memory, to which those here move as well.
-        return _is_plain(reached.value) and reached.value.is_shared() and (before[:3], before[4]) == (now[:3], now[4])
+        is_moved = len(before) == len(now) == _OF_A_USUAL_TENSOR and reached.value.is_shared()
+        return bool(before == now or (is_moved and (before[:3], before[4]) == (now[:3], now[4])))
 
     def _changed_array(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
-        array = reached.value
-        if array.dtype.hasobject or not array.flags.writeable or type(array) not in (numpy.ndarray, numpy.memmap):
+        array, path = reached.value, reached.path
+        if reached.is_covered or not array.flags.writeable:
             return None
-        if reached.is_covered or (reached.is_data and self._is_as_marked(reached)):
+        is_plain = type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
+        if (reached.is_data or not is_plain) and self._is_as_marked(reached):
             return None
-        describer.count(array.nbytes, reached.path)
+        if not is_plain:
+            what = "an array of objects" if array.dtype.hasobject else f"a {type(array).__qualname__}"
+            raise UnknownStateError(path, f"is {what} that has changed, and cannot be saved")
+        if (array.shape, str(array.dtype)) != self._marks[id(array)][:2]:
+            raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
+        describer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
 
-    def _changed_globals(self, module: str, describer: Describer, unknown: list[str]) -> dict[str, Any]:
+    def _changed_globals(
+        self, module: str, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         namespace, names = self.reachable.globals[module]
+        put = restored["set"] if restored is not None else {}
         before, described = self._globals[module], {}
         for name in sorted(names & namespace.keys()):
-            if self.is_left_out(f"{module}:{name}") or (name in before and _is_equal(before[name], namespace[name])):
+            is_same = name in before and name not in put and _is_equal(before[name], namespace[name])
+            if is_same or is_left_alone(namespace[name]) or self.is_left_out(f"{module}:{name}"):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(namespace[name], f"{module}:{name}")
@@ -269,17 +333,21 @@ class Baseline:
         Raises:
             CheckpointError: something that had changed does not exist now, or cannot be made.
         """
+        with _naming("the state beside the resources"):
+            changed, rebuilder = dict(section["changed"]), Rebuilder(self.reachable, self.stateful, [*section["new"]])
         self._back_to_the_baseline(data)
-        rebuilder = Rebuilder(self.reachable, self.stateful, list(section["new"]))
-        for path, change in section["changed"].items():
-            if path.endswith(":"):
-                self._restore_globals(path.removesuffix(":"), change, rebuilder)
-            elif self.is_left_out(path):
+        for path, change in changed.items():
+            if self.is_left_out(path):
                 continue
-            elif path not in self.reachable.by_path:
-                self._is_missing(path)
-            else:
-                _put(self.reachable.by_path[path], self._without_left_out(path, change), rebuilder)
+            with _naming(f"the state of `{shown_path(path)}`"):
+                if path.endswith(":"):
+                    self._restore_globals(path.removesuffix(":"), change, rebuilder)
+                elif path not in self.reachable.by_path:
+                    self._is_missing(path)
+                else:
+                    self._put(self.reachable.by_path[path], self._without_left_out(path, change), rebuilder)
+        if data is None:
+            self._restored = changed
 
     def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
         if "set" not in change:
@@ -303,35 +371,75 @@ class Baseline:
             self.not_restored.append(f"{path} is not what it was when it was saved: `setup` puts a plain value there")
             return
         raise CheckpointError(
-            f"`{path}`, whose state was saved, does not exist now",
+            "it does not exist now",
             f'make it again in `setup`; or leave it out, if nothing depends on it: Trainer(..., not_state=["{path}"])',
         )
 
     def _back_to_the_baseline(self, data: str | None) -> None:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
+        self._put_copies(data)
         for reached in self._in(data):
-            form = FORMS.get(reached.category)
-            if form is None or reached.category in ("tuple", "class", "function") or not reached.is_entered:
-                continue
-            if reached.is_covered and reached.category != "module":
-                continue
-            keys, parts = form.contents(reached.value)
-            if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
-                continue
-            if form.is_named:
-                ignored = self._ignored(reached)
-                now = dict(zip(keys, parts, strict=True))
-                before = dict(zip(reached.keys, reached.parts, strict=True))
-                changed = {
-                    name: part
-                    for name, part in before.items()
-                    if name not in ignored and not (name in now and now[name] is part)
-                }
-                form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
-            elif reached.category == "mapping":
-                form.put(reached.value, dict(zip(reached.keys, reached.parts, strict=True)), ())
-            else:
-                form.put(reached.value, reached.parts, ())
+            if _holds(reached) and reached.is_entered:
+                self._put_contents(reached, reached.keys, reached.parts)
+        for module, held in self._globals.items() if data is None else ():
+            namespace, names = self.reachable.globals[module]
+            namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
+            for name in (names & namespace.keys()) - held.keys():
+                if not is_left_alone(namespace[name]):
+                    del namespace[name]
+
+    def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...]) -> None:
+        """Let an object hold what it held before: the very same objects."""
+        form = FORMS[reached.category]
+        keys_now, parts_now = form.contents(reached.value)
+        if _is_identical(keys_now, keys) and _is_identical(parts_now, parts):
+            return
+        if form.is_named:
+            ignored = self._ignored(reached)
+            now = dict(zip(keys_now, parts_now, strict=True))
+            before = dict(zip(keys, parts, strict=True))
+            changed = {
+                name: part
+                for name, part in before.items()
+                if name not in ignored and not (name in now and now[name] is part)
+            }
+            form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
+        elif reached.category == "mapping":
+            form.put(reached.value, dict(zip(keys, parts, strict=True)), ())
+        else:
+            form.put(reached.value, parts, ())
+
+    def _put_copies(self, data: str | None) -> None:
+        """Give the small tensors and arrays of data the values that they had."""
+        for reached in self._in(data):
+            copied = self._copies.get(id(reached.value))
+            if copied is not None and _content(_mark(reached)) != _content(self._marks[id(reached.value)]):
+                change: dict[str, Any] = {reached.category: copied}
+                self._put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+
+    @contextmanager
+    def kept(self, data: str) -> Iterator[None]:
+        """A span after which data holds the same objects, with the same values, as before it.
+
+        Arguments:
+            data: the name of a root.
+        """
+        changed = self.drift(data).section["changed"]
+        values = {
+            path: copy.deepcopy(change) for path, change in changed.items() if any(key in change for key in _VALUES)
+        }
+        held = [
+            (reached, FORMS[reached.category].contents(reached.value)) for reached in self._in(data) if _holds(reached)
+        ]
+        try:
+            yield
+        finally:
+            self._put_copies(data)
+            for path, change in values.items():
+                reached = self.reachable.by_path[path]
+                self._put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+            for reached, (keys, parts) in held:
+                self._put_contents(reached, keys, parts)
 
     def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
         if module not in self.reachable.globals:
@@ -343,6 +451,41 @@ class Baseline:
             if name not in names:
                 raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
             namespace[name] = rebuilder.rebuild(described)
+
+    def _put(self, reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+        """Put one change over an object."""
+        value, category = reached.value, reached.category
+        match change:
+            case {"state": state} if category == "generator":
+                any_generator(value).set_state(state)
+            case {"tensor": torch.Tensor() as saved} if category == "tensor":
+                _put_tensor(value, saved, change)
+            case {"array": numpy.ndarray() as saved} if category == "array":
+                if (value.shape, value.dtype) != (saved.shape, saved.dtype):
+                    raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
+                value[...] = saved
+            case {"bytes": bytes(content)} if category == "bytearray":
+                value[:] = content
+            case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
+                removed = tuple(change.get("removed", ()))
+                for name in (*described, *removed):
+                    if not isinstance(name, str) or name in self._bookkeeping(reached):
+                        raise CheckpointError(f"`{name}` is no state of it")
+                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
+                FORMS[category].put(value, parts, removed)
+            case {"pairs": pairs} if category == "mapping":
+                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
+            case {"items": items} if category in ("list", "deque", "set", "cell"):
+                FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
+            case _:
+                raise CheckpointError("it is of another type now")
+
+    @staticmethod
+    def _bookkeeping(reached: Reached) -> frozenset[str]:
+        """The attributes that no change can have."""
+        return reached.ignored | {"__class__", "__dict__"}
+
+    # ---- what setup made
 
     def places(self) -> Iterator[str]:
         """The path of everything that is reachable, plain values included."""
@@ -376,37 +519,35 @@ def _has_not_changed(reached: Reached) -> bool:
     return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
 
 
-def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
-    """Put one change over an object."""
-    value = reached.value
+def _holds(reached: Reached) -> bool:
+    """True for what can be made to hold what it held before."""
+    if (
+        reached.category not in FORMS
+        or reached.category == "tuple"
+        or isinstance(reached.value, frozenset)
+        or reached.length > MOST_COMPARED
+    ):
+        return False
+    return not reached.is_covered or reached.category == "module"
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """A span in which anything that goes wrong is an error that names what is restored."""
     try:
-        match change:
-            case {"state": state} if reached.category == "generator":
-                any_generator(value).set_state(state)
-            case {"tensor": torch.Tensor() as saved} if reached.category == "tensor":
-                _put_tensor(value, saved, change)
-            case {"array": numpy.ndarray() as saved} if reached.category == "array":
-                value[...] = saved
-            case {"bytes": bytes(content)} if reached.category == "bytearray":
-                value[:] = content
-            case {"set": described} if FORMS[reached.category].is_named:
-                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
-                FORMS[reached.category].put(value, parts, change.get("removed", ()))
-            case {"pairs": pairs} if reached.category == "mapping":
-                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
-            case {"items": items} if reached.category in ("list", "deque", "set", "cell"):
-                FORMS[reached.category].put(value, list(map(rebuilder.rebuild, items)), ())
-            case _:
-                raise CheckpointError("it is of another type now")
-    except (CheckpointError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = error.message if isinstance(error, CheckpointError) else str(error)
-        raise CheckpointError(f"the state of `{reached.path}` cannot be restored: {reason}") from None
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{what} cannot be restored: {error.message}", error.hint) from None
+    except MALFORMED as error:
+        raise CheckpointError(f"{what} cannot be restored: {error}") from None
 
 
 def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
     with torch.no_grad():
-        if (tensor.shape, tensor.dtype, tensor.stride()) == (saved.shape, saved.dtype, saved.stride()):
-            tensor.detach().copy_(saved)
+        if tensor.layout is saved.layout is torch.sparse_coo and tensor.shape == saved.shape:
+            tensor.copy_(saved)
+        elif _has_form(tensor, saved):
+            _fill(tensor, saved)
         else:
             tensor.data = saved
     if "requires_grad" in change and tensor.is_leaf:
@@ -416,6 +557,29 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
         tensor.grad.copy_(saved_gradient)  # which may be a part of a buffer of all gradients
     elif "requires_grad" in change:
         tensor.grad = saved_gradient
+
+
+def _has_form(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
+    """True if values can be put where a tensor has its own, which others may share."""
+    if (tensor.shape, tensor.dtype, tensor.layout) != (saved.shape, saved.dtype, saved.layout):
+        return False
+    # Not every stride is saved: not that of a narrow column of a wide matrix, for instance.
+    return tensor.stride() == saved.stride() or (placement_of(tensor) is None and placement_of(saved) is None)
+
+
+def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
+    target, values = without_repeats(tensor.detach()), without_repeats(saved)
+    if target.shape != values.shape:
+        target, values = tensor.detach(), saved
+    try:
+        target.copy_(values)
+    except RuntimeError:  # windows that overlap: element by element, some of them more than once
+        storage = tensor.untyped_storage()
+        memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
+        numbers = torch.arange(memory.numel(), device=tensor.device)
+        numbers = numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        memory[numbers.reshape(-1)] = saved.reshape(-1)
 
 
 def _values_of(data: Any) -> list[Any]:
@@ -441,8 +605,16 @@ def _is_equal(before: Any, now: Any) -> bool:
         return True
     if type(before) is not type(now):
         return False
+    if isinstance(before, numpy.generic):
+        return bool(before.dtype == now.dtype and before.tobytes() == now.tobytes())
     if isinstance(before, float):
         return bool(before.hex() == now.hex())
+    if isinstance(before, complex):
+        return _is_equal(before.real, now.real) and _is_equal(before.imag, now.imag)
+    if isinstance(before, Decimal):
+        return str(before) == str(now)
+    if isinstance(before, enum.Enum):
+        return False
     if is_value(before):
         return bool(before == now)
     match category_of(type(before)):
@@ -456,25 +628,71 @@ def _is_equal(before: Any, now: Any) -> bool:
 # ---- marks of tensors and arrays
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return not torch.nn.parameter.is_lazy(tensor) and tensor.layout is torch.strided and not tensor.is_meta
-
-
 def _is_marked(reached: Reached) -> bool:
     return not reached.is_covered and reached.category in ("tensor", "array")
 
 
 def _mark(reached: Reached) -> Any:
-    """What changes when a tensor or an array does: of a tensor its version, place and form, and a hash of a sample."""
+    """What changes when a tensor or an array does: its form, and a hash of it or, where it is large, of a sample.
+
+    Of a tensor of a usual form also its place and its version, which tell more where a sample does not.
+    """
     value = reached.value
     if reached.category == "array":
-        return (value.shape, str(value.dtype), None if value.dtype.hasobject else _hash(_sample_of_array(value)))
-    if not _is_plain(value):
-        return (type(value), torch.nn.parameter.is_lazy(value))
-    version = 0 if value.is_inference() else value._version
-    sample = value.detach().reshape(-1) if value.numel() * value.element_size() <= _WHOLE_BYTES else _sample(value)
-    content = _hash(_contiguous(sample).view(torch.uint8).numpy().tobytes())
-    return (value.shape, value.dtype, version, value.data_ptr(), content if value.numel() else b"")
+        content = tuple(value.flat) if value.dtype.hasobject else _hash(_sample_of_array(value))
+        return value.shape, str(value.dtype), content
+    try:
+        parts = [_bytes_of(part) for part in _strided_parts(value)]
+    except (RuntimeError, NotImplementedError):  # of a class with other memory than torch's
+        return (type(value), tuple(value.shape))
+    is_usual = value.layout is torch.strided and not torch.nn.parameter.is_lazy(value)
+    place = (0 if value.is_inference() else value._version, value.data_ptr()) if is_usual and parts else ()
+    return (value.shape, value.dtype, *place, _hash(b"".join(parts)))
+
+
+def _strided_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors of a usual form that have the content of this one; none for one without memory."""
+    tensor = tensor.detach().as_subclass(torch.Tensor)
+    if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
+        return ()
+    if tensor.is_quantized:
+        return (tensor.int_repr(),)
+    if tensor.is_nested:
+        return tuple(tensor.unbind())
+    match tensor.layout:
+        case torch.strided:
+            return (tensor,)
+        case torch.sparse_coo:
+            return tensor._indices(), tensor._values()
+        case torch.sparse_csr | torch.sparse_bsr:
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    flat = tensor.reshape(-1) if tensor.numel() * tensor.element_size() <= _WHOLE_BYTES else _sample(tensor)
+    return _contiguous(flat).view(torch.uint8).numpy().tobytes()
+
+
+def hash_of_values(tensor: torch.Tensor) -> bytes:
+    """A hash of a tensor's values; of more than 64 KiB some of them, evenly spaced."""
+    return _hash(_bytes_of(tensor.detach()))
+
+
+def _content(mark: Any) -> Any:
+    """What a mark tells of the values, wherever they are and however they came there."""
+    return (mark[0], mark[1], mark[-1])
+
+
+def _size_of(value: Any) -> int:
+    """The size of a tensor or an array whose values can be copied; 0 for another."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size() if is_saveable(value) and not value.is_inference() else 0
+    return 0 if value.dtype.hasobject or not value.flags.writeable else int(value.nbytes)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
@@ -483,9 +701,8 @@ def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach()
-    numbers = torch.arange(0, flat.numel(), max(1, flat.numel() // SAMPLES), device=flat.device)
-    return torch.take(flat, numbers)
+    numbers = torch.arange(0, tensor.numel(), max(1, tensor.numel() // SAMPLES), device=tensor.device)
+    return torch.take(tensor, numbers)
 
 
 def _sample_of_array(array: Any) -> bytes:
@@ -500,18 +717,18 @@ def _hash(content: bytes) -> bytes:
 def content_of(reached: Reached) -> Any:
     """What identifies the content of a tensor or an array in any process; None where that is not known."""
     mark = _mark(reached)
-    return (tuple(mark[0]), str(mark[1]), mark[-1]) if reached.category == "array" or len(mark) > 2 else None
+    return (tuple(mark[0]), str(mark[1]), mark[-1]) if isinstance(mark[-1], bytes) else None
 
 
 def _form(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
     """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
     return {
-        "parameters": tuple(module._parameters) if is_data else (),
+        "parameters": tuple((name, id(held)) for name, held in module._parameters.items()) if is_data else (),
         "buffers": tuple(module._buffers) if is_data else (),
         "submodules": tuple(map(id, module._modules.values())),
         "hooks": tuple(
             id(hook)
-            for name in _HOOKS
+            for name in HOOKS
             for hook in getattr(module, name).values()
             if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
         ),
