@@ -560,7 +560,14 @@ class StatefulObjects:
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """The sections of which the continuation depends on a part only: that part."""
-        return {"progress": _essential_progress(self, state.progress)}
+        parts: dict[str, Section] = {"progress": _essential_progress(self, state.progress)}
+        # By how much a form differs depends on what was set up; the form itself is that of the tensors.
+        if any("forms" in entry for entry in state.modules.values()):
+            parts["modules"] = {
+                name: {key: part for key, part in entry.items() if key != "forms"}
+                for name, entry in state.modules.items()
+            }
+        return parts
 
     def digest(
         self, alive: set[int], sections: Collection[str] = tuple(SECTIONS), reachable: Section | None = None

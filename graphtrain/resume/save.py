@@ -158,7 +158,9 @@ class CheckpointWriter:
         except UnsaveableError as error:
             if not (error.path.startswith(("slots", "the slot ")) or run.compiled.state.is_lazy()):
                 raise
-            self._report_once(f"no checkpoint can be made here: {'; '.join(filter(None, (error.message, error.hint)))}")
+            if error.path.startswith("the slot "):  # an object that may be made again: what to do is known at once
+                what_to_do = f"; {error.hint}" if error.hint else ""
+                self._report_once(f"no checkpoint can be made here: {error.message}{what_to_do}")
             alive = compiled.alive_names(loop.position, loop.ended)
             slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
             return self._refuse(run, [slot], error.message.removeprefix(f"slots[{slot!r}] cannot be saved: "))
@@ -176,7 +178,7 @@ class CheckpointWriter:
             with self._watch.measure("save"):
                 self._hold(run, *self._staged_now(run))
         except Exception as error:  # of a `state_dict` of the user's too
-            slot = isinstance(error, UnsaveableError) and error.path.startswith("slots")
+            slot = isinstance(error, UnsaveableError) and error.path.startswith(("slots", "the slot "))
             why = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
             return self._gives_up(why) if slot else self._is_not_held(why)
         self._attempts = 0

@@ -24,7 +24,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import HOOKS, Reachable, Reached, parts_of, state_of
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, parts_of, state_of
 from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable, shown_path
 from graphtrain.storage.strides import placement_of, without_repeats
 
@@ -175,7 +175,8 @@ class Baseline:
             return reached.ignored
         names, parts = FORMS["object"].contents(reached.value)
         held, state = dict(zip(names, parts, strict=True)), state_of(reached.value)
-        return reached.ignored | {name for name in held.keys() & state.keys() if _is_equal(held[name], state[name])}
+        equal = {name for name in held.keys() & state.keys() if _is_equal(held[name], state[name])}
+        return reached.ignored | held_by_state(reached.value) | equal
 
     def is_left_out(self, path: str) -> bool:
         """True for what is declared to be no state, and for all that is reached through it."""
@@ -203,7 +204,7 @@ class Baseline:
                     raise UnknownStateError(path, "is an open file, whose position is not saved")
                 return None
             case "bytearray":
-                return {"bytes": bytes(value)}
+                return None if reached.is_covered else {"bytes": bytes(value)}
             case "module":
                 unknown += _other_form(path, self._forms[path], _form(value, is_data=reached.is_data))
         form = FORMS.get(reached.category)

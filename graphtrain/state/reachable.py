@@ -192,7 +192,8 @@ class Reachable:
                 yield from _in_optimizer(value, path)
             case "object":
                 reached.ignored = _ignored(value)
-                reached.covered = frozenset(map(str, state_of(value))) if path in self.stateful else frozenset()
+                if path in self.stateful:
+                    reached.covered = frozenset(map(str, state_of(value))) | held_by_state(value)
             case "tensor":
                 yield from _in_tensor(value, path, reached.is_covered)
             case "method":
@@ -285,6 +286,14 @@ def state_of(value: Any) -> Mapping[Any, Any]:
     except Exception:  # saving it reports why
         return {}
     return state if isinstance(state, Mapping) else {}
+
+
+def held_by_state(value: Any) -> frozenset[str]:
+    """The attributes of an object whose very objects its `state_dict` gives out, under whatever name."""
+    state = state_of(value)
+    held = {id(part) for part in (state, *state.values()) if not is_value(part)}
+    names, parts = FORMS["object"].contents(value)
+    return frozenset(name for name, part in zip(names, parts, strict=True) if id(part) in held)
 
 
 def _ignored(value: Any) -> frozenset[str]:

@@ -580,7 +580,7 @@ class Everything:
             "by default": collections.defaultdict(list, {1: [2]}),
             "numbers": [2**200, -(2**63) - 1, nan, -0.0, float("-inf"), complex(nan, -0.0)],
             "text": ["caf\udce9", b"\0", bytearray(b"x")],
-            "arrays": [FIELDS_OF_TWO, numpy.array(2.5), numpy.float16(nan)],
+            "arrays": [FIELDS_OF_TWO.copy(), numpy.array(2.5), numpy.float16(nan)],
             "types": [torch.bfloat16, torch.Size([1]), torch.device("cpu")],
             "tensors": {name: copy.deepcopy(one.detach()) for name, one in TENSORS.items()},
             "names": {
