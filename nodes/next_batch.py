@@ -124,6 +124,8 @@ class NextBatch:
         self._source = source_of(
             train_data, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
         )
+        if self._source.replays:
+            self._data_state.is_redrawn(train_data)
         self._count = sample_counter() if batch_size is None else _whole(batch_size)
         self._notify = notify
         self._turns = 0
