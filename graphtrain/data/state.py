@@ -37,7 +37,7 @@ class DataState:
         return self.baseline is not None and self.baseline.name_of_data(data) is not None
 
     def is_redrawn(self, data: Any) -> None:
-        """Note that a resume draws the batches of an epoch again, with all that data makes for it, such as iterators."""
+        """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
         if self.baseline is not None and (name := self.baseline.name_of_data(data)) is not None:
             self.baseline.is_redrawn(name)
 

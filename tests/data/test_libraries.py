@@ -69,9 +69,11 @@ OTHERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("made", HUGGING_FACE.values(), ids=HUGGING_FACE)
-def test_data_sets_of_hugging_face(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(made, tmp_path, every=5)
+@pytest.mark.parametrize(
+    "name", [name if "stream" in name else pytest.param(name, marks=pytest.mark.sweep) for name in HUGGING_FACE]
+)
+def test_data_sets_of_hugging_face(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
+    assert_exact(HUGGING_FACE[name], tmp_path, every=5)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
