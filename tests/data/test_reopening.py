@@ -229,7 +229,7 @@ OFTEN = [name for name in DATA if "DataLoader" in name or "a buffer" in name or 
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in DATA]
 )
 def test_cuts(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(DATA[name], tmp_path, every=5)
+    assert_exact(DATA[name], tmp_path, every=3 if "buffer" in name else 5)
 
 
 @pytest.mark.sweep
