@@ -17,7 +17,8 @@ def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any)
     if not means:
         return
     row = dict(means)
-    if hasattr(optimizer, "param_groups"):
+    # An optimizer around others may have none.
+    if "lr" in next(iter(getattr(optimizer, "param_groups", ())), {}):
         row.setdefault("lr", float(optimizer.param_groups[0]["lr"]))
     if not recorder.is_last_row(row):
         recorder.row(row)

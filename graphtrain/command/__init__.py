@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
 
 def main() -> None:
     """Run the command with the arguments of this process, and exit with its code."""
-    from graphtrain.command.app import app
+    from graphtrain.command.stopping import stoppable
 
-    app(prog_name="graphtrain")
+    with stoppable(["graphtrain", *sys.argv[1:]]) if sys.argv[1:2] == ["run"] else contextlib.nullcontext():
+        from graphtrain.command.app import app
+
+        app(prog_name="graphtrain")

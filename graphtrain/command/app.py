@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, takes_run_options
 from graphtrain.command.plain_command import PlainCommand, PlainGroup
 from graphtrain.command.run_help import RunCommand
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.version import __version__
 
@@ -38,6 +39,16 @@ _GRAPH = (
     "is imported, which runs its code), a run directory, or a checkpoint in one."
 )
 GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH)]
+
+
+ContainedOption = Annotated[
+    bool,
+    typer.Option(
+        "--contained",
+        help="For graphs of strangers: refuse files outside of the folder of the graph file (of a name: the current "
+        "folder), links that lead out of it, and scripts, whose code would run.",
+    ),
+]
 
 
 def _example(*lines: str) -> str:
@@ -169,6 +180,7 @@ def check(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
+    contained: ContainedOption = False,
 ) -> int:
     """Check a graph without running it: all its problems, each with a code, a place and a hint.
 
@@ -176,7 +188,7 @@ def check(
     """
     from graphtrain.command.check import check_command
 
-    return check_command(graph, script, as_json=json, strict=strict)
+    return check_command(graph, script, as_json=json, strict=strict, contained=contained)
 
 
 @_command(
@@ -194,6 +206,7 @@ def render(
             "--run-dir", metavar="RUN_DIR", help="Show how often each node ran in this run, and which is next."
         ),
     ] = None,
+    contained: ContainedOption = False,
 ) -> None:
     """Draw a graph to a file.
 
@@ -201,7 +214,7 @@ def render(
     """
     from graphtrain.command.render import render_command
 
-    render_command(graph, output, run_dir)
+    render_command(graph, output, run_dir, contained=contained)
 
 
 @_command("show", "graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py")
@@ -221,6 +234,7 @@ def show(
             "--script", metavar="SCRIPT", help="A Python file that declares kinds which the graph uses; it is imported."
         ),
     ] = None,
+    contained: ContainedOption = False,
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
@@ -228,7 +242,7 @@ def show(
     """
     from graphtrain.command.show import show_command
 
-    show_command(graph, save_points=save_points, script=script)
+    show_command(graph, save_points=save_points, script=script, contained=contained)
 
 
 @_command(
@@ -261,6 +275,7 @@ def diff(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if anything that is compared differs.")
     ] = False,
+    contained: ContainedOption = False,
 ) -> int:
     """Show how two graphs, or two runs, differ.
 
@@ -272,7 +287,7 @@ def diff(
     """
     from graphtrain.command.diff import diff_command
 
-    return diff_command(before, after, output, rename or [], exit_code=exit_code)
+    return diff_command(before, after, output, rename or [], exit_code=exit_code, contained=contained)
 
 
 @_command("copy", "graphtrain copy fit my_fit.toml")
@@ -355,30 +370,145 @@ ArgumentsOfSetup = Annotated[
 ]
 
 
+_OF_A_RUN = "To verify a run that was made"
+_OF_CUTS = "To verify a script, without a run"
+
+
 @_command(
     "verify",
     "graphtrain verify train.py --run-dir runs/first",
     "graphtrain verify train.py --run-dir runs/first --last 1",
+    "graphtrain verify train.py --cuts 20 --until '50 batches'",
+    "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
 )
 def verify(
-    script: ScriptArgument,
-    settings: ArgumentsOfSetup = None,
-    *,
-    run_dir: PastRunOption,
-    last: Annotated[
-        int | None, typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all.")
+    script: Annotated[str, typer.Argument(metavar="SCRIPT[:FUNCTION]", help="The Python file that trains.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE",
+            help="Arguments of setup; with --run-dir in place of those that the run had. With --cuts also "
+            "NODE.PARAM=VALUE, parameters of nodes, as for run.",
+        ),
     ] = None,
+    *,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir", metavar="RUN_DIR", help="The run directory; it is only read.", rich_help_panel=_OF_A_RUN
+        ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all.", rich_help_panel=_OF_A_RUN),
+    ] = None,
+    cuts: Annotated[
+        int | None,
+        typer.Option("--cuts", metavar="N", help="Cut the run at N random transitions.", rich_help_panel=_OF_CUTS),
+    ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="GRAPH",
+            help="A shipped graph, a TOML file, or another script. Default: the graph of the script.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="AMOUNT",
+            help="Where every run stops, as in '50 batches'. Default: where the graph ends it.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            metavar="NUMBER",
+            help="Seed of Python, NumPy and torch, set before setup() is called. Default: 0.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="DEVICE", help="Where to train. Default: auto.", rich_help_panel=_OF_CUTS),
+    ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option("--deterministic", help="Ask torch for deterministic kernels.", rich_help_panel=_OF_CUTS),
+    ] = False,
+    cuts_seed: Annotated[
+        int | None,
+        typer.Option(
+            "--cuts-seed",
+            metavar="NUMBER",
+            help="Chooses the transitions. Default: another number each time, which is printed.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep",
+            metavar="FOLDER",
+            help="A new folder for the run directories of cuts that are not exact, as they were when they were cut and "
+            "after the resume. Default: none is kept.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_OF_CUTS)] = False,
 ) -> int:
-    """Prove that a run is exact: replay it from each checkpoint to the next, and compare everything bit by bit.
+    """Prove that resuming is exact: of a run that was made, with --run-dir; or of a script, with --cuts.
 
-    The run directory is only read. The cause of a difference is named: a field that was lost between saving and
-    resuming, or the node whose computation is not repeatable.
+    With --run-dir, the run is replayed from each checkpoint to the next, and everything is compared bit by bit. The
+    cause of a difference is named: a field that was lost between saving and resuming, or the node whose computation is
+    not repeatable.
+
+    With --cuts, the script is trained once, and then again, cut at random transitions. Each cut is resumed in a new
+    process to the same end, and compared with the run that was not cut: weights, optimizers, everything else that is
+    saved, and the file of metrics. How long that takes is printed once the script has been trained for the first time.
 
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
-    from graphtrain.command.verify import verify_command
+    of_cuts = {
+        "--graph": graph,
+        "--until": until,
+        "--seed": seed,
+        "--device": device,
+        "--deterministic": deterministic or None,
+        "--cuts-seed": cuts_seed,
+        "--keep": keep,
+        "--json": json or None,
+    }
+    _refuse_a_mixture(run_dir is not None, cuts is not None, {"--last": last}, of_cuts)
+    if cuts is None:
+        from graphtrain.command.verify import verify_command
 
-    return verify_command(script, run_dir, settings or [], last)
+        assert run_dir is not None, "one of them is given"
+        return verify_command(script, run_dir, settings or [], last)
+    from graphtrain.command.verify_cuts import CutOptions, verify_cuts_command
+
+    options = RunOptions(graph=graph, until=until, seed=seed or 0, device=device or "auto", deterministic=deterministic)
+    return verify_cuts_command(script, settings or [], CutOptions(cuts, options, cuts_seed, keep, json))
+
+
+def _refuse_a_mixture(
+    has_run: bool, has_cuts: bool, of_a_run: Mapping[str, object], of_cuts: Mapping[str, object]
+) -> None:
+    """Refuse options of `verify` that do not belong together."""
+    if has_run == has_cuts:
+        raise UsageError(
+            f"verify takes either --run-dir or --cuts, got {'both' if has_run else 'neither'}",
+            "--run-dir RUN_DIR verifies a run that was made, --cuts 20 the script, without a run",
+        )
+    mine, others = ("--run-dir", of_cuts) if has_run else ("--cuts", of_a_run)
+    if given := [name for name, value in others.items() if value is not None]:
+        other = "--cuts" if has_run else "--run-dir"
+        raise UsageError(f"{', '.join(given)}: only with {other}, not with {mine}", "see graphtrain verify --help")
 
 
 @_command(
@@ -404,6 +534,15 @@ def replay(
         str | None,
         typer.Option("--node", metavar="PATH", help="Continue from there until this node is the next to run."),
     ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs",
+            metavar="N",
+            help="With --node: until it has run N times as well; inside a node, since that was entered. Default: the "
+            "first time.",
+        ),
+    ] = None,
     debug: Annotated[
         bool,
         typer.Option(
@@ -419,4 +558,4 @@ def replay(
     """
     from graphtrain.command.replay import replay_command
 
-    return replay_command(script, run_dir, settings or [], to, node, debug=debug)
+    return replay_command(script, run_dir, settings or [], to, node, runs, debug=debug)

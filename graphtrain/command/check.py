@@ -18,14 +18,14 @@ from graphtrain.printable import printable
 from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 
 
-def check_command(source: str, script: str | None, *, as_json: bool, strict: bool) -> int:
+def check_command(source: str, script: str | None, *, as_json: bool, strict: bool, contained: bool) -> int:
     """Print every problem of a graph; returns the exit code."""
     if script is not None:
         import_script(Path(script.partition(":")[0]))
-    named = named_graph(source)
+    named = named_graph(source, contained=contained)
     if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
-        named = saved_graph(named, notify)
-    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(named)
+        named = saved_graph(named, notify, contained=contained)
+    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(named, contained=contained)
     # If the text could not be read completely, checking the rest would only report consequences of that.
     problems = draft.problems or check_graph(draft.graph, all_kinds_known=script is not None or is_script(source))
     errors = sum(problem.severity == "error" for problem in problems)

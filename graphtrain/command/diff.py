@@ -24,9 +24,11 @@ _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
-def diff_command(before: str, after: str, output: Path | None, rename: list[str], *, exit_code: bool = False) -> int:
+def diff_command(
+    before: str, after: str, output: Path | None, rename: list[str], *, exit_code: bool = False, contained: bool = False
+) -> int:
     """Print the difference between two graphs, or between two runs; draw that of the graphs. Returns the exit code."""
-    (graph, run), (other, other_run) = _read(before), _read(after)
+    (graph, run), (other, other_run) = _read(before, contained), _read(after, contained)
     difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
     rows_of_runs = sections(run, other_run) if run is not None and other_run is not None else {}
     console = Console(highlight=False)
@@ -54,15 +56,15 @@ def diff_command(before: str, after: str, output: Path | None, rename: list[str]
     return int(exit_code and bool(count))
 
 
-def _read(source: str) -> tuple[Graph, SavedRun | None]:
+def _read(source: str, contained: bool) -> tuple[Graph, SavedRun | None]:
     """The graph of a name, a file, a script, a run directory or a checkpoint; and the run, of the latter two.
 
     Checkpoints that are skipped are reported.
     """
     if find_graph(source) is None and os.path.isdir(source) and holds_a_graph(Path(source)):
-        checkpoint, manifest = saved_manifest(source, notify)
+        checkpoint, manifest = saved_manifest(source, notify, contained=contained)
         return graph_of(checkpoint, manifest), SavedRun.of(checkpoint, manifest)
-    return load_graph(source), None
+    return load_graph(source, contained=contained), None
 
 
 def _table_of_rows(rows: list[ChangedValue]) -> Table:

@@ -11,10 +11,10 @@ from typing import NoReturn
 from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.printable import printable
 from graphtrain.run.frames import users_frames
+from graphtrain.run.signals import STOPPED as STOPPED
 
 FAILED = 1
 BAD_USAGE = 2
-STOPPED = 75  # EX_TEMPFAIL, "try again", as job queues expect it
 INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 
 

@@ -32,7 +32,7 @@ def ls_command(folder: Path, *, as_json: bool) -> None:
         raise UsageError(f"there is no folder `{folder}`", "name the folder that holds your run directories")
     runs = [(path, _status(path)) for path in run_directories(folder)]
     if as_json:
-        typer.echo(json.dumps([{"run_dir": str(path), **status} for path, status in runs], indent=2))
+        typer.echo(json.dumps([{"run_dir": str(path), **status} for path, status in runs], indent=2, allow_nan=False))
         return
     if not runs:
         typer.echo(f"no run in {folder}, nor in the folders below it", err=True)

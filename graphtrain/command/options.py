@@ -93,6 +93,15 @@ class RunOptions:
             help="Stop early, as in '500 steps' or '2 hours'. The same command without it continues the run.",
         ),
     ] = None
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="NODE",
+            help="Stop when this node is the next to run, as in step or validate/eval_batch. The same command runs it, "
+            "and stops before it the next time.",
+        ),
+    ] = None
     seed: Annotated[
         int,
         typer.Option("--seed", metavar="NUMBER", help="Seed of Python, NumPy and torch, set before setup() is called."),
@@ -113,6 +122,14 @@ class RunOptions:
             "--trace",
             help="Print a line on standard error for every transition: the node that ran, the next node, and every "
             "guard that was evaluated, with the values it read. With --quiet, nothing else.",
+        ),
+    ] = False
+    contained: Annotated[
+        bool,
+        typer.Option(
+            "--contained",
+            help="For graphs of strangers: refuse a graph that names files outside of its folder (of a name: the "
+            "current folder), links that lead out of it, and another script in --graph.",
         ),
     ] = False
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from graphtrain.command.script import is_importing, note_graph
+from graphtrain.command.stopping import stoppable
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 
@@ -19,7 +20,7 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
 
     ``python train.py lr=1e-3 accumulate.every=4 --run-dir r`` trains, ``python train.py --help`` lists what can be set.
     Exits the process with the exit code of the command. Does nothing if the script is only imported, by a loader worker
-    or by ``graphtrain run``.
+    or by ``graphtrain run``. From this call on SIGINT, SIGTERM, SIGUSR1 and SIGHUP are handled, until the process ends.
 
     Arguments:
         setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. Its arguments
@@ -44,19 +45,20 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
             f"main takes the function that returns the resources, got a {type(setup).__name__}",
             "write main(setup), without parentheses after setup",
         )
-    from graphtrain.command.app import program_app
-    from graphtrain.command.failure import exit_on_failure
-    from graphtrain.command.script_graph import DEFAULT, graph_of_module
-
     words, script = _program()
-    with exit_on_failure():
-        try:
-            graph = graph_of_module(graph, sys.modules["__main__"], script.name if script is not None else "main")
-        except UsageError:
-            if not any(word.partition("=")[0] == "--graph" for word in sys.argv[1:]):
-                raise
-            graph = DEFAULT  # it is not asked for
-    program_app(setup, graph, words, script)(prog_name=" ".join(words))
+    with stoppable([*words, *sys.argv[1:]]):
+        from graphtrain.command.app import program_app
+        from graphtrain.command.failure import exit_on_failure
+        from graphtrain.command.script_graph import DEFAULT, graph_of_module
+
+        with exit_on_failure():
+            try:
+                graph = graph_of_module(graph, sys.modules["__main__"], script.name if script is not None else "main")
+            except UsageError:
+                if not any(word.partition("=")[0] == "--graph" for word in sys.argv[1:]):
+                    raise
+                graph = DEFAULT  # it is not asked for
+        program_app(setup, graph, words, script)(prog_name=" ".join(words))
 
 
 def _module_that_runs(frame: FrameType | None) -> str:

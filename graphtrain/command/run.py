@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import shlex
 import sys
@@ -29,13 +30,15 @@ from graphtrain.command.warm_start import fingerprints, split, warm_start
 from graphtrain.display.choose import display_for, introduce
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.renaming import paths_of
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
 from graphtrain.program.bind import without_unread
 from graphtrain.program.resources import resolve_device
-from graphtrain.run.breakpoints import parse_amount
+from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.run.trainer import Trainer
 from graphtrain.state.random import seed_everything
+from graphtrain.storage.saved_graph import holds_a_graph
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,22 @@ class Script:
         return cls(setup, f"{script.name}:{name}" if script is not None else name, stem, words, script, graph)
 
 
-def run_script(script: str, settings: list[str], options: RunOptions) -> int:
-    """Run a script's setup through a graph; returns the exit code."""
+# Runs a trainer in another way than `Trainer.run`.
+Train = Callable[[Trainer], Outcome]
+
+
+def run_script(script: str, settings: list[str], options: RunOptions, train: Train | None = None) -> int:
+    """Run a script's setup through a graph; returns the exit code.
+
+    Arguments:
+        train: runs the trainer. Default: `Trainer.run`, with the options.
+    """
     # Errors of the command line are reported before the script is imported, which may take long.
     _checked_settings(settings, options)
     path, function_name, setup = setup_function(script)
     graph = _own_graph(script, options)
     program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path, graph)
-    return run_program(program, settings, options)
+    return run_program(program, settings, options, train)
 
 
 def _own_graph(script: str, options: RunOptions) -> Graph | str | Path | None:
@@ -85,8 +96,8 @@ def _own_graph(script: str, options: RunOptions) -> Graph | str | Path | None:
         return None
 
 
-def run_program(program: Script, settings: list[str], options: RunOptions) -> int:
-    """Run a setup through a graph; returns the exit code."""
+def run_program(program: Script, settings: list[str], options: RunOptions, train: Train | None = None) -> int:
+    """Run a setup through a graph; returns the exit code. The arguments are those of `run_script`."""
     report = ignore if options.quiet else notify
     values, parameters = _checked_settings(settings, options)
     resume = options.resume
@@ -98,9 +109,11 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     assert source is not None, "one of them is known"
     if source == SAVED:
         source = graph_to_resume(options.run_dir, resume, report)
-    graph = checked_graph(with_parameters(load_graph(source), parameters))
+    graph = checked_graph(with_parameters(_loaded_graph(source, options), parameters))
     if options.until is not None:
         parse_amount(options.until, graph)
+    if options.before is not None:
+        refuse_unknown_node(options.before, [*paths_of(graph)], "--before")
     seed_everything(options.seed)
     resources = resources_of(program.setup, arguments, program.name)
     loggers = _loggers(resources.pop("loggers", ()), options, program)
@@ -143,14 +156,22 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
         if options.run_dir is None:
             report(f"run directory: {run_dir}; resume with: {command_line(program.words, settings, resuming)}")
         try:
-            outcome = trainer.run(
-                resume=resume,
-                until=options.until,
-                from_setup=options.from_setup,
-                from_saved=options.from_saved,
-                rename=renamings(options.rename),
-                trace=TraceLines(trainer.graph, notify) if options.trace else None,
-            )
+            if train is None:
+                train = functools.partial(
+                    Trainer.run,
+                    resume=resume,
+                    until=options.until,
+                    before=options.before,
+                    from_setup=options.from_setup,
+                    from_saved=options.from_saved,
+                    rename=renamings(options.rename),
+                    trace=TraceLines(trainer.graph, notify) if options.trace else None,
+                )
+            outcome = train(trainer)
+        except Exception as error:
+            if line := _replay_line(program, run_dir, trainer):
+                error.add_note(f"replay it: {line}")
+            raise
         except KeyboardInterrupt:
             report(f"resume with: {command_line(program.words, settings, resuming)}")
             raise
@@ -160,10 +181,33 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     further = f"; a later {endings} trains it further" if endings else ""
     report(f"{outcome}{further}: {run_dir}  digest {trainer.digest()[:16]}")
     if outcome.resumable:
-        if outcome is Outcome.REACHED:
-            resuming = replace(resuming, until=None)
+        if outcome is not Outcome.STOPPED:
+            resuming = replace(resuming, until=None, before=None)
         report(f"resume with: {command_line(program.words, settings, resuming)}")
     return STOPPED if outcome is Outcome.STOPPED else 0
+
+
+def _replay_line(program: Script, run_dir: Path, trainer: Trainer) -> str:
+    """The command that leads to the node that has failed; empty where none does."""
+    options = trainer.replay_options()
+    if not options or program.script is None or program.words[:2] == ["python", "-m"]:
+        return ""
+    script = program.words[-1]
+    name = getattr(program.setup, "__name__", "setup")
+    if program.words[0] == "python" and name != "setup":
+        script += f":{name}"
+    return shlex.join(["graphtrain", "replay", script, "--run-dir", str(run_dir), *options])
+
+
+def _loaded_graph(source: Graph | str | Path, options: RunOptions) -> Graph:
+    """The graph to run; if its file is gone, the saved one is named."""
+    try:
+        return load_graph(source, contained=options.contained)
+    except UsageError as error:
+        is_gone = not isinstance(source, Graph) and not Path(source).exists()
+        if is_gone and options.run_dir is not None and holds_a_graph(options.run_dir):
+            raise UsageError(error.message, "--graph saved takes the graph that the run was saved with") from None
+        raise
 
 
 def _endings(trainer: Trainer) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import nearest
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
 from graphtrain.storage.saved_graph import saved_graph
 from graphtrain.storage.store import FolderStore
 
 SAVED = "saved"  # as --graph: the graph in the checkpoint
+_RUNS = Path("runs")
 
 
 @contextlib.contextmanager
@@ -22,11 +24,12 @@ def named_or_new_directory(named: Path | None, stem: str) -> Iterator[Path]:
     if named is not None:
         yield named
         return
+    made = [] if os.path.lexists(_RUNS) else [_RUNS]
     run_dir = _new_directory(stem)
     try:
         yield run_dir
     except BaseException:
-        for folder in (run_dir / CHECKPOINTS_FOLDER, run_dir, run_dir.parent):
+        for folder in (run_dir / CHECKPOINTS_FOLDER, run_dir, *made):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
         raise
@@ -35,7 +38,7 @@ def named_or_new_directory(named: Path | None, stem: str) -> Iterator[Path]:
 def _new_directory(stem: str) -> Path:
     """The first free one of runs/STEM-001, -002, ...; created here, so that no concurrent run gets it too."""
     for number in range(1, 1000):
-        path = Path("runs") / f"{stem}-{number:03d}"
+        path = _RUNS / f"{stem}-{number:03d}"
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -57,7 +60,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
     if resume == "auto":
         return
     if resume == "never":
-        if run_dir is not None and (run_dir / STATUS_FILE).exists():
+        if run_dir is not None and is_status(run_dir / STATUS_FILE):
             raise UsageError(
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
@@ -97,7 +100,7 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         raise UsageError("--fork and --resume are mutually exclusive", "--fork starts from a run's newest checkpoint")
     if run_dir is not None and run_dir.resolve() == source.resolve():
         raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
-    if run_dir is not None and (run_dir / STATUS_FILE).exists():
+    if run_dir is not None and is_status(run_dir / STATUS_FILE):
         return resume
     newest = FolderStore(source / CHECKPOINTS_FOLDER, notify).newest()
     if newest is None:

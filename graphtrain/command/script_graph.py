@@ -35,25 +35,34 @@ def is_script(source: str) -> bool:
     return path.suffix == ".py" and find_graph(source) is None and not holds_a_graph(path)
 
 
-def load_graph(source: str | Path | Graph) -> Graph:
+def load_graph(source: str | Path | Graph, *, contained: bool = False) -> Graph:
     """The graph that a word of the command line names; a script is imported for it.
+
+    Arguments:
+        contained: as of `Graph.load`; a script is refused, for its code may read anything. Default: False.
 
     Raises:
         GraphError: the text is not a graph.
         UsageError: there is no such graph, file or script; or the graph of a script is known only when it runs.
         CheckpointError: the checkpoint is damaged.
     """
-    named = named_graph(source)
-    return named if isinstance(named, Graph) else Graph.load(named)
+    named = named_graph(source, contained=contained)
+    return named if isinstance(named, Graph) else Graph.load(named, contained=contained)
 
 
-def named_graph(source: str | Path | Graph) -> str | Path | Graph:
+def named_graph(source: str | Path | Graph, *, contained: bool = False) -> str | Path | Graph:
     """The graph of a script, as the script names it; any other source as it is.
 
     Raises:
-        UsageError: there is no such script, or its graph is known only when it runs.
+        UsageError: there is no such script, its graph is known only when it runs, or scripts are refused.
     """
-    return script_graph(source) if isinstance(source, str) and is_script(source) else source
+    if not (isinstance(source, str) and is_script(source)):
+        return source
+    if contained:
+        raise UsageError(
+            f"--contained: `{source}` is a script, and to find its graph its code would run", "name a graph file"
+        )
+    return script_graph(source)
 
 
 def script_graph(script: str) -> Graph | str | Path:

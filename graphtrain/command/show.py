@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from graphtrain.plan.save_points import SavePoint
 
 
-def show_command(source: str, *, save_points: bool = False, script: str | None = None) -> None:
+def show_command(source: str, *, save_points: bool = False, script: str | None = None, contained: bool = False) -> None:
     """Print a graph as tables.
 
     Arguments:
         save_points: True adds where a checkpoint can be made, and which slots it would hold; this imports the kinds.
         script: a Python file that declares further kinds. Default: none.
+        contained: as of `Graph.load`. Default: False.
     """
     if script is not None:
         from graphtrain.command.script import import_script
 
         import_script(Path(script.partition(":")[0]))
-    graph = load_graph(source)
+    graph = load_graph(source, contained=contained)
     console = Console(highlight=False)
     if not save_points:
         _show(graph, graph.name, console)

@@ -14,10 +14,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from graphtrain.display.numbers import duration
+from graphtrain.display.numbers import duration, metric
 from graphtrain.display.panel import Panel
 from graphtrain.display.snapshot import Snapshot
-from graphtrain.errors import UsageError
 from graphtrain.printable import one_line, shorten
 from graphtrain.storage.run_directory import STATUS_FILE, read_status
 
@@ -36,11 +35,8 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
         if any(run_directories(run_dir)):
             ls_command(run_dir, as_json=as_json)
             return
-    try:
-        status = present_status(run_dir)
-        text = json.dumps(status, indent=2) if as_json else "\n".join(_lines(run_dir, status))
-    except RecursionError:
-        raise UsageError(f"the status of `{run_dir}` cannot be read: it is nested too deep") from None
+    status = present_status(run_dir)
+    text = json.dumps(status, indent=2, allow_nan=False) if as_json else "\n".join(_lines(run_dir, status))
     encoding = sys.stdout.encoding or "utf-8"
     typer.echo(text.encode(encoding, "replace").decode(encoding))
 
@@ -63,9 +59,9 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in _panel(snapshot))
     yield f"  newest checkpoint {_text(status.get('checkpoint') or 'none yet')}"
     if isinstance(best := status.get("best"), dict):
-        yield (
-            f"  best checkpoint {_text(best.get('checkpoint'))}, {_text(best.get('metric'))} {_text(best.get('value'))}"
-        )
+        value = best.get("value")
+        shown = metric(value) if isinstance(value, int | float) else _text(value)
+        yield f"  best checkpoint {_text(best.get('checkpoint'))}, {_text(best.get('metric'))} {shown}"
     if status.get("digest"):
         yield f"  digest {_text(status['digest'])}"
     yield f"  written {age(status)} by process {_text(status.get('process'))}{_process(status)}"

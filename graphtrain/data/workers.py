@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any, final
 
-_FOR_THE_RUN = {getattr(signal, name) for name in ("SIGINT", "SIGUSR1") if hasattr(signal, name)}
+_FOR_THE_RUN = {getattr(signal, name) for name in ("SIGINT", "SIGUSR1", "SIGHUP") if hasattr(signal, name)}
 
 # Workers that ignore SIGTERM must be killed at exit, or Python would wait for them.
 _STARTED: weakref.WeakSet[Any] = weakref.WeakSet()

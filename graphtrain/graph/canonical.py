@@ -11,6 +11,9 @@ from typing import Any
 from graphtrain.graph.elements import Edge, Node
 from graphtrain.graph.graph import Graph
 from graphtrain.kind.parameter import plain_value
+from graphtrain.printable import one_line, shorten
+
+_MAX_NESTING = 100
 
 
 def to_json(graph: Graph) -> str:
@@ -39,7 +42,7 @@ def from_json(text: str, order: str = "") -> Graph:
     try:
         return _graph(_ordered(json.loads(text), _keys_of(order)))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a canonical graph: {error!r}") from error
+        raise ValueError(f"not a canonical graph: {shorten(one_line(repr(error)), 200)}") from error
 
 
 def _keys(value: Any) -> Any:
@@ -139,28 +142,47 @@ def _unvalue(value: Any) -> Any:
     return value
 
 
-def _graph(plain: dict[str, Any]) -> Graph:
+def _graph(plain: dict[str, Any], depth: int = 0) -> Graph:
     if plain["format"] != 1:
-        raise ValueError(f"format {plain['format']} is not known to this version")
+        raise ValueError(f"format {_text(str(plain['format']))[:20]} is not known to this version")
+    if depth > _MAX_NESTING:
+        raise ValueError(f"graphs nested more than {_MAX_NESTING} levels deep")
     return Graph(
-        name=plain["name"],
-        start=plain["start"],
-        nodes={name: _node(name, node) for name, node in plain["nodes"].items()},
-        edges={source: tuple(Edge(*edge) for edge in leaving) for source, leaving in plain["edges"].items()},
-        guards=plain["guards"],
-        units=plain["clock"],
-        outputs=tuple(plain["outputs"]),
-        optional=tuple(plain["optional"]),
-        allow=tuple(plain["allow"]),
+        name=_text(plain["name"]),
+        start=_text(plain["start"]),
+        nodes={name: _node(name, node, depth) for name, node in plain["nodes"].items()},
+        edges={source: tuple(_edge(*edge) for edge in leaving) for source, leaving in plain["edges"].items()},
+        guards=_texts(plain["guards"]),
+        units=_texts(plain["clock"]),
+        outputs=tuple(map(_text, plain["outputs"])),
+        optional=tuple(map(_text, plain["optional"])),
+        allow=tuple(map(_text, plain["allow"])),
     )
 
 
-def _node(name: str, plain: dict[str, Any]) -> Node:
+def _edge(target: Any, when: Any) -> Edge:
+    return Edge(_text(target), None if when is None else _text(when))
+
+
+def _node(name: str, plain: dict[str, Any], depth: int) -> Node:
     return Node(
         name=name,
-        use=plain["use"],
+        use=_text(plain["use"]),
         parameters=_unvalue(plain["parameters"]),
-        reads={slot: tuple(target) if isinstance(target, list) else target for slot, target in plain["reads"].items()},
-        writes=plain["writes"],
-        body=_graph(plain["body"]) if plain["body"] is not None else None,
+        reads={
+            slot: tuple(map(_text, target)) if isinstance(target, list) else _text(target)
+            for slot, target in plain["reads"].items()
+        },
+        writes=_texts(plain["writes"]),
+        body=_graph(plain["body"], depth + 1) if plain["body"] is not None else None,
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__}, where a text belongs")
+    return value
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {name: _text(text) for name, text in value.items()}

@@ -76,15 +76,20 @@ class Graph(Editable):
     # that reading and drawing a graph imports nothing else.
 
     @classmethod
-    def load(cls, source: str | Path) -> Graph:
+    def load(cls, source: str | Path, *, contained: bool = False) -> Graph:
         """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
 
         The path of a run directory or of a checkpoint reads the graph that was saved there; to run it, the caller has
         to declare its kinds.
 
+        Arguments:
+            contained: True refuses a graph that names files outside of its own folder (of the current folder where it
+                has a name), links that lead out of it included: for services that read graphs of strangers. Default: it
+                may name any file by a relative path.
+
         Raises:
             GraphError: the text is not a graph; `problems` has every reason. Kinds and parameters are left to `check`.
-            UsageError: there is no such graph or file.
+            UsageError: there is no such graph or file, it has more than 10,000 nodes, or it is not contained.
             CheckpointError: the checkpoint is damaged.
 
         >>> Graph.load("fit").start
@@ -97,8 +102,8 @@ class Graph(Editable):
             from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 
             if holds_a_graph(Path(source)):
-                return saved_graph(source)
-        draft = read_graph(source)
+                return saved_graph(source, contained=contained)
+        draft = read_graph(source, contained=contained)
         if draft.problems:
             raise GraphError(draft.problems, f"graph `{source}`")
         return draft.graph

@@ -25,10 +25,13 @@ from graphtrain.names import FOREIGN, nearest, suggestion
 FORMAT = 1
 MAX_BYTES = 1 << 20
 MAX_NESTING = 20
+MAX_NODES = 10_000
+_MAX_EDITED_NODES = 500_000  # a few seconds
 
 _PLAIN_KEYS = ("format", "name", "start", "nodes", "guards", "edges", "clock", "outputs", "optional", "allow")
 _OVERLAY_KEYS = ("format", "name", "extends", "edit", "allow")
 _SECTIONS = ("nodes", "edges", "guards", "clock", "start")
+_FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
 _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
 
 
@@ -40,6 +43,41 @@ class Draft:
     problems: list[Problem]
 
 
+class _TooLargeError(UsageError):
+    """A graph that is not read to its end: files of some KB can contain each other without end."""
+
+
+@dataclass
+class _Bounds:
+    """The bounds of a graph, with all files that it is made of.
+
+    Attributes:
+        folder: where these have to be. None: anywhere.
+        nodes: how many were read so far, each file counted as one more.
+        edited: how many edits went through so far: each goes through all of its graph.
+    """
+
+    folder: Path | None = None
+    nodes: int = 0
+    edited: int = 0
+
+    def count(self, nodes: int = 0, edited: int = 0) -> None:
+        self.nodes += nodes
+        self.edited += edited
+        if self.nodes > MAX_NODES:
+            raise _TooLargeError(f"the graph has more than {MAX_NODES:,} nodes, with those of the graphs in it")
+        if self.edited > _MAX_EDITED_NODES:
+            raise _TooLargeError(f"the edits of the graph go through more than {_MAX_EDITED_NODES:,} nodes")
+
+    def expect_inside(self, source: str | Path, path: Path) -> None:
+        """Raise a UsageError for a path that leads out of the folder, by itself or by a link."""
+        if self.folder is not None and not path.is_relative_to(self.folder):
+            raise UsageError(
+                f"`{source}` leads out of the folder `{self.folder}`, in which the graph is to be contained",
+                "name a file in that folder, or a shipped graph",
+            )
+
+
 @dataclass
 class _Reader:
     """A text while it is read: where it comes from, and the problems so far."""
@@ -48,6 +86,7 @@ class _Reader:
     folder: Path | None
     lines: Lines
     chain: tuple[str, ...]
+    bounds: _Bounds
     section: tuple[str, ...] = ()
     problems: list[Problem] = field(default_factory=list)
 
@@ -58,23 +97,30 @@ class _Reader:
         self.problems.append(Problem(code, "error", str(self.place(*key)), message, hint))
 
 
-def read_graph(source: str | Path) -> Draft:
+def read_graph(source: str | Path, *, contained: bool = False) -> Draft:
     """Read a shipped or installed graph by name, or a file by path.
+
+    Arguments:
+        contained: True refuses other files than those in its folder and below it. Default: they may be anywhere.
 
     Raises:
         UsageError: there is no such graph or file, or it cannot be read.
     """
-    draft = _read_source(source, folder=None, chain=())
+    try:
+        folder = Path(source).parent.resolve() if contained else None
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, a folder that is gone
+        raise UsageError(f"there is no folder of {shorten(repr(str(source)))}: {error}") from None
+    draft = _read_source(source, folder=None, chain=(), bounds=_Bounds(folder))
     is_named = isinstance(source, str) and find_graph(source) is not None
     return draft if is_named else replace(draft, graph=replace(draft.graph, source=str(source)))
 
 
 def read_text(text: str, name: str) -> Draft:
     """Read a graph from text; `name` stands for the file in messages."""
-    return _read_text(text, file=name, folder=None, chain=(name,))
+    return _read_text(text, file=name, folder=None, chain=(name,), bounds=_Bounds())
 
 
-def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]) -> Draft:
+def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds) -> Draft:
     """`folder` is the folder of the text that names `source`; None for a name or path typed by the user."""
     shipped = find_graph(source) if isinstance(source, str) else None
     if shipped is not None:
@@ -92,6 +138,7 @@ def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, no permission
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"there is no graph {shorten(repr(str(source)))}: {reason}", _graph_hint("")) from None
+        bounds.expect_inside(source, Path(identity))
         if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
             raise UsageError(f"there is no graph `{source}`", _graph_hint(source))
         inner_folder = path.parent
@@ -100,9 +147,13 @@ def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]
         raise UsageError(f"graphs that extend or contain each other in a cycle: {cycle}")
     if len(chain) >= MAX_NESTING:
         raise UsageError(f"graphs nested more than {MAX_NESTING} levels deep: {' -> '.join(chain)}")
+    bounds.count(nodes=1)
     text = _file_text(file)
+    if chain and not _FORMAT_LINE.search(text.partition("\n[")[0]):
+        # Nothing of it is quoted: a graph of a stranger may name any file of this machine.
+        raise UsageError(f"`{source}` is no graph: there is no line `format = {FORMAT}` at its top")
     shown = f"{source}.toml" if shipped is not None else str(file)
-    return _read_text(text, file=shown, folder=inner_folder, chain=(*chain, identity))
+    return _read_text(text, file=shown, folder=inner_folder, chain=(*chain, identity), bounds=bounds)
 
 
 def _graph_hint(source: str) -> str:
@@ -130,9 +181,9 @@ def _file_text(file: Path | Traversable) -> str:
         raise UsageError(f"the graph `{file}` is not UTF-8 text (byte {error.start})", hint) from None
 
 
-def _read_text(text: str, file: str, folder: Path | None, chain: tuple[str, ...]) -> Draft:
+def _read_text(text: str, file: str, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds) -> Draft:
     text = text.removeprefix("\ufeff")  # the byte order mark of some editors
-    reader = _Reader(file, folder, Lines(text), chain)
+    reader = _Reader(file, folder, Lines(text), chain, bounds)
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
@@ -231,6 +282,7 @@ def _top_level(key: str) -> str:
 
 
 def _read_node(name: str, value: Any, reader: _Reader) -> Node:
+    reader.bounds.count(nodes=1)
     key = ("nodes", name)
     place = reader.place(*key)
     if not isinstance(value, dict):
@@ -274,7 +326,9 @@ def _read_body(name: str, value: Any, reader: _Reader) -> tuple[Graph | None, st
         reader.problem("G003", key, f"nodes.{name}.graph: expected a name, a path or a table, got {show_value(value)}")
         return None, None
     try:
-        draft = _read_source(value, reader.folder or Path(), reader.chain)
+        draft = _read_source(value, reader.folder or Path(), reader.chain, reader.bounds)
+    except _TooLargeError:
+        raise
     except GraphtrainError as error:
         reader.problem("G004", key, f"nodes.{name}.graph: {error.message}", error.hint)
         return None, None
@@ -315,7 +369,9 @@ def _overlay(data: Mapping[str, Any], name: str, allow: tuple[str, ...], reader:
         reader.problem("G003", ("extends",), f"extends: expected a name or a path, got {show_value(base_name)}")
         return Graph(name, "", {}, {})
     try:
-        draft = _read_source(base_name, reader.folder or Path(), reader.chain)
+        draft = _read_source(base_name, reader.folder or Path(), reader.chain, reader.bounds)
+    except _TooLargeError:
+        raise
     except UsageError as error:
         reader.problem("G004", ("extends",), f"extends: {error.message}", error.hint)
         return Graph(name, "", {}, {})
@@ -343,6 +399,7 @@ def _apply_edit(graph: Graph, table: Any, key: tuple[str, ...], reader: _Reader)
         message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
         reader.problem("G005", key, message, "begin a separate table with [[edit]]")
         return graph
+    reader.bounds.count(edited=len(graph.nodes), nodes=verbs[0] in ("insert", "nest"))
     verb, arguments = verbs[0], {name: value for name, value in table.items() if name != verbs[0]}
     if wrong := _wrong_argument(verb, table[verb], arguments):
         reader.problem("G005", key, f"edit: {verb}: {wrong}", _usage(verb))
@@ -350,12 +407,14 @@ def _apply_edit(graph: Graph, table: Any, key: tuple[str, ...], reader: _Reader)
     try:
         inner = arguments.get("graph")
         if isinstance(inner, str) and find_graph(inner) is None:
-            body = _read_source(inner, reader.folder or Path(), reader.chain)
+            body = _read_source(inner, reader.folder or Path(), reader.chain, reader.bounds)
             reader.problems += body.problems
             arguments["graph"] = body.graph
         elif isinstance(inner, dict):
             arguments["graph"] = _read_table(inner, replace(reader, section=(*key, "graph")), str(table[verb]))
         edited: Graph = getattr(graph, verb)(table[verb], **arguments)
+    except _TooLargeError:
+        raise
     except (EditError, UsageError, GraphError) as error:
         reader.problem("G005", key, error.message, error.hint)
         return graph

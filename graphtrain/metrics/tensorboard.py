@@ -15,9 +15,12 @@ from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Beginning, RunLogger
 from graphtrain.plain import json_value
+from graphtrain.storage.own_files import replace_file
+from graphtrain.storage.regular import parsed_json, read_regular
 
 # The hash and step of the last description in a folder. TensorBoard reads only files with "tfevents" in their names.
 DESCRIBED_FILE = "described.json"
+_MOST_BYTES = 1 << 20
 
 
 @final
@@ -69,6 +72,11 @@ class TensorBoard(RunLogger):
         if self._folder is None:
             raise UsageError(
                 "TensorBoard has no folder to write to", "pass run_dir to Trainer, or folder to TensorBoard"
+            )
+        if self._given_folder is None and self._folder.is_symlink():
+            raise UsageError(
+                f"TensorBoard cannot write to `{self._folder}`: it is a link, which a run directory must not hold",
+                "pass the folder that it leads to: TensorBoard(folder)",
             )
         # Several rows may share a step, and a purge knows steps only: rows of the last step are written again below.
         purge_step = int(beginning.rows[-1]["step"]) if beginning.rows else 0
@@ -138,7 +146,7 @@ class TensorBoard(RunLogger):
         for summary in summaries:
             self.writer.file_writer.add_summary(summary, purge_step)
         self.writer.flush()
-        (folder / DESCRIBED_FILE).write_text(json.dumps({"step": purge_step, "content": content}), encoding="utf-8")
+        replace_file(folder / DESCRIBED_FILE, json.dumps({"step": purge_step, "content": content}).encode())
 
 
 @contextmanager
@@ -161,7 +169,7 @@ def _second(name: str) -> int:
 def _described(folder: Path) -> tuple[str, int]:
     """The hash and the step of the last description; an empty hash if there is none or it cannot be read."""
     try:
-        last = json.loads((folder / DESCRIBED_FILE).read_text(encoding="utf-8"))
+        last = parsed_json(read_regular(folder / DESCRIBED_FILE, _MOST_BYTES))
         return str(last["content"]), int(last["step"])
     except (OSError, ValueError, TypeError, KeyError):
         return "", 0

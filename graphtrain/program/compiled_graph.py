@@ -11,7 +11,7 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import FunctionRecord
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.names import suggestion
+from graphtrain.names import quoted, suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
@@ -72,6 +72,8 @@ class CompiledGraph:
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder)
+        if former is not None and renaming is not None:
+            self.state.remade.take(former.program, renaming)
         bypassed = {bound.path for bound in self.program.nodes if bound.bypassed}
         slots = Slots(Flow(self.program.plan, bypassed), self.table.extra_inputs)
         self._save_points = SavePoints(slots)
@@ -103,9 +105,27 @@ class CompiledGraph:
         # Constants come after them in the table.
         return {index for index in range(len(self.program.slot_names)) if self.program.slots[index] is not None}
 
+    def transient(self, position: int, ended: bool = False) -> list[str]:
+        """The slots alive there that are declared transient; where there are any, it is no save point."""
+        return self._save_points.transient(self.path(position), ended=ended)
+
     def is_save_point(self, position: int, ended: bool = False) -> bool:
         """True if nothing alive there is declared transient."""
-        return not self._save_points.transient(self.path(position), ended=ended)
+        return not self.transient(position, ended)
+
+    def why_alive(self, slots: Collection[str], position: int) -> Iterator[str]:
+        """Who reads slots that are alive at a position, and where one of them is alive throughout; in words."""
+        path = self.path(position)
+        needed = [slot for slot in slots if slot in self._save_points.needed(path)]
+        readers = dict.fromkeys(self._save_points.reader_after(slot, path) for slot in needed)
+        if readers:
+            yield f"read later by {quoted(readers)}"
+        for scope in self.program.nodes[position].scope.around():
+            inside = [bound for bound in self.program.nodes if bound.path.startswith(scope.prefix)]
+            if all(set(slots) & self.alive_names(bound.index) for bound in inside if not bound.bypassed):
+                whole = f"`{scope.outer.path}`" if scope.outer is not None else f"the graph `{self.graph.name}`"
+                yield f"{'alive' if len(slots) == 1 else 'one of them is alive'} at every node of {whole}"
+                return
 
     def save_points(self) -> list[str]:
         """The paths of all of them."""

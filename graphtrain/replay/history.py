@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.manifest import checkpoint_number
+from graphtrain.storage.manifest import SkippedCheckpoints, checkpoint_number
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -114,21 +115,24 @@ class RunHistory:
         """
         metrics = self.path / METRICS_FILE
         # Whoever resumes from an earlier checkpoint cuts the metrics back: what was saved beyond was abandoned.
-        metrics_bytes = metrics.stat().st_size if metrics.exists() else 0
+        metrics_bytes = metrics.lstat().st_size if os.path.lexists(metrics) else 0
         newest_first: list[SavedCheckpoint] = []
+        skipped = SkippedCheckpoints(self._notify)
         for path in reversed(self._folder.paths()):
             if spans is not None and _trained_spans(newest_first) >= spans:
                 break
             try:
                 checkpoint = SavedCheckpoint.read(path)
             except CheckpointError as error:
-                self._notify(f"skipped a damaged checkpoint: {error.message}")
+                skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
                 continue
             abandoned = newest_first and not checkpoint.leads_to(newest_first[-1])
             if abandoned or checkpoint.manifest["metrics_bytes"] > metrics_bytes:
-                self._notify(f"skipped {path.name}: the run was resumed from an earlier checkpoint")
+                reason = "the run was resumed from an earlier checkpoint"
+                skipped.add(path, reason, f"skipped {path.name}: {reason}")
                 continue
             newest_first.append(checkpoint)
+        skipped.report()
         return newest_first[::-1]
 
     def segments(self, last: int | None = None) -> list[Segment]:

@@ -127,7 +127,7 @@ class _Reexecution:
         self._compiled, self._loop = compiled, loop
         self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
-        self._timed = _timed_nodes(compiled.program)
+        self._timed = timed_nodes(compiled.program)
         # An observer takes means of metrics by wall-clock time.
         self._has_timed_rows = any(bound.kind.observer and bound.kind.may_record_rows for bound in self._timed)
         self._expected = self._essential(self._goal.sections)
@@ -237,7 +237,7 @@ class _Reexecution:
         return run_and_hash
 
 
-def _timed_nodes(program: Program) -> list[BoundNode]:
+def timed_nodes(program: Program) -> list[BoundNode]:
     """The nodes that fire by wall-clock time, and so at other moments in every replay."""
     timed = []
     for bound in program.nodes:

@@ -20,7 +20,7 @@ class Resumable(NamedTuple):
     loop: Loop
     watch: Stopwatch
     hyper_parameters: HyperParameters
-    environment: RunEnvironment
+    environment: RunEnvironment | None  # None where nothing is written, and nothing was read
 
     @property
     def alive(self) -> set[int]:
@@ -34,7 +34,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
     state = compiled.state.capture(run.alive)
     step, epoch = compiled.run_clock.step_and_epoch()
     facts = {
-        **run.environment.as_plain(),
+        **(run.environment.as_plain() if run.environment is not None else {}),
         "graph": compiled.graph.to_json(),
         "graph_order": order_json(compiled.graph),
         "graph_hash": structural_hash(compiled.graph),
@@ -45,6 +45,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
         "metrics": compiled.state.recorder.recorded_at(step),
         "seconds": run.watch.seconds(),
         "unknown": compiled.state.unknown,
+        "not_state": sorted(compiled.state.left_out),
         "hyper_parameters": run.hyper_parameters.made,
         "hyper_parameters_in_force": run.hyper_parameters.values,
     }

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from graphtrain.errors import CheckpointError, SaveFailedError
+from graphtrain.errors import CheckpointError, GraphtrainError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import ROW_POSITION
-from graphtrain.names import suggestion
+from graphtrain.names import quoted, suggestion
 from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
@@ -21,12 +21,15 @@ from graphtrain.resume.capture import Resumable, capture
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.held import HeldCheckpoint
 from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
+# After this many transitions without a save point a person is told what prevents one.
+_PATIENCE = 100
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
 
@@ -73,6 +76,7 @@ class CheckpointWriter:
         self._writing: Background[Written] | None = None
         self._was_written = False
         self._newest: _Newest | None = None
+        self._held: HeldCheckpoint | None = None
         self._written_moment: Moment | None = None  # of the checkpoint that is being written
         self._mark: tuple[Retention, float] | None = None  # what it is to be ranked by once it is written
         self._policy = SavePolicy()
@@ -86,8 +90,12 @@ class CheckpointWriter:
         Raises:
             UnsaveableError: something cannot be encoded; its path is named.
         """
-        for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
-            Layout.of(tensors)
+        try:
+            for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
+                Layout.of(tensors)
+        except UnsaveableError:
+            if not run.compiled.state.is_lazy():  # the first batch makes it something that can be saved
+                raise
 
     def resumed_from(self, checkpoint: Checkpoint, run: Resumable) -> None:
         """Note that the run is where its newest checkpoint was made, and nothing was changed since."""
@@ -138,8 +146,8 @@ class CheckpointWriter:
         if self._run_files is None:
             return True
         compiled, loop = run.compiled, run.loop
-        if not compiled.is_save_point(loop.position, loop.ended):
-            return self._refuse(run, "it is declared transient")
+        if transient := compiled.transient(loop.position, loop.ended):
+            return self._refuse(run, transient, "declared transient")
         try:
             with self._watch.measure("save"):
                 self._wait()
@@ -148,11 +156,53 @@ class CheckpointWriter:
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
-            if error.path.startswith("slots"):
-                return self._refuse(run, error.message)
-            raise
+            if not (error.path.startswith(("slots", "the slot ")) or run.compiled.state.is_lazy()):
+                raise
+            self._report_once(f"no checkpoint can be made here: {'; '.join(filter(None, (error.message, error.hint)))}")
+            alive = compiled.alive_names(loop.position, loop.ended)
+            slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
+            return self._refuse(run, [slot], error.message.removeprefix(f"slots[{slot!r}] cannot be saved: "))
         self._attempts = 0
         return True
+
+    def hold(self, run: Resumable) -> bool:
+        """Keep a copy of the state in memory, for a run without a directory; False where it is no save point.
+
+        Nothing is raised: a run that cannot be held trains on, and says why once it has failed.
+        """
+        if run.compiled.transient(run.loop.position, run.loop.ended):
+            return self._gives_up("no save point was reached")
+        try:
+            with self._watch.measure("save"):
+                self._hold(run, *self._staged_now(run))
+        except Exception as error:  # of a `state_dict` of the user's too
+            slot = isinstance(error, UnsaveableError) and error.path.startswith("slots")
+            why = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
+            return self._gives_up(why) if slot else self._is_not_held(why)
+        self._attempts = 0
+        return True
+
+    def _gives_up(self, why: str) -> bool:
+        self._attempts += 1
+        return self._attempts >= _PATIENCE and self._is_not_held(why)
+
+    def _is_not_held(self, why: str) -> bool:
+        self._attempts, self.refusal = 0, why
+        return True
+
+    def release(self) -> None:
+        """Release the memory of the save point that is held."""
+        self._held, self._buffers = None, StagingBuffers()
+
+    def held(self) -> tuple[Checkpoint, int] | None:
+        """The save point that was made last in this process, and how many rows of metrics there were; None if none was.
+
+        It may be newer than every checkpoint on the disk: its write may have failed.
+        """
+        if self._held is None:
+            return None
+        path = self._run_files.next_path(self._held.facts["step"]) if self._run_files is not None else Path("memory")
+        return self._held.read(path), self._held.rows
 
     def report_no_best(self, recorder: Recorder) -> None:
         """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""
@@ -191,6 +241,7 @@ class CheckpointWriter:
     @contextmanager
     def completed(self) -> Iterator[None]:
         """A span that leaves no save under way. An interruption gives it up: the run is to stop at once."""
+        self._attempts = 0
         try:
             yield
         except KeyboardInterrupt:
@@ -230,18 +281,17 @@ class CheckpointWriter:
         self._was_written = True
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
+        if self._held is not None:
+            self._held = replace(self._held, path=written.path)
         self._newest = _Newest(written.path, self._written_moment, written.first_number)
         if self._mark is not None:
             mark, self._mark = self._mark, None
             self._rank(written.path, *mark)
 
     def _begin(self, run: Resumable, run_files: RunFiles, value: float | None) -> None:
-        state, facts = capture(run)
+        staged, facts = self._staged_now(run)
         for line in facts["unknown"]:
-            if line not in self._reported:
-                self._reported.add(line)
-                self._notify(f"a resume will not be exact: {line}")
-        staged = StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers)
+            self._report_once(f"a resume will not be exact: {line}")
         retention = self._policy.retention
         try:
             facts |= run_files.facts()
@@ -252,9 +302,28 @@ class CheckpointWriter:
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
             replaced = newest.path
             facts["replaces"] = newest.first_number
+        self._hold(run, staged, facts)
         self._staged, self._written_moment = staged, moment
         post_written = functools.partial(self._requests.post, "written")
         self._writing = Background(lambda: run_files.save(staged, facts, retention, value, replaced), post_written)
+
+    def _staged_now(self, run: Resumable) -> tuple[StagedState, dict[str, Any]]:
+        """A copy of the state in the memory of the one before it, and the facts about it."""
+        state, facts = capture(run)
+        held, self._held = self._held, None
+        try:
+            return StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers), facts
+        except UnsaveableError:  # raised before anything is copied
+            self._held = held
+            raise
+
+    def _hold(self, run: Resumable, staged: StagedState, facts: dict[str, Any]) -> None:
+        self._held = HeldCheckpoint(staged, facts, len(run.compiled.state.recorder.rows))
+
+    def _report_once(self, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
+            self._notify(line)
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1
@@ -266,13 +335,28 @@ class CheckpointWriter:
             ) from error
         self._notify(f"{error.message}; earlier checkpoints are kept, and the run continues")
 
-    def _refuse(self, run: Resumable, reason: str) -> bool:
+    def _refuse(self, run: Resumable, slots: Sequence[str], reason: str) -> bool:
+        """Note that some slots cannot be saved here. A person is told once that this goes on for long."""
         alive = ", ".join(sorted(run.compiled.alive_names(run.loop.position, run.loop.ended)))
-        self.refusal = f"alive: {alive}; {reason}"
+        self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
         self._attempts += 1
+        if self._attempts == _PATIENCE:
+            line = "; ".join(
+                [
+                    f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason})",
+                    *run.compiled.why_alive(slots, run.loop.position),
+                    "training on to the next save point",
+                ]
+            )
+            self._report_once(line)
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False
+
+
+def _is_of_slot(path: str, name: str) -> bool:
+    """True for the path of an error about a slot, or about something in it."""
+    return path.startswith((f"slots[{name!r}]", f"the slot `{name}`"))
 
 
 def _moment(run: Resumable) -> Moment | None:

@@ -1,47 +1,188 @@
-"""Signals only set a flag: the run stops at the next save point. A second SIGINT stops at once."""
+"""SIGINT, SIGTERM, SIGUSR1 and SIGHUP stop a run at its next save point; a second SIGINT stops it at once.
+
+A handler only sets a flag. In a command it ends the process as long as no node has run, since there is nothing to save
+then, and handlers stay until the process ends. A signal that was ignored before, as by nohup, stays ignored.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import math
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn, final
 
-_STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+STOPPED = 75  # the exit code EX_TEMPFAIL, "try again", as job queues expect it
+
+_STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+_HANG_UP = getattr(signal, "SIGHUP", None)
+# Somebody who presses Ctrl-C repeatedly means one interrupt: a further one would cut short what the first has begun.
+_SECONDS_OF_ONE_INTERRUPT = 1.0
 
 
-@contextmanager
-def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, SIGINT, SIGTERM and SIGUSR1 call `stop`, which must only set a flag.
+class StoppedBeforeTrainingError(SystemExit):
+    """A signal came before a command ran its first node: nothing was trained, so the process ends without saving.
 
-    Outside the main thread, where Python allows no handlers, it does nothing. In a process forked by the run (a
-    loader's worker) SIGINT is ignored, since the terminal sends it to all processes; the others keep their default.
+    A `SystemExit`, so that what waits for the end of a program, such as asyncio, lets it pass.
     """
-    owner = os.getpid()
-    interrupted = False
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        if os.getpid() != owner:
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number).name
+        super().__init__(STOPPED)
+
+
+def _nothing(number: int) -> None:
+    """What a signal does after the run: what it asks for is done already."""
+
+
+def _leave(number: int) -> NoReturn:
+    raise StoppedBeforeTrainingError(number)
+
+
+@final
+class StopSignals:
+    """The handlers of a run, or of a process.
+
+    In a process forked by the run (a loader's worker) SIGINT is ignored, since the terminal sends it to all processes;
+    the others keep their default.
+
+    Arguments:
+        stop: called with the number of each signal but a second SIGINT. It must only set a flag, or raise.
+
+    Attributes:
+        acknowledgement: what the first SIGINT prints on standard error; empty for nothing.
+        received: True once a signal came.
+    """
+
+    def __init__(self, stop: Callable[[int], None]) -> None:
+        self.stop = stop
+        self.acknowledgement = ""
+        self.received = False
+        self.process = os.getpid()
+        self._was_interrupted = False
+        self._raised_at = -math.inf
+        self._terminals = [descriptor for descriptor in (1, 2) if _is_terminal(descriptor)]
+        self._previous: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Handle every signal that is not ignored."""
+        for number in _STOPPING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self)
+
+    def restore(self) -> None:
+        """Put back what handled the signals before."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    def ignore(self) -> None:
+        """Ignore them from now on: as the interpreter ends, it takes every handler away."""
+        if os.getpid() == self.process:
+            for number in self._previous:
+                signal.signal(number, signal.SIG_IGN)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return
-        if number == signal.SIGINT:
-            if interrupted:
+        if number == _HANG_UP:
+            self._replace_terminals()
+        is_second = self._was_interrupted and number == signal.SIGINT
+        self.received = True
+        self._was_interrupted |= number == signal.SIGINT
+        if is_second:
+            if time.monotonic() - self._raised_at > _SECONDS_OF_ONE_INTERRUPT:
+                self._raised_at = time.monotonic()
                 raise KeyboardInterrupt
-            interrupted = True
-        stop()
+            return
+        try:
+            self.stop(number)
+        except BaseException:
+            self.stop, self._raised_at = _nothing, time.monotonic()
+            raise
+        if number == signal.SIGINT and self.acknowledgement:
+            _print(self.acknowledgement)
 
-    previous: dict[int, Any] = {}
+    def _replace_terminals(self) -> None:
+        """Write to nowhere instead of to a terminal that is gone, where a `print` would end the run by an error."""
+        for descriptor in self._terminals:
+            if not _is_terminal(descriptor):
+                with contextlib.suppress(OSError):
+                    nowhere = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(nowhere, descriptor)
+                    os.close(nowhere)
+
+
+_of_process: StopSignals | None = None
+
+
+def handle_until_exit() -> None:
+    """From now on until the process ends: a signal ends it at once, or, while a `Trainer` runs, stops that run.
+
+    Outside the main thread, where Python allows no handlers, it does nothing.
+    """
+    global _of_process
+    if threading.current_thread() is threading.main_thread():
+        _of_process = StopSignals(_leave)
+        atexit.register(_of_process.ignore)  # before anything else is, so that it is called last
+        _of_process.install()
+
+
+@contextlib.contextmanager
+def stop_signals(stop: Callable[[], None], acknowledgement: str) -> Iterator[Callable[[], None]]:
+    """While the block runs, signals call `stop`, which must only set a flag.
+
+    In a command they do so only after the block has called what it is given, and end the process before that; after the
+    block they do nothing any more. Elsewhere the handlers that were there before are put back. Outside the main thread
+    nothing is handled.
+
+    Arguments:
+        acknowledgement: what the first SIGINT prints at once.
+    """
+    of_process = _of_process if _of_process is not None and _of_process.process == os.getpid() else None
+    handlers = of_process or StopSignals(lambda number: stop())
+    is_main = threading.current_thread() is threading.main_thread()
+
+    def take_over() -> None:
+        if of_process is None or not is_main:
+            return
+        of_process.stop, of_process.acknowledgement = (lambda number: stop()), acknowledgement
+        if of_process.received:  # somebody's code has caught what ends the process; or a run before this was stopped
+            stop()
+
     try:
-        if threading.current_thread() is threading.main_thread():
-            for number in _STOPPING:
-                previous[number] = signal.signal(number, handle)
-        yield
+        if of_process is None and is_main:
+            handlers.acknowledgement = acknowledgement
+            handlers.install()
+        yield take_over
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if of_process is not None and is_main:
+            of_process.stop, of_process.acknowledgement = _nothing, ""
+        elif is_main:
+            handlers.restore()
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+def _print(line: str) -> None:
+    """Print a line although whatever is printing may have been interrupted."""
+    try:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201  # whoever pressed Ctrl-C waits for an answer
+    except RuntimeError:  # amid a write to the same stream
+        with contextlib.suppress(OSError):
+            os.write(2, f"{line}\n".encode())
+    except (OSError, ValueError, AttributeError):  # nobody sees it
+        pass

@@ -23,6 +23,7 @@ from graphtrain.errors import (
     CheckpointError,
     DataError,
     GraphtrainError,
+    GuardError,
     LifeCycleError,
     SaveFailedError,
     UnknownMetricError,
@@ -53,8 +54,8 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.resume.setup_change import setup_changes, unexplained
-from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
+from graphtrain.resume.setup_change import SetupHashes, setup_changes, unexplained
+from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.run.frames import users_frames
@@ -63,7 +64,7 @@ from graphtrain.run.observer import Observer
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import seed_everything
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_manifest
 from graphtrain.storage.run_files import RunFiles, named_checkpoint
 
 # Amounts of a trigger that a summary lists.
@@ -140,7 +141,7 @@ class Trainer:
         notify: Callable[[str], None] | None = None,
         say: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
-        not_state: Iterable[str] = (),
+        not_state: str | Iterable[str] = (),
         **resources: Any,
     ) -> None:
         graph = checked_graph(graph)
@@ -151,8 +152,8 @@ class Trainer:
             torch.backends.cudnn.benchmark = False
         self._deterministic = deterministic
         self._about = dict(about or {})
-        self._not_state = tuple(not_state)
-        self._setup: dict[str, str] = {}
+        self._setup = SetupHashes()
+        self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
         self._resources = dict(resources)
         self._seed = seed
         self._device = resolve_device(device)
@@ -180,9 +181,11 @@ class Trainer:
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
-        self._begun = False
+        self._begun = self._is_resumed = False
+        self._resumed_from: Path | None = None  # without a run directory
         self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
+        self._is_replay = False  # whose save points are those of the run that it replays
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
         self._requests.is_busy = self._writer.is_busy
@@ -314,6 +317,21 @@ class Trainer:
         """
         return self._changes
 
+    def replay_options(self) -> list[str]:
+        """After a failure inside a node: the options of ``graphtrain replay`` that lead a replay to that node.
+
+        Empty where none do: there is no run directory, no checkpoint, or none that was made with this graph.
+        """
+        latest = self._run_files.latest if self._run_files is not None else None
+        if latest is None or self._life.state != "failed":
+            return []
+        try:
+            is_replayed = read_manifest(latest[0])["graph_hash"] == structural_hash(self.graph)
+        except CheckpointError:
+            return []
+        has_run = isinstance(self._explainer.error, GuardError)
+        return replay_options(self._compiled, self._loop.position, has_run=has_run) if is_replayed else []
+
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
         return self._observer.snapshot(self.state, self.graph.title, self.position, self._compiled.run_clock)
@@ -351,18 +369,21 @@ class Trainer:
         resume: str | Path = "auto",
         until: str | None = None,
         *,
+        before: str | None = None,
         from_setup: str | Iterable[str] = (),
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
     ) -> Outcome:
-        """Run to the end, or until an amount is reached; call it again to continue.
+        """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
         Arguments:
             resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
                 begins; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
                 Default: no limit but the graph's own.
+            before: a breakpoint: the path of a node, ``"step"`` or ``"validate/eval_batch"``. The run stops each time
+                it is about to run this node; a run that stopped or was saved there runs it first. Default: none.
             from_setup: used by the first call, where hyper-parameters of the optimizer, the scheduler and the like are
                 not those that the run was set up with: which of them to take as they are now, such as
                 ``"optimizer.lr,scheduler"``. Default: none.
@@ -380,21 +401,41 @@ class Trainer:
 
         Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
+        After a failure inside a node, such as an exception of a step function, it resumes from the last save point, on
+        the disk or in memory, as a new process would, and reports what it repeats. In memory is what was saved last:
+        without a run directory too, where a checkpoint was due.
+
         Raises:
-            LifeCycleError: the run is running, or has failed.
-            UsageError: `until` or `resume` cannot be used, an amount is a fraction of an epoch of data without a
-                length, hyper-parameters differ, or the graph does not have the node that is next, or needs a slot there
-                that was not saved.
+            LifeCycleError: the run is running, or has failed before its first save point.
+            UsageError: `until`, `resume` or `before` cannot be used, an amount is a fraction of an epoch of data
+                without a length, hyper-parameters differ, or the graph does not have the node that is next, or needs
+                a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
-        table = (
-            self._compiled.table.transitions if trace is None else self._explainer.transitions(self._compiled, trace)
-        )
-        transitions = with_breakpoints(table, at_limit(self._compiled, limit), self._requests)
+        standing: set[int] = set()  # where the run stands, until the node there runs
+
+        def breakpoints() -> Iterator[Breakpoint]:
+            yield from at_limit(self._compiled, limit)
+            if before is not None:
+                passing = lambda: bool(standing) and standing.pop() == self._loop.position  # noqa: E731
+                yield before_node(self._compiled, before, "before", "breakpoint", passing=passing)
+
+        list(breakpoints())  # refused before anything is done
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
-        with stop_signals(lambda: self._requests.post("stop")), self._running(options, limit):
+        begins = not self._begun
+        signals = stop_signals(lambda: self._requests.post("stop"), _acknowledgement(self._run_files is not None))
+        with signals as take_over, self._running(options, limit):
+            take_over()
+            if begins and "stop" in self._requests:  # nothing has run that could be saved
+                return Outcome.STOPPED
+            if self._is_resumed or not begins:
+                standing.add(self._loop.position)
             if not self._loop.ended:
+                table = self._compiled.table.transitions
+                if trace is not None:
+                    table = self._explainer.transitions(self._compiled, trace)
+                transitions = with_breakpoints(table, breakpoints(), self._requests)
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
                 return Outcome.ALREADY_FINISHED
@@ -433,6 +474,7 @@ class Trainer:
                 with the breakpoints in them.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
+        self._is_replay = True
         with self._running(ResumeOptions.of(resume, (), from_saved=True)):
             transitions = place(self._compiled, self._loop)
             return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(transitions)
@@ -487,7 +529,7 @@ class Trainer:
                 position, is_other = self._move(state, renaming, compiled)
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
             if former.state.baseline is not None:
-                compiled.state.watch(former.state.baseline)
+                compiled.state.watch(former.state.baseline, former.state)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
@@ -520,7 +562,7 @@ class Trainer:
         state = RunState.of(renaming.sections(state.sections()))
         path = renaming.path(self._path)
         hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-        position = compiled.locate(path, state.slots, self._loop.ended, hint)
+        position = compiled.locate(path, state.slot_names(), self._loop.ended, hint)
         # Nodes that keep their object hold their progress in it.
         kept_paths = {bound.path for bound in compiled.kept}
         progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
@@ -547,9 +589,13 @@ class Trainer:
             self._requests.save()
             return None
         with self._running(ResumeOptions()):
-            while not self._save(self._sync_policy):
-                self._notify(f"`{self.position}` is no save point; training on to the next one")
+            if not self._save(self._sync_policy):
+                self._notify(
+                    f"`{self.position}` is no save point ({self._writer.refusal}); training on to the next one"
+                )
                 self._one_transition()
+                while not self._save(self._sync_policy):
+                    self._one_transition()
         return self._run_files.latest[0] if self._run_files.latest is not None else None
 
     def _drive(self, transitions: list[Transition], *, is_traced: bool = False) -> Outcome:
@@ -591,22 +637,32 @@ class Trainer:
         if requests.take("mark") and requests.value is not None:
             self._writer.mark(requests.policy, requests.value)
             self._report_written()
+        is_save_point = True  # as far as is known
         if "save" in requests:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
-            if self._save(requests.policy, requests.value):
+                is_save_point = self._is_replay or self._writer.hold(self._resumable)
+            else:
+                is_save_point = self._save(requests.policy, requests.value)
+            if is_save_point:
                 requests.take("save")
                 self._expect_metric()
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
-            if self._save(requests.policy):
+            if (is_save_point or self._run_files is None) and self._save(requests.policy):
                 requests.clear()
                 return Outcome.STOPPED
         if "reached" in requests:
             requests.clear()
             self._save(requests.policy)
             return Outcome.REACHED
+        if "breakpoint" in requests:
+            requests.clear()
+            if not self._save(requests.policy):
+                why = self._writer.refusal
+                self._notify(f"`{self.position}` is no save point ({why}); nothing is saved here")
+            return Outcome.BREAKPOINT
         if requests.take("pause"):
             return Outcome.REACHED
         return None
@@ -618,11 +674,14 @@ class Trainer:
         Arguments:
             limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
         """
-        self._life.go("start")
+        has_failed = self._life.state == "failed"
+        self._life.go("recover" if has_failed and limit is not None else "start")
         try:
             with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
                     with self._writer.completed(), untimed_breakpoints(self._paused):
+                        if has_failed:
+                            self._recover()
                         self._get_ready(options, limit)
                         yield
                 finally:
@@ -632,7 +691,7 @@ class Trainer:
                         self._compiled.release()
         except BaseException:
             if self._life.is_running:  # it never began
-                self._life.go("stop")
+                self._life.go("fail" if has_failed else "stop")
             raise
 
     def _paused(self) -> AbstractContextManager[None]:
@@ -681,34 +740,87 @@ class Trainer:
 
     # ---- beginning and resuming
 
+    def _recover(self) -> None:
+        """Resume from the last save point after a failure inside a node, as a new process would, with the same objects.
+
+        Raises:
+            LifeCycleError: there is none.
+        """
+        try:
+            checkpoint, rows = self._last_save_point()
+            former = self._compiled.state
+            trained = self._compiled.run_clock.trained()
+            # Whatever nodes held is gone, with their objects; as in a new process.
+            self._recorder.forget_means()
+            prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
+            self._compiled = CompiledGraph(
+                self.graph, self._resources, prepared, self._requests, self._recorder, self._watch
+            )
+            if former.baseline is not None:
+                self._compiled.state.watch(former.baseline, former)
+            self._evaluated, self._end_is_saved, self._is_other_graph = [], True, False
+            self._explainer.goes_untraced()
+            self._resume(checkpoint, ResumeOptions(), {"trained": trained}, rows)
+            self._started(checkpoint)
+        except BaseException:
+            self._life.go("fail")
+            raise
+
+    def _last_save_point(self) -> tuple[Checkpoint, list[dict[str, float]]]:
+        """The save point that was made last, and the rows of metrics that there were then, if no file has them."""
+        if (held := self._writer.held()) is not None:
+            checkpoint, count = held
+            return checkpoint, self._recorder.rows[:count]
+        newest = self._run_files.newest() if self._run_files is not None else None
+        if newest is None and self._resumed_from is not None:
+            newest = named_checkpoint(self._resumed_from)
+        if newest is None:
+            why = f" ({self._writer.refusal})" if self._writer.refusal else ""
+            raise LifeCycleError(
+                f"the run has failed inside a node before its first save point{why}: there is nothing to resume from",
+                "make a new Trainer, of a model and an optimizer that are set up again",
+            )
+        return newest, []
+
     def _begin(self, options: ResumeOptions) -> None:
         run_files = self._run_files
         if run_files is not None:
             checkpoint = run_files.find(options.resume)
         else:
             checkpoint = named_checkpoint(options.resume) if options.is_named else None
+            self._resumed_from = checkpoint.path.absolute() if checkpoint is not None else None
         # Before anything is restored: looking at data may draw from a generator of its own.
         if run_files is not None or checkpoint is not None:
             self._environment = run_environment(
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         self._compiled.state.begin(self._not_state)
-        self._setup = self._compiled.state.setup_hashes()
+        if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
+            origin = self._environment.origin.with_functions(baseline.reachable)
+            self._environment = replace(self._environment, origin=origin)
+        self._setup = self._setup_hashes()
         if checkpoint is not None:
-            self._resume(checkpoint, options)
+            status = run_files.last_status() if run_files is not None else {}
+            self._resume(checkpoint, options, status)
+            self._is_resumed = True
         else:
             if self._seed is not None:
                 seed_everything(self._seed)
             if run_files is not None:
                 self._recorder.load_rows(run_files.cut_back_to(None, self._requests.policy.retention))
             self._compiled.begin()
+        self._started(checkpoint)
+
+    def _started(self, checkpoint: Checkpoint | None) -> None:
+        """Note that the run has begun, or resumes from a checkpoint."""
+        run_files = self._run_files
         if run_files is not None and self._environment is not None:
             origin = self._environment.origin
             run_files.started(
                 {
                     **self._environment.as_plain(),
                     "checkpoint": checkpoint.path.name if checkpoint else None,
-                    "setup": self._setup,
+                    "setup": self._setup.by_path,
                 },
                 {origin.difference_file: origin.difference} if origin.difference else {},
             )
@@ -716,33 +828,52 @@ class Trainer:
         self._announce()
         self._write_status()
 
-    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions) -> None:
+    def _setup_hashes(self) -> SetupHashes:
+        baseline = self._compiled.state.baseline
+        return SetupHashes.of(baseline) if baseline is not None and self._environment is not None else SetupHashes()
+
+    def _resume(
+        self,
+        checkpoint: Checkpoint,
+        options: ResumeOptions,
+        status: Mapping[str, Any],
+        rows: list[dict[str, float]] | None = None,
+    ) -> None:
+        """Resume from a checkpoint.
+
+        Arguments:
+            status: how far the run was; empty if that is not known.
+            rows: after a failure in this process, the rows of metrics that there were. Default: this is a new process.
+        """
         run_files, run = self._run_files, self._resumable
-        status = run_files.last_status() if run_files is not None else {}
-        before = run_files.setup_of(checkpoint) if run_files is not None else {}
         restored = restore(checkpoint, run, options)
-        where = str(run_files.path) if run_files is not None else checkpoint.path.name
+        made_otherwise = self._setup_changes(checkpoint) if rows is None else {}
+        where = checkpoint.path.name if checkpoint.path.is_dir() else "from memory"
+        if run_files is not None:
+            where = str(run_files.path)
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
         run_clock, environment = self._compiled.run_clock, run.environment
-        self._changes = (
-            *restored.changes,
-            *environment.changes(checkpoint.manifest),
-            *environment.changes_of_weights(checkpoint.manifest),
-        )
+        is_ours = rows is not None or (run_files is not None and run_files.owns(checkpoint))
+        facts = [repeated(run_clock.trained(), status) if is_ours else "", restored.aside]
+        self._changes = tuple(restored.changes)
         lost = [*checkpoint.manifest["unknown"], *restored.lost]
         others = [*restored.changes]
-        set_up = setup_changes(before, self._setup, environment.changed_data(checkpoint.manifest))
-        if environment.changes(checkpoint.manifest):
-            others += [f"{path} as set up" for path in set_up]
-        else:
-            lost += unexplained(set_up)
-        facts = [
-            repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
-            restored.aside,
-            environment.asides(checkpoint.manifest),
-            environment.compared(checkpoint.manifest, others, lost),
-        ]
+        if environment is not None:
+            changes = environment.changes(checkpoint.manifest)
+            if changes:
+                others += [f"{path} as set up" for path in made_otherwise]
+            else:
+                lost += unexplained(made_otherwise)
+            facts += [
+                environment.asides(checkpoint.manifest),
+                environment.compared(checkpoint.manifest, others, lost),
+            ]
+            self._changes += (*changes, *environment.changes_of_weights(checkpoint.manifest))
+        elif lost:
+            facts.append(f"not exact: {', '.join([*lost, *others])}")
+        elif others:
+            facts.append(f"exact except for what changed: {', '.join(others)}")
         place = run_clock.describe() or f"at `{self.position}`"
         self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
         for line in restored.below:
@@ -753,12 +884,23 @@ class Trainer:
             is_same_graph = checkpoint.manifest["graph_hash"] == structural_hash(self.graph)
             if is_newest and run_files.owns(checkpoint) and is_same_graph and not restored.decided:
                 self._writer.resumed_from(checkpoint, run)
+        elif rows is not None:
+            self._recorder.load_rows(rows)
         if restored.is_other_graph and not self._loop.ended:
             self._is_other_graph = True
             self._choose_again()
         # On the disk before anything else, so that from now on a resume chooses this.
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
+
+    def _setup_changes(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """What `setup` has made otherwise than for the run of a checkpoint that was restored: path -> what to do."""
+        state, environment = self._compiled.state, self._environment
+        if self._run_files is None or state.baseline is None or environment is None:
+            return {}
+        saved = self._run_files.setup_of(checkpoint)
+        drift = checkpoint.sections.get("reachable", {})
+        return setup_changes(saved, self._setup, state.baseline, drift, environment.changed_data(checkpoint.manifest))
 
     def _announce(self) -> None:
         """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""
@@ -780,7 +922,6 @@ class Trainer:
 
     @property
     def _resumable(self) -> Resumable:
-        assert self._environment is not None, "set when the run begins, if it is saved or resumed"
         return Resumable(self._compiled, self._loop, self._watch, self._hyper_parameters, self._environment)
 
     @property
@@ -853,6 +994,8 @@ class Trainer:
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
         self._save(self._sync_policy)
+        if self._run_files is None:
+            self._writer.release()
         self._writer.report_no_best(self._recorder)
         self._end_is_saved = True
 
@@ -879,6 +1022,7 @@ class Trainer:
 
     def _fail(self, error: BaseException) -> NoReturn:
         self._life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
+        self._requests.clear()
         self._explainer.fails(error)
         error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()})")
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
@@ -891,6 +1035,13 @@ class Trainer:
         if line not in self._said:
             self._said.add(line)
             self._notify(line)
+
+
+def _acknowledgement(saves: bool) -> str:
+    """What the first Ctrl-C prints at once."""
+    if saves:
+        return "stopping at the next save point; Ctrl-C again stops at once, without saving"
+    return "stopping after this node; Ctrl-C again stops at once"
 
 
 def _letters(name: str) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import enum
 import functools
 import io
 import logging
 import os
+import pathlib
 import random
 import sys
 import sysconfig
 import threading
 import types
+import uuid
 import weakref
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -28,15 +32,19 @@ Category = Literal[
 
 _VALUES = (
     type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), Fraction, enum.Enum, numpy.generic,
-    torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
+    torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, Decimal, pathlib.PurePath, uuid.UUID,
+    datetime.date, datetime.time, datetime.timedelta, datetime.timezone,
 )  # fmt: skip
 
-# Neither state of the training, nor entered: what they hold is of Python, of the system, or of another thread.
+# No state of the training: whoever makes one when it is needed makes it again after a resume.
+_LEFT_ALONE = (
+    types.ModuleType, logging.Logger, logging.Handler, threading.Thread, threading.local, threading.Event,
+    threading.Condition, threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()),
+)  # fmt: skip
+# Not entered: what they hold is of Python, of the system, or of another thread.
 _SKIPPED = (
-    types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.CodeType,
-    types.FrameType, types.TracebackType, weakref.ReferenceType, logging.Logger, logging.Handler, threading.Thread,
-    threading.local, threading.Event, threading.Condition, threading.Semaphore, type(threading.Lock()),
-    type(threading.RLock()), os.PathLike,
+    *_LEFT_ALONE, types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.CodeType,
+    types.FrameType, types.TracebackType, weakref.ReferenceType, os.PathLike,
 )  # fmt: skip
 
 _BY_BASE: tuple[tuple[Any, Category], ...] = (
@@ -75,8 +83,12 @@ _OPAQUE_MODULES = (
     "torch.cuda",
     "torch.fx",
     "torch.jit",
+    "torch.profiler",
     "torch.utils.hooks",
+    "torch.utils.tensorboard",
 )
+# Of Python's own library these are data; others are of files, processes and connections.
+_DATA_OF_PYTHON = frozenset({"argparse", "builtins", "collections", "configparser", "queue", "types"})
 
 # Asked of every object at every save.
 _KNOWN: dict[type, Category] = {}
@@ -111,7 +123,9 @@ def _category_of(kind: type) -> Category:
     package = kind.__module__.partition(".")[0]
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith("graphtrain.data."):
         return "opaque"
-    if package in _OPAQUE_PACKAGES:
+    is_of_files = package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON
+    # A folder `datasets` of the user's own is no library.
+    if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(kind.__module__):
         return "opaque"
     return "object" if has_attributes else "opaque"
 
@@ -128,8 +142,15 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     names: list[str] = []
     for base in kind.__mro__:
         declared = vars(base).get("__slots__", ())
-        names += [declared] if isinstance(declared, str) else list(declared)
+        for name in [declared] if isinstance(declared, str) else declared:
+            is_private = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def is_left_alone(value: Any) -> bool:
+    """True for locks, threads, loggers and modules."""
+    return isinstance(value, _LEFT_ALONE)
 
 
 def is_users(module_name: str | None) -> bool:
@@ -148,3 +169,11 @@ def is_users(module_name: str | None) -> bool:
 def is_value(value: Any) -> bool:
     """True for an immutable value without parts that could change."""
     return category_of(type(value)) == "value"
+
+
+def is_constant(value: Any) -> bool:
+    """True for a value, and for tuples and frozen sets of constants; also for classes and what is not entered."""
+    category = category_of(type(value))
+    if category == "tuple" or isinstance(value, frozenset):
+        return all(map(is_constant, value))
+    return category in ("value", "class", "skipped")

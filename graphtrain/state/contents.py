@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ MOST_COMPARED = 100_000
 SAMPLES = 1_024
 
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
+_CONTAINERS = (collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset)
 
 
 @dataclass(frozen=True)
@@ -48,39 +51,63 @@ def _attributes(value: Any) -> Contents:
 
 def _put_attributes(value: Any, parts: Any, removed: Sequence[Any]) -> None:
     attributes = getattr(value, "__dict__", None)
+    slots = slots_of(type(value))
     for name, part in parts.items():
-        if attributes is not None and name not in slots_of(type(value)):
-            attributes[name] = part
-        else:
+        if name in slots:
             object.__setattr__(value, name, part)
+        elif attributes is None:
+            raise AttributeError(f"it has no slot `{name}`")
+        else:
+            attributes[name] = part
     for name in removed:
         if attributes is not None and name in attributes:
             del attributes[name]
-        elif name in slots_of(type(value)):
+        elif name in slots:
             object.__delattr__(value, name)
 
 
+@functools.cache
+def _base_of(kind: type) -> Any:
+    """The container that a class derives from: its methods are called, not those that the class has instead."""
+    return next(base for base in kind.__mro__ if base in _CONTAINERS)
+
+
 def _in_order(value: Any) -> Contents:
-    return (), tuple(value)
+    kind: Any = type(value)
+    return (), tuple(value if kind in _CONTAINERS else _base_of(kind).__iter__(value))
 
 
 def _put_in_order(value: Any, parts: Any, removed: Sequence[Any]) -> None:
-    value.clear()
-    value.extend(parts)
+    kind: Any = type(value)
+    base = _base_of(kind)
+    base.clear(value)
+    base.extend(value, parts)
 
 
 def _put_members(value: Any, parts: Any, removed: Sequence[Any]) -> None:
-    value.clear()
-    value.update(parts)
+    """Take out and add what differs: so the order of the members, where it is not that of hashes, stays as it was."""
+    members = tuple(parts)
+    set.difference_update(value, set(value).difference(members))
+    for member in members:
+        set.add(value, member)
+    if _in_order(value)[1] != members:
+        set.clear(value)
+        set.update(value, members)
 
 
 def _pairs(value: Any) -> Contents:
-    return tuple(value), tuple(value.values())
+    kind: Any = type(value)
+    if kind in _CONTAINERS:
+        return tuple(value), tuple(value.values())
+    base = _base_of(kind)
+    return tuple(base.__iter__(value)), tuple(base.values(value))
 
 
 def _put_pairs(value: Any, parts: Any, removed: Sequence[Any]) -> None:
-    value.clear()
-    value.update(parts)
+    kind: Any = type(value)
+    base = _base_of(kind)
+    base.clear(value)
+    base.update(value, parts)
 
 
 def _of_cell(value: types.CellType) -> Contents:
@@ -106,7 +133,17 @@ def _of_class(value: type) -> Contents:
     return tuple(name for name, _ in pairs), tuple(part for _, part in pairs)
 
 
-def _put_by_setattr(value: Any, parts: Any, removed: Sequence[Any]) -> None:
+def _put_in_function(value: Any, parts: Any, removed: Sequence[Any]) -> None:
+    for name, part in parts.items():
+        if name not in _OF_FUNCTIONS:
+            raise AttributeError(f"`{name}` of a function is no state")
+        setattr(value, name, part)
+
+
+def _put_in_class(value: type, parts: Any, removed: Sequence[Any]) -> None:
+    for name in (*parts, *removed):
+        if name.startswith("__"):
+            raise AttributeError(f"`{name}` of a class is no state")
     for name, part in parts.items():
         setattr(value, name, part)
     for name in removed:
@@ -136,6 +173,6 @@ FORMS: Mapping[Category, Form] = {
     "set": Form(_in_order, _put_members, is_named=False),
     "mapping": Form(_pairs, _put_pairs, is_named=False),
     "cell": Form(_of_cell, _put_in_cell, is_named=False),
-    "function": Form(_of_function, _put_by_setattr, is_named=True),
-    "class": Form(_of_class, _put_by_setattr, is_named=True),
+    "function": Form(_of_function, _put_in_function, is_named=True),
+    "class": Form(_of_class, _put_in_class, is_named=True),
 }

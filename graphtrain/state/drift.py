@@ -8,22 +8,25 @@ arrays and generators are described whenever nothing else saves them: those of d
 from __future__ import annotations
 
 import copy
+import enum
 import hashlib
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, final
 
 import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.category import category_of, is_value
+from graphtrain.state.category import category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import Reachable, Reached, parts_of, state_of
-from graphtrain.state.references import Describer, Rebuilder, UnknownStateError
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, parts_of, state_of
+from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable, shown_path
+from graphtrain.storage.strides import placement_of, without_repeats
 
 Section = Mapping[str, Any]
 
@@ -38,7 +41,11 @@ _MOST_COPIED = 16 * 2**20
 # How a change of what is changed where it is, is described.
 _VALUES = ("tensor", "array", "bytes", "state")
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# The length of the mark of a strided tensor.
+_OF_A_USUAL_TENSOR = 5
+
+# Attributes that the compiler gives to tensors and functions.
+OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 
 
 @dataclass
@@ -64,10 +71,12 @@ class Baseline:
         covered: the names of those that something else saves as a whole.
         elsewhere: the identities of objects that something else saves.
         left_out: paths that are no state, with all that is reached through them.
+        with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
     Attributes:
         stateful: what is saved by its `state_dict`, by path.
         not_restored: a line for everything that was saved and has no place now.
+        left_out: the same as the argument.
     """
 
     def __init__(
@@ -77,18 +86,23 @@ class Baseline:
         covered: Collection[str] = (),
         elsewhere: Collection[int] = (),
         left_out: Collection[str] = (),
+        *,
+        with_code: bool = True,
     ) -> None:
-        self.reachable = Reachable(roots, data, covered)
+        self.reachable = Reachable(roots, data, covered, with_code=with_code)
         self.stateful = self.reachable.stateful
         self.not_restored: list[str] = []
-        self._elsewhere, self._left_out = frozenset(elsewhere), tuple(left_out)
+        # Path -> what was put there last, until it was looked at once: objects that `setup` makes in this process as
+        # they were then have drifted nevertheless, by the account of the process that saved them.
+        self._restored: Mapping[str, Mapping[str, Any]] = {}
+        self._elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
         }
         self._copies = self._copied()
         self._redrawn: set[int] = set()
         self._forms = {
-            reached.path: _form(reached.value)
+            reached.path: _form(reached.value, is_data=reached.is_data)
             for reached in self.reachable.by_path.values()
             if reached.category == "module"
         }
@@ -108,7 +122,7 @@ class Baseline:
         copies: dict[int, Any] = {}
         rest = _MOST_COPIED
         for reached in self.reachable.by_path.values():
-            if reached.is_data and _is_marked(reached) and 0 < (size := _bytes_of(reached.value)) <= _WHOLE_BYTES:
+            if reached.is_data and _is_marked(reached) and 0 < (size := _size_of(reached.value)) <= _WHOLE_BYTES:
                 rest -= size
                 if rest < 0:
                     break
@@ -137,22 +151,28 @@ class Baseline:
         describer = Describer(self.reachable, self.stateful)
         drift = Drift({"changed": {}, "new": describer.new})
         changed = drift.section["changed"]
+        restored: Mapping[str, Mapping[str, Any]] = {}
+        if data is None:
+            restored, self._restored = self._restored, {}
         for reached in self._in(data):
-            if id(reached.value) in self._elsewhere or _has_not_changed(reached):
+            last = restored.get(reached.path)
+            if id(reached.value) in self._elsewhere or (last is None and _has_not_changed(reached)):
                 continue
             with describer.attempt(drift.unknown):
-                if (change := self._change(reached, describer, drift.unknown)) is not None:
+                if (change := self._change(reached, describer, drift.unknown, last)) is not None:
                     changed[reached.path] = change
         if data is None:
             for module in sorted(self._globals):
-                if held := self._changed_globals(module, describer, drift.unknown):
+                last = restored.get(f"{module}:")
+                if held := self._changed_globals(module, describer, drift.unknown, last):
                     changed[f"{module}:"] = {"set": held}
-        drift.unknown += [f"{path} has {bound}" if path else bound for path, bound in self.reachable.bounds.items()]
+        bounds = self.reachable.bounds.items()
+        drift.unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
         return drift
 
     def _in(self, data: str | None) -> Iterator[Reached]:
         for reached in self.reachable.by_path.values() if data is None else self._of_data[data]:
-            if not self._is_left_out(reached.path):
+            if not self.is_left_out(reached.path):
                 yield reached
 
     def _ignored(self, reached: Reached) -> frozenset[str]:
@@ -166,16 +186,20 @@ class Baseline:
         held, state = dict(zip(names, parts, strict=True)), state_of(reached.value)
         return reached.ignored | {name for name in held.keys() & state.keys() if _is_equal(held[name], state[name])}
 
-    def _is_left_out(self, path: str) -> bool:
-        return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self._left_out)
+    def is_left_out(self, path: str) -> bool:
+        """True for what is declared to be no state, and for all that is reached through it."""
+        return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self.left_out)
 
     # ---- comparing
 
-    def _change(self, reached: Reached, describer: Describer, unknown: list[str]) -> dict[str, Any] | None:
+    def _change(
+        self, reached: Reached, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
         """How an object differs from what it was; None where it does not."""
         value, path = reached.value, reached.path
         match reached.category:
             case "tensor":
+                self._check_attributes(reached)
                 return None if reached.is_covered else self._changed_tensor(reached, describer)
             case "array":
                 return self._changed_array(reached, describer)
@@ -190,36 +214,43 @@ class Baseline:
             case "bytearray":
                 return {"bytes": bytes(value)}
             case "module":
-                unknown += _other_form(path, self._forms[path], _form(value))
+                unknown += _other_form(path, self._forms[path], _form(value, is_data=reached.is_data))
         form = FORMS.get(reached.category)
         if form is None or reached.category == "tuple" or (reached.is_covered and reached.category != "module"):
             return None
         if not reached.is_entered:
-            return self._changed_large(reached, describer)
+            return self._changed_large(reached, describer) if restored is None else self._all(reached, describer)
         keys, parts = form.contents(value)
-        if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
+        if restored is None and _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
             return None
         if form.is_named:
-            return self._changed_names(reached, dict(zip(keys, parts, strict=True)), describer, unknown)
-        if _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
+            return self._changed_names(reached, dict(zip(keys, parts, strict=True)), describer, unknown, restored)
+        if restored is None and _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
             return None
         return self._all(reached, describer)
 
     def _changed_names(
-        self, reached: Reached, now: Mapping[str, Any], describer: Describer, unknown: list[str]
+        self,
+        reached: Reached,
+        now: Mapping[str, Any],
+        describer: Describer,
+        unknown: list[str],
+        restored: Mapping[str, Any] | None,
     ) -> dict[str, Any] | None:
         before = dict(zip(reached.keys, reached.parts, strict=True))
         ignored = self._ignored(reached)
+        put, taken = (restored.get("set", {}), restored.get("removed", ())) if restored is not None else ({}, ())
         described = {}
         if id(reached.value) in self._redrawn:
             unknown = []
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
-            if (name in before and _is_equal(before[name], now[name])) or self._is_left_out(path):
+            is_same = name in before and name not in put and _is_equal(before[name], now[name])
+            if is_same or self.is_left_out(path) or is_left_alone(now[name]):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(now[name], path)
-        removed = sorted(set(before) - set(now) - ignored)
+        removed = sorted({*before, *taken} - set(now) - ignored)
         if not described and not removed:
             return None
         return {"set": described} | ({"removed": removed} if removed else {})
@@ -242,14 +273,20 @@ class Baseline:
                 return None
         return self._all(reached, describer)
 
+    def _check_attributes(self, reached: Reached) -> None:
+        """A tensor that had attributes is listed with them."""
+        attributes = reached.value.__dict__
+        if not attributes or self.reachable.find(attributes) is not None:
+            return
+        if names := [name for name in attributes if not name.startswith(OF_THE_COMPILER)]:
+            raise UnknownStateError(reached.path, f"was given attributes: {', '.join(names)}; set them in `setup`")
+
     def _changed_tensor(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
         tensor, path = reached.value, reached.path
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
-            if self._is_as_marked(reached):
-                return None
-            raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
-        if reached.is_data and self._is_as_marked(reached):
+        if (reached.is_data or not is_saveable(tensor)) and self._is_as_marked(reached):
             return None
+        if not is_saveable(tensor):
+            raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
         describer.count(tensor.numel() * tensor.element_size(), path)
         change: dict[str, Any] = {"tensor": tensor.detach()}
         if tensor.is_leaf:
@@ -260,25 +297,36 @@ class Baseline:
 
     def _is_as_marked(self, reached: Reached) -> bool:
         before, now = self._marks[id(reached.value)], _mark(reached)
-        if before == now or reached.category == "array":
-            return bool(before == now)
+        if reached.category == "array":
+            return bool(before[:2] == now[:2]) and _is_equal(before[2], now[2])
         # Worker processes that are not forked get tensors in shared memory, to which those here move as well.
-        return _is_plain(reached.value) and reached.value.is_shared() and (before[:3], before[4]) == (now[:3], now[4])
+        is_moved = len(before) == len(now) == _OF_A_USUAL_TENSOR and reached.value.is_shared()
+        return bool(before == now or (is_moved and (before[:3], before[4]) == (now[:3], now[4])))
 
     def _changed_array(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
-        array = reached.value
-        if array.dtype.hasobject or not array.flags.writeable or type(array) not in (numpy.ndarray, numpy.memmap):
+        array, path = reached.value, reached.path
+        if reached.is_covered or not array.flags.writeable:
             return None
-        if reached.is_covered or (reached.is_data and self._is_as_marked(reached)):
+        is_plain = type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
+        if (reached.is_data or not is_plain) and self._is_as_marked(reached):
             return None
-        describer.count(array.nbytes, reached.path)
+        if not is_plain:
+            what = "an array of objects" if array.dtype.hasobject else f"a {type(array).__qualname__}"
+            raise UnknownStateError(path, f"is {what} that has changed, and cannot be saved")
+        if (array.shape, str(array.dtype)) != self._marks[id(array)][:2]:
+            raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
+        describer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
 
-    def _changed_globals(self, module: str, describer: Describer, unknown: list[str]) -> dict[str, Any]:
+    def _changed_globals(
+        self, module: str, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         namespace, names = self.reachable.globals[module]
+        put = restored["set"] if restored is not None else {}
         before, described = self._globals[module], {}
         for name in sorted(names & namespace.keys()):
-            if name in before and _is_equal(before[name], namespace[name]):
+            is_same = name in before and name not in put and _is_equal(before[name], namespace[name])
+            if is_same or is_left_alone(namespace[name]) or self.is_left_out(f"{module}:{name}"):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(namespace[name], f"{module}:{name}")
@@ -296,17 +344,28 @@ class Baseline:
         Raises:
             CheckpointError: something that had changed does not exist now, or cannot be made.
         """
+        with _naming("the state beside the resources"):
+            changed, rebuilder = dict(section["changed"]), Rebuilder(self.reachable, self.stateful, [*section["new"]])
         self._back_to_the_baseline(data)
-        rebuilder = Rebuilder(self.reachable, self.stateful, list(section["new"]))
-        for path, change in section["changed"].items():
-            if path.endswith(":"):
-                self._restore_globals(path.removesuffix(":"), change, rebuilder)
-            elif self._is_left_out(path):
+        for path, change in changed.items():
+            if self.is_left_out(path):
                 continue
-            elif path not in self.reachable.by_path:
-                self._is_missing(path)
-            else:
-                _put(self.reachable.by_path[path], change, rebuilder)
+            with _naming(f"the state of `{shown_path(path)}`"):
+                if path.endswith(":"):
+                    self._restore_globals(path.removesuffix(":"), change, rebuilder)
+                elif path not in self.reachable.by_path:
+                    self._is_missing(path)
+                else:
+                    self._put(self.reachable.by_path[path], self._without_left_out(path, change), rebuilder)
+        if data is None:
+            self._restored = changed
+
+    def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "set" not in change:
+            return change
+        described = {name: part for name, part in change["set"].items() if not self.is_left_out(f"{path}.{name}")}
+        removed = [name for name in change.get("removed", ()) if not self.is_left_out(f"{path}.{name}")]
+        return {"set": described, "removed": removed}
 
     def _is_missing(self, path: str) -> None:
         """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
@@ -323,7 +382,7 @@ class Baseline:
             self.not_restored.append(f"{path} is not what it was when it was saved: `setup` puts a plain value there")
             return
         raise CheckpointError(
-            f"`{path}`, whose state was saved, does not exist now",
+            "it does not exist now",
             f'make it again in `setup`; or leave it out, if nothing depends on it: Trainer(..., not_state=["{path}"])',
         )
 
@@ -331,8 +390,14 @@ class Baseline:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
         self._put_copies(data)
         for reached in self._in(data):
-            if _holds(reached) and reached.is_entered and reached.category not in ("class", "function"):
+            if _holds(reached) and reached.is_entered:
                 self._put_contents(reached, reached.keys, reached.parts)
+        for module, held in self._globals.items() if data is None else ():
+            namespace, names = self.reachable.globals[module]
+            namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
+            for name in (names & namespace.keys()) - held.keys():
+                if not is_left_alone(namespace[name]):
+                    del namespace[name]
 
     def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...]) -> None:
         """Let an object hold what it held before: the very same objects.
@@ -375,7 +440,7 @@ class Baseline:
             copied = self._copies.get(id(reached.value))
             if copied is not None and _content(_mark(reached)) != _content(self._marks[id(reached.value)]):
                 change: dict[str, Any] = {reached.category: copied}
-                _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+                self._put(reached, change, Rebuilder(self.reachable, self.stateful, []))
 
     @contextmanager
     def kept(self, data: str) -> Iterator[None]:
@@ -397,7 +462,7 @@ class Baseline:
             self._put_copies(data)
             for path, change in values.items():
                 reached = self.reachable.by_path[path]
-                _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+                self._put(reached, change, Rebuilder(self.reachable, self.stateful, []))
             for reached, (keys, parts) in held:
                 self._put_contents(reached, keys, parts)
 
@@ -406,21 +471,67 @@ class Baseline:
             raise CheckpointError(f"no function of the module `{module}` is reached now")
         namespace, names = self.reachable.globals[module]
         for name, described in change["set"].items():
+            if self.is_left_out(f"{module}:{name}"):
+                continue
             if name not in names:
                 raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
             namespace[name] = rebuilder.rebuild(described)
 
+    def _put(self, reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+        """Put one change over an object."""
+        value, category = reached.value, reached.category
+        match change:
+            case {"state": state} if category == "generator":
+                any_generator(value).set_state(state)
+            case {"tensor": torch.Tensor() as saved} if category == "tensor":
+                _put_tensor(value, saved, change)
+            case {"array": numpy.ndarray() as saved} if category == "array":
+                if (value.shape, value.dtype) != (saved.shape, saved.dtype):
+                    raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
+                value[...] = saved
+            case {"bytes": bytes(content)} if category == "bytearray":
+                value[:] = content
+            case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
+                removed = tuple(change.get("removed", ()))
+                for name in (*described, *removed):
+                    if not isinstance(name, str) or name in self._bookkeeping(reached):
+                        raise CheckpointError(f"`{name}` is no state of it")
+                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
+                FORMS[category].put(value, parts, removed)
+            case {"pairs": pairs} if category == "mapping":
+                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
+            case {"items": items} if category in ("list", "deque", "set", "cell"):
+                FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
+            case _:
+                raise CheckpointError("it is of another type now")
+
+    @staticmethod
+    def _bookkeeping(reached: Reached) -> frozenset[str]:
+        """The attributes that no change can have."""
+        return reached.ignored | {"__class__", "__dict__"}
+
     # ---- what setup made
 
-    def hashes(self) -> dict[str, str]:
-        """A short hash of what was set up, by path: two processes that set up the same have the same."""
-        hashes = {}
+    def places(self) -> Iterator[str]:
+        """The path of everything that is reachable, plain values included."""
         for reached in self.reachable.by_path.values():
-            if reached.is_covered or reached.category in ("generator", "iterator", "file", "opaque", "class", "method"):
-                continue
-            text = repr(_mark_of_content(reached, self._marks.get(id(reached.value))))
-            hashes[reached.path] = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
-        return hashes
+            yield reached.path
+            if reached.is_entered:
+                yield from (place for place, _, _ in parts_of(reached))
+        for module, (namespace, names) in self.reachable.globals.items():
+            yield from (f"{module}:{name}" for name in sorted(names & namespace.keys()))
+
+    def listed(self) -> Iterator[Reached]:
+        """What was reachable, all but what is left out."""
+        return self._in(None)
+
+    def globals_in_use(self) -> Iterator[tuple[str, str, Any, Any]]:
+        """Module and name of each global that functions of the user's own use: what it was, and what it is."""
+        for module, before in self._globals.items():
+            namespace = self.reachable.globals[module][0]
+            for name, value in before.items():
+                if not self.is_left_out(f"{module}:{name}"):
+                    yield module, name, value, namespace.get(name)
 
 
 def _has_not_changed(reached: Reached) -> bool:
@@ -435,42 +546,33 @@ def _has_not_changed(reached: Reached) -> bool:
 
 def _holds(reached: Reached) -> bool:
     """True for what can be made to hold what it held before."""
-    if reached.category not in FORMS or reached.category == "tuple" or reached.length > MOST_COMPARED:
+    if (
+        reached.category not in FORMS
+        or reached.category == "tuple"
+        or isinstance(reached.value, frozenset)
+        or reached.length > MOST_COMPARED
+    ):
         return False
     return not reached.is_covered or reached.category == "module"
 
 
-def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
-    """Put one change over an object."""
-    value = reached.value
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """A span in which anything that goes wrong is an error that names what is restored."""
     try:
-        match change:
-            case {"state": state} if reached.category == "generator":
-                any_generator(value).set_state(state)
-            case {"tensor": torch.Tensor() as saved} if reached.category == "tensor":
-                _put_tensor(value, saved, change)
-            case {"array": numpy.ndarray() as saved} if reached.category == "array":
-                value[...] = saved
-            case {"bytes": bytes(content)} if reached.category == "bytearray":
-                value[:] = content
-            case {"set": described} if FORMS[reached.category].is_named:
-                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
-                FORMS[reached.category].put(value, parts, change.get("removed", ()))
-            case {"pairs": pairs} if reached.category == "mapping":
-                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
-            case {"items": items} if reached.category in ("list", "deque", "set", "cell"):
-                FORMS[reached.category].put(value, list(map(rebuilder.rebuild, items)), ())
-            case _:
-                raise CheckpointError("it is of another type now")
-    except (CheckpointError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = error.message if isinstance(error, CheckpointError) else str(error)
-        raise CheckpointError(f"the state of `{reached.path}` cannot be restored: {reason}") from None
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{what} cannot be restored: {error.message}", error.hint) from None
+    except MALFORMED as error:
+        raise CheckpointError(f"{what} cannot be restored: {error}") from None
 
 
 def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
     with torch.no_grad():
-        if (tensor.shape, tensor.dtype, tensor.stride()) == (saved.shape, saved.dtype, saved.stride()):
-            tensor.detach().copy_(saved)
+        if tensor.layout is saved.layout is torch.sparse_coo and tensor.shape == saved.shape:
+            tensor.copy_(saved)
+        elif _has_form(tensor, saved):
+            _fill(tensor, saved)
         else:
             tensor.data = saved
     if "requires_grad" in change and tensor.is_leaf:
@@ -480,6 +582,29 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
         tensor.grad.copy_(saved_gradient)  # which may be a part of a buffer of all gradients
     elif "requires_grad" in change:
         tensor.grad = saved_gradient
+
+
+def _has_form(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
+    """True if values can be put where a tensor has its own, which others may share."""
+    if (tensor.shape, tensor.dtype, tensor.layout) != (saved.shape, saved.dtype, saved.layout):
+        return False
+    # Not every stride is saved: not that of a narrow column of a wide matrix, for instance.
+    return tensor.stride() == saved.stride() or (placement_of(tensor) is None and placement_of(saved) is None)
+
+
+def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
+    target, values = without_repeats(tensor.detach()), without_repeats(saved)
+    if target.shape != values.shape:
+        target, values = tensor.detach(), saved
+    try:
+        target.copy_(values)
+    except RuntimeError:  # windows that overlap: element by element, some of them more than once
+        storage = tensor.untyped_storage()
+        memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
+        numbers = torch.arange(memory.numel(), device=tensor.device)
+        numbers = numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        memory[numbers.reshape(-1)] = saved.reshape(-1)
 
 
 def _values_of(data: Any) -> list[Any]:
@@ -505,8 +630,16 @@ def _is_equal(before: Any, now: Any) -> bool:
         return True
     if type(before) is not type(now):
         return False
+    if isinstance(before, numpy.generic):
+        return bool(before.dtype == now.dtype and before.tobytes() == now.tobytes())
     if isinstance(before, float):
         return bool(before.hex() == now.hex())
+    if isinstance(before, complex):
+        return _is_equal(before.real, now.real) and _is_equal(before.imag, now.imag)
+    if isinstance(before, Decimal):
+        return str(before) == str(now)
+    if isinstance(before, enum.Enum):
+        return False
     if is_value(before):
         return bool(before == now)
     match category_of(type(before)):
@@ -520,30 +653,55 @@ def _is_equal(before: Any, now: Any) -> bool:
 # ---- marks of tensors and arrays
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return not torch.nn.parameter.is_lazy(tensor) and tensor.layout is torch.strided and not tensor.is_meta
-
-
 def _is_marked(reached: Reached) -> bool:
     return not reached.is_covered and reached.category in ("tensor", "array")
 
 
 def _mark(reached: Reached) -> Any:
-    """What changes when a tensor or an array does: of a tensor its version, place and form, and a hash of a sample."""
+    """What changes when a tensor or an array does: its form, and a hash of it or, where it is large, of a sample.
+
+    Of a tensor of a usual form also its place and its version, which tell more where a sample does not.
+    """
     value = reached.value
     if reached.category == "array":
-        return (value.shape, str(value.dtype), None if value.dtype.hasobject else _hash(_sample_of_array(value)))
-    if not _is_plain(value):
-        return (type(value), torch.nn.parameter.is_lazy(value))
-    version = 0 if value.is_inference() else value._version
-    return (value.shape, value.dtype, version, value.data_ptr(), hash_of_values(value) if value.numel() else b"")
+        content = tuple(value.flat) if value.dtype.hasobject else _hash(_sample_of_array(value))
+        return value.shape, str(value.dtype), content
+    try:
+        parts = [_bytes_of(part) for part in _strided_parts(value)]
+    except (RuntimeError, NotImplementedError):  # of a class with other memory than torch's
+        return (type(value), tuple(value.shape))
+    is_usual = value.layout is torch.strided and not torch.nn.parameter.is_lazy(value)
+    place = (0 if value.is_inference() else value._version, value.data_ptr()) if is_usual and parts else ()
+    return (value.shape, value.dtype, *place, _hash(b"".join(parts)))
+
+
+def _strided_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors of a usual form that have the content of this one; none for one without memory."""
+    tensor = tensor.detach().as_subclass(torch.Tensor)
+    if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
+        return ()
+    if tensor.is_quantized:
+        return (tensor.int_repr(),)
+    if tensor.is_nested:
+        return tuple(tensor.unbind())
+    match tensor.layout:
+        case torch.strided:
+            return (tensor,)
+        case torch.sparse_coo:
+            return tensor._indices(), tensor._values()
+        case torch.sparse_csr | torch.sparse_bsr:
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    flat = tensor.reshape(-1) if tensor.numel() * tensor.element_size() <= _WHOLE_BYTES else _sample(tensor)
+    return _contiguous(flat).view(torch.uint8).numpy().tobytes()
 
 
 def hash_of_values(tensor: torch.Tensor) -> bytes:
     """A hash of a tensor's values; of more than 64 KiB some of them, evenly spaced."""
-    size = tensor.numel() * tensor.element_size()
-    sample = tensor.detach().reshape(-1) if size <= _WHOLE_BYTES else _sample(tensor)
-    return _hash(sample.resolve_conj().resolve_neg().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return _hash(_bytes_of(tensor.detach()))
 
 
 def _content(mark: Any) -> Any:
@@ -551,10 +709,10 @@ def _content(mark: Any) -> Any:
     return (mark[0], mark[1], mark[-1])
 
 
-def _bytes_of(value: Any) -> int:
+def _size_of(value: Any) -> int:
     """The size of a tensor or an array whose values can be copied; 0 for another."""
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size() if _is_plain(value) and not value.is_inference() else 0
+        return value.numel() * value.element_size() if is_saveable(value) and not value.is_inference() else 0
     return 0 if value.dtype.hasobject or not value.flags.writeable else int(value.nbytes)
 
 
@@ -562,10 +720,14 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    # `contiguous` leaves a single element with whatever strides it has.
+    return tensor.resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
+
+
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach()
-    numbers = torch.arange(0, flat.numel(), max(1, flat.numel() // SAMPLES), device=flat.device)
-    return torch.take(flat, numbers)
+    numbers = torch.arange(0, tensor.numel(), max(1, tensor.numel() // SAMPLES), device=tensor.device)
+    return torch.take(tensor, numbers)
 
 
 def _sample_of_array(array: Any) -> bytes:
@@ -577,33 +739,24 @@ def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=8).digest()
 
 
-def _mark_of_content(reached: Reached, mark: Any) -> Any:
-    """What identifies the content of an object in any process."""
-    if reached.category in ("tensor", "array"):
-        return (mark[0], str(mark[1]), mark[-1]) if isinstance(mark, tuple) else None
-    if reached.category == "set":
-        return sorted(map(repr, filter(is_value, reached.parts)))
-    names = reached.keys or range(len(reached.parts))
-    pairs = [
-        (name if is_value(name) else "", _shown(part))
-        for name, part in zip(names, reached.parts, strict=True)
-        if name not in reached.ignored and name not in reached.covered
-    ]
-    return reached.category, reached.length or len(reached.parts), pairs if reached.is_entered else ()
+def content_of(reached: Reached) -> Any:
+    """What identifies the content of a tensor or an array in any process; None where that is not known."""
+    mark = _mark(reached)
+    return (tuple(mark[0]), str(mark[1]), mark[-1]) if isinstance(mark[-1], bytes) else None
 
 
-def _shown(part: Any) -> str:
-    text = repr(part) if is_value(part) else category_of(type(part))
-    return text if " at 0x" not in text else ""
-
-
-def _form(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
-    """The names and identities of what a module is made of."""
+def _form(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
+    """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
     return {
-        "parameters": tuple(module._parameters),
-        "buffers": tuple(module._buffers),
+        "parameters": tuple((name, id(held)) for name, held in module._parameters.items()) if is_data else (),
+        "buffers": tuple(module._buffers) if is_data else (),
         "submodules": tuple(map(id, module._modules.values())),
-        "hooks": tuple(id(hook) for name in _HOOKS for hook in getattr(module, name).values()),
+        "hooks": tuple(
+            id(hook)
+            for name in HOOKS
+            for hook in getattr(module, name).values()
+            if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
+        ),
     }
 
 

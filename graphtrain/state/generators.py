@@ -45,6 +45,7 @@ def _of_numpy(source: numpy.random.Generator) -> AnyGenerator:
     bits: Any = source.bit_generator
 
     def set_state(state: Any) -> None:
+        _expect_position(state)
         bits.state = state
 
     def seed(seed: int) -> None:
@@ -55,16 +56,33 @@ def _of_numpy(source: numpy.random.Generator) -> AnyGenerator:
 
 def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
     """Of a `RandomState`, which takes a seed modulo 2**32."""
+
+    def set_state(state: Any) -> None:
+        _expect_position(state)
+        source.set_state(state)
+
     return AnyGenerator(
         lambda: source.get_state(legacy=False),
-        source.set_state,
+        set_state,
         lambda seed: source.seed(seed % 2**32),
         lambda: int(source.randint(2**62, dtype=numpy.int64)),
     )
 
 
+def _expect_position(state: Any) -> None:
+    """Raise a ValueError for a state that is at a number beyond its last: NumPy would read whatever memory is there."""
+    inner = {} if isinstance(state, tuple | list) else state["state"]
+    twister = state[2] if isinstance(state, tuple | list) else inner.get("pos", 0)
+    if not 0 <= twister <= _TWISTER_NUMBERS:
+        raise ValueError(f"the state of a generator is at its number {twister}, of {_TWISTER_NUMBERS}")
+    if inner and not 0 <= state.get("buffer_pos", 0) <= _PHILOX_NUMBERS:
+        raise ValueError(f"the state of a generator is at its number {state['buffer_pos']}, of {_PHILOX_NUMBERS}")
+
+
 # struct { uint32_t key[624]; int pos; }, at the address that NumPy documents for use from C.
-_TWISTER_BYTES = 624 * 4 + 4
+_TWISTER_NUMBERS = 624
+_TWISTER_BYTES = _TWISTER_NUMBERS * 4 + 4
+_PHILOX_NUMBERS = 4
 
 
 @final
@@ -91,6 +109,7 @@ class NumpyGlobal:
     def set_state(self, state: Any) -> None:
         address = _twister_address()
         if address is None or state is not self._state or state["has_gauss"]:
+            _expect_position(state)
             numpy.random.set_state(state)
             self._state = None  # the new one may differ from it in its half pair alone
         else:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import collections
 import dis
 import functools
+import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.category import Category, category_of, is_users, is_value
+from graphtrain.state.category import Category, category_of, is_constant, is_users, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 
 MOST_OBJECTS = 20_000
@@ -27,7 +28,9 @@ MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
 
 _MODULE = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "step",  # which schedulers wrap
     "_opt_called",
@@ -35,10 +38,17 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "_need_device_dtype_check_for_fused",
     "_step_supports_amp_scaling",
 }
+_CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
+_PLAIN_CONTAINERS = (
+    list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict,
+    collections.Counter,
+)  # fmt: skip
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 
 # An attribute that a class lists here is no state of the run: it is made again when it is needed.
 NOT_STATE = "_graphtrain_not_state"
+
+_REMEDY = "give what holds it a `state_dict`"
 
 Child = tuple[str, Any, bool]
 """Path, object, and whether a `state_dict` covers it."""
@@ -54,6 +64,7 @@ class Reached:
         is_covered: True where something else saves what it is: it is listed so that it can be referred to. Of a module
             that is its `state_dict`; its other attributes are its own.
         is_data: True for data, and for what belongs to it.
+        is_kept: True for what belongs to an object that is saved by a `state_dict` of its own class: no bounds apply.
         is_entered: False for a container too large to be looked into.
         length: how many items a container had.
         keys, parts: what it held, in the form of its category; of a very large container a sample.
@@ -65,6 +76,7 @@ class Reached:
     is_covered: bool
     is_data: bool
     depth: int
+    is_kept: bool = False
     ignored: frozenset[str] = frozenset()
     covered: frozenset[str] = frozenset()
     is_entered: bool = True
@@ -81,6 +93,7 @@ class Reachable:
         roots: name -> object.
         data: the names of the roots that are data.
         covered: names of roots that something else saves as a whole. Default: none.
+        with_code: False leaves out classes, and the globals of functions. Default: they are listed too.
 
     Attributes:
         by_path, by_id: what was listed.
@@ -92,15 +105,25 @@ class Reachable:
     ['task', 'task.counts']
     """
 
-    def __init__(self, roots: Mapping[str, Any], data: Collection[str] = (), covered: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        data: Collection[str] = (),
+        covered: Collection[str] = (),
+        *,
+        with_code: bool = True,
+    ) -> None:
+        self._with_code = with_code
         self.by_path: dict[str, Reached] = {}
         self.by_id: dict[int, Reached] = {}
         self.stateful: dict[str, Any] = {}
         self.globals: dict[str, tuple[dict[str, Any], set[str]]] = {}
         self.bounds: dict[str, str] = {}
         self._waiting: collections.deque[Reached] = collections.deque()
+        self._sets: list[Reached] = []
+        self._entered = 0  # covered objects do not count: something else saves them, however many they are
         for name, value in roots.items():
-            self._add(name, value, is_covered=name in covered, is_data=name in data, depth=0)
+            self._add(name, value, name in covered, name in data)
         self._walk()
         # Parameters last: most are those of modules, and are called so.
         for path, optimizer in [(path, value) for path, value in self.stateful.items() if _is_optimizer(value)]:
@@ -109,34 +132,42 @@ class Reachable:
                     place = f"{path}.param_groups[{number}]['params'][{index}]"
                     self._add(place, tensor, is_covered=False, is_data=False, depth=1)
         self._walk()
+        for reached in self._sets:
+            if not all(is_constant(member) or id(member) in self.by_id for member in reached.parts):
+                what = f"is a set of objects, in which changes are not looked for: use a list, or {_REMEDY}"
+                self.bounds.setdefault(reached.path, what)
 
     def _walk(self) -> None:
         while self._waiting:
             reached = self._waiting.popleft()
             for path, value, is_covered in self._children(reached):
-                self._add(path, value, is_covered=is_covered, is_data=reached.is_data, depth=reached.depth + 1)
+                is_kept = reached.is_kept or (reached.category == "object" and reached.path in self.stateful)
+                self._add(path, value, is_covered, reached.is_data, reached.depth + 1, is_kept)
 
     def find(self, value: Any) -> Reached | None:
         """What was listed of this very object."""
         return self.by_id.get(id(value))
 
-    def _add(self, path: str, value: Any, *, is_covered: bool, is_data: bool, depth: int) -> None:
+    def _add(
+        self, path: str, value: Any, is_covered: bool, is_data: bool, depth: int = 0, is_kept: bool = False
+    ) -> None:
         category = category_of(type(value))
         if category in ("value", "skipped") or id(value) in self.by_id:
             return
-        if category == "class" and not is_users(value.__module__):
+        if category == "class" and not (self._with_code and is_users(value.__module__)):
             return
-        if len(self.by_id) >= MOST_OBJECTS:
-            self.bounds.setdefault(
-                "", f"more than {MOST_OBJECTS:,} objects are reachable; those beyond `{path}` are not"
-            )
+        self._entered += not (is_covered or is_kept)
+        if self._entered > MOST_OBJECTS:
+            what = f"more than {MOST_OBJECTS:,} objects are reachable, and changes beyond `{path}` are not looked for"
+            self.bounds.setdefault("", f"{what}: {_REMEDY}")
             return
         if depth > MOST_DEPTH:
-            self.bounds.setdefault(path, f"nested more than {MOST_DEPTH} deep")
+            what = f"is nested more than {MOST_DEPTH} deep, and changes in it are not looked for: {_REMEDY}"
+            self.bounds.setdefault(path, what)
             return
         if path in self.by_path:  # keys that read alike
             path = f"{path}#{len(self.by_path)}"
-        reached = Reached(path, value, category, is_covered, is_data, depth)
+        reached = Reached(path, value, category, is_covered, is_data, depth, is_kept)
         if not is_covered and not is_data and keeps_state(value):
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = reached
@@ -146,13 +177,15 @@ class Reachable:
 
     def _children(self, reached: Reached) -> Iterator[Child]:
         value, path = reached.value, reached.path
-        if reached.category in ("list", "tuple", "deque", "set", "mapping"):
+        if reached.category in _CONTAINERS:
             self._read_container(reached)
         elif form := FORMS.get(reached.category):
             reached.keys, reached.parts = form.contents(value)
         match reached.category:
             case "module":
-                reached.ignored = _MODULE
+                # What the compiler makes holds its own bookkeeping, and the module.
+                is_compiler = type(value).__module__.startswith("torch._dynamo")
+                reached.ignored = frozenset(vars(value)) if is_compiler else _MODULE
                 yield from self._in_module(reached)
             case "optimizer":
                 reached.ignored = _OPTIMIZER
@@ -160,8 +193,8 @@ class Reachable:
             case "object":
                 reached.ignored = _ignored(value)
                 reached.covered = frozenset(map(str, state_of(value))) if path in self.stateful else frozenset()
-            case "tensor" if not torch.nn.parameter.is_lazy(value) and value.is_leaf and value.grad is not None:
-                yield f"{path}.grad", value.grad, reached.is_covered
+            case "tensor":
+                yield from _in_tensor(value, path, reached.is_covered)
             case "method":
                 yield f"{path}.__self__", value.__self__, False
                 yield f"{path}.__func__", value.__func__, False
@@ -175,7 +208,11 @@ class Reachable:
             yield from parts_of(reached)
         if reached.category == "class":
             yield from _in_class(value)
-        elif reached.category in ("module", "optimizer", "object"):
+        elif reached.category in _CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
+            yield f"{path}.__dict__", getattr(value, "__dict__", None), reached.is_covered
+            if self._with_code:
+                yield f"{type(value).__module__}:{type(value).__qualname__}", type(value), False
+        elif self._with_code and reached.category in ("module", "optimizer", "object"):
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
 
     def _read_container(self, reached: Reached) -> None:
@@ -183,12 +220,17 @@ class Reachable:
         reached.length = size
         reached.keys, reached.parts = sample_of(value, reached.category)
         reached.is_entered = size <= (MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS)
-        if not reached.is_entered and not reached.is_data:
-            # Plain values cannot change where they are, so that to compare them by identity is enough.
+        if reached.is_data or reached.is_kept:
+            return
+        if not reached.is_entered:
+            # Constants cannot change where they are, so that to compare them by identity is enough.
             if size > MOST_COMPARED:
-                self.bounds.setdefault(reached.path, f"{size:,} items, of which a sample is compared")
-            elif not all(map(is_value, reached.parts)):
-                self.bounds.setdefault(reached.path, f"{size:,} items, in which changes are not looked for")
+                self.bounds.setdefault(reached.path, f"has {size:,} items, of which a sample is compared: {_REMEDY}")
+            elif not all(map(is_constant, reached.parts)):
+                what = f"has {size:,} items, in which changes are not looked for: {_REMEDY}"
+                self.bounds.setdefault(reached.path, what)
+        elif reached.category == "set":
+            self._sets.append(reached)
 
     def _in_module(self, reached: Reached) -> Iterator[Child]:
         value, path = reached.value, reached.path
@@ -196,24 +238,39 @@ class Reachable:
             yield f"{path}.{name}", child, True
         for name, tensor in (*value._parameters.items(), *value._buffers.items()):
             yield f"{path}.{name}", tensor, True
-        for attribute in _HOOKS:
-            hooks = getattr(value, attribute).values()
-            yield from ((f"{path}.{attribute}[{number}]", hook, False) for number, hook in enumerate(hooks))
+        yield from _in_hooks(value, path, HOOKS)
 
     def _in_function(self, function: Any, path: str) -> Iterator[Child]:
         yield f"{path}.__wrapped__", getattr(function, "__wrapped__", None), False
-        if not is_users(function.__module__):
+        namespace = function.__globals__
+        is_of_users = is_users(namespace.get("__name__"))
+        # A decorator of a library holds the function of the user's in its closure.
+        if not is_of_users and not is_users(function.__module__):
             return
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             yield f"{path}<{name}>", cell, False
-        if function.__dict__:
-            yield f"{path}.__dict__", function.__dict__, False
-        namespace, module = function.__globals__, function.__module__
-        names = set(_names_in(function.__code__))
+        yield f"{path}.__dict__", function.__dict__, False
+        if is_of_users and self._with_code:
+            names = names_in(function.__code__)
+            yield from self._in_namespace(namespace, names.variables, names.attributes, set())
+            for imported in names.imported:
+                if (module := _imported(imported, namespace)) is not None:
+                    yield from self._in_namespace(vars(module), names.attributes, names.attributes, set())
+
+    def _in_namespace(
+        self, namespace: dict[str, Any], names: frozenset[str], attributes: frozenset[str], seen: set[str]
+    ) -> Iterator[Child]:
+        """Globals of a module of the user's own, and those of others of them that are read through it."""
+        module = namespace["__name__"]
+        seen.add(module)
         self.globals.setdefault(module, (namespace, set()))[1].update(names)
-        for name in sorted(names):
-            if name in namespace and not _is_of_a_library(namespace[name]):
-                yield f"{module}:{name}", namespace[name], False
+        for name in sorted(names & namespace.keys()):
+            value = namespace[name]
+            if isinstance(value, types.ModuleType):
+                if value.__name__ not in seen and is_users(value.__name__):
+                    yield from self._in_namespace(vars(value), attributes, attributes, seen)
+            elif not _is_of_a_library(value):
+                yield f"{module}:{name}", value, False
 
 
 def keeps_state(value: Any) -> bool:
@@ -239,8 +296,23 @@ def _is_optimizer(value: Any) -> bool:
     return isinstance(value, torch.optim.Optimizer)
 
 
+def _in_tensor(tensor: torch.Tensor, path: str, is_covered: bool) -> Iterator[Child]:
+    if not torch.nn.parameter.is_lazy(tensor) and tensor.is_leaf and tensor.grad is not None:
+        yield f"{path}.grad", tensor.grad, is_covered
+    if tensor.__dict__:
+        yield f"{path}.__dict__", tensor.__dict__, False
+    yield from _in_hooks(tensor, path, _HOOKS_OF_TENSORS)
+
+
+def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
+    for name in names:
+        hooks = enumerate((getattr(value, name, None) or {}).values())
+        yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in hooks)
+
+
 def _in_optimizer(optimizer: Any, path: str) -> Iterator[Child]:
     """Groups and their settings, which its `state_dict` covers: others may hold them too."""
+    yield from _in_hooks(optimizer, path, _HOOKS_OF_OPTIMIZERS)
     yield f"{path}.param_groups", optimizer.param_groups, True
     for number, group in enumerate(optimizer.param_groups):
         yield f"{path}.param_groups[{number}]", group, True
@@ -262,8 +334,10 @@ def parts_of(reached: Reached) -> Iterator[Child]:
             for number, part in enumerate(reached.parts):
                 yield f"{path}[{number}]", part, is_covered
         case "mapping":
-            for key, part in zip(reached.keys, reached.parts, strict=True):
-                yield f"{path}[{_shown_key(key)}]", part, is_covered
+            for number, (key, part) in enumerate(zip(reached.keys, reached.parts, strict=True)):
+                yield f"{path}[{shown_key(key)}]", part, is_covered
+                if not is_constant(key):
+                    yield f"{path}.keys()[{number}]", key, is_covered
             yield f"{path}.default_factory", getattr(reached.value, "default_factory", None), is_covered
         case "set":
             for member in sorted(filter(is_value, reached.parts), key=repr):
@@ -273,10 +347,11 @@ def parts_of(reached: Reached) -> Iterator[Child]:
                 yield f"{path}.cell_contents", part, False
 
 
-def _shown_key(key: Any) -> str:
+def shown_key(key: Any) -> str:
+    """A key as a path has it."""
     if is_value(key):
         return repr(key)
-    return f"({', '.join(map(_shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
+    return f"({', '.join(map(shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
 
 
 def _in_class(kind: type) -> Iterator[Child]:
@@ -295,13 +370,58 @@ def _in_class(kind: type) -> Iterator[Child]:
                 yield f"{path}.{name}", part, False
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    """The globals that code names, that of functions within it included."""
-    yield from (instruction.argval for instruction in dis.get_instructions(code) if "_GLOBAL" in instruction.opname)
+class Names(NamedTuple):
+    """What code names.
+
+    Attributes:
+        variables: globals.
+        attributes: attributes; some of them may be those of modules.
+        imported: modules that it imports itself.
+    """
+
+    variables: frozenset[str]
+    attributes: frozenset[str]
+    imported: tuple[str, ...]
+
+
+@functools.cache
+def names_in(code: types.CodeType) -> Names:
+    """The names in code, that of functions within it included.
+
+    >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
+    ['pi']
+    """
+    variables, attributes, imported = set(), set(), []
+    for instruction in dis.get_instructions(code):
+        match instruction.opname:
+            case "IMPORT_NAME":
+                imported.append(instruction.argval)
+            case "LOAD_NAME" | "STORE_NAME" | "DELETE_NAME":
+                variables.add(instruction.argval)
+            case name if "_GLOBAL" in name:
+                variables.add(instruction.argval)
+            case name if "_ATTR" in name or "_METHOD" in name or name == "IMPORT_FROM":
+                attributes.add(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            inner = names_in(constant)
+            variables |= inner.variables
+            attributes |= inner.attributes
+            imported += inner.imported
+    return Names(frozenset(variables), frozenset(attributes), tuple(dict.fromkeys(imported)))
+
+
+def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | None:
+    """The module of the user's own that an `import` within a function names, if it is there already."""
+    package = str(namespace.get("__package__") or "")
+    for full in (name, f"{package}.{name}".strip(".")):
+        module = sys.modules.get(full)
+        if isinstance(module, types.ModuleType) and is_users(module.__name__):
+            return module
+    return None
 
 
 def _is_of_a_library(value: Any) -> bool:
-    return category_of(type(value)) in ("function", "class") and not is_users(getattr(value, "__module__", None))
+    module = getattr(value, "__module__", None)
+    is_made_by_exec = isinstance(value, types.FunctionType) and module in (None, "builtins")
+    return category_of(type(value)) in ("function", "class") and not is_users(module) and not is_made_by_exec

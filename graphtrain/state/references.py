@@ -2,20 +2,27 @@
 
 An object that was reached from the roots is referred to by its path, a tensor in a `state_dict` by its place there, and
 an object that is new by a number: it is described once, by what it holds. So two places that held one object hold one
-again, and a view is a view of its base again. Nothing is imported and nothing is called: classes are those of modules
-of the user's own that are imported already, and their objects are their attributes.
+again, and a view is a view of its base again.
+
+A description may come from a stranger. Nothing is imported and nothing is called: classes and functions are those that
+modules of the user's own, imported already, define themselves; methods are those of objects that are there; objects
+are their attributes.
 """
 
 from __future__ import annotations
 
 import collections
+import datetime
 import enum
 import functools
+import pathlib
 import random
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, final
 
@@ -23,12 +30,19 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.category import category_of, is_users
+from graphtrain.state.category import category_of, is_constant, is_users
 from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import Reachable
+from graphtrain.state.reachable import Reachable, shown_key
 
 MOST_BYTES = 256 * 2**20
+MOST_DEPTH = 100
+_MOST_SHOWN = 120
+# Of a larger tensor that nobody else holds, a view is saved without the rest.
+_MOST_SHARED_BYTES = 64 * 2**10
+
+# What goes wrong where a description is not one that a `Describer` has made.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
 _ENCODED = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _OF_TORCH = {
@@ -38,6 +52,15 @@ _OF_TORCH = {
 }
 _MAPPINGS = {kind.__name__: kind for kind in (dict, collections.OrderedDict, collections.Counter)}
 _FACTORIES = {kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
+_BY_TEXT: Mapping[str, tuple[type, Callable[[str], Any]]] = {
+    "PosixPath": (pathlib.PosixPath, pathlib.PosixPath),
+    "PurePosixPath": (pathlib.PurePosixPath, pathlib.PurePosixPath),
+    "Decimal": (Decimal, Decimal),
+    "UUID": (uuid.UUID, uuid.UUID),
+    "date": (datetime.date, datetime.date.fromisoformat),
+    "time": (datetime.time, datetime.time.fromisoformat),
+    "datetime": (datetime.datetime, lambda text: datetime.datetime.fromisoformat(text)),
+}
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
@@ -45,7 +68,17 @@ class UnknownStateError(Exception):
     """Something that cannot be described; the text says where it is and what."""
 
     def __init__(self, path: str, what: str) -> None:
-        super().__init__(f"{path} {what}")
+        super().__init__(f"{shown_path(path)} {what}")
+
+
+def shown_path(path: str) -> str:
+    """A path for a message: what is in a variable is called like the variable, and the middle of a long one left out.
+
+    >>> shown_path("step<calls>.cell_contents.total")
+    'step<calls>.total'
+    """
+    shown = path.replace(".cell_contents", "")
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN // 2]}...{shown[-_MOST_SHOWN // 2 :]}"
 
 
 @final
@@ -62,7 +95,7 @@ class Describer:
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, Any] | None = None
         self._places: dict[int, tuple[Any, ...]] | None = None
-        self._bytes = 0
+        self._bytes = self._depth = 0
 
     def describe(self, value: Any, path: str) -> Any:
         """A value as plain data; `path` is where it is, for messages.
@@ -84,7 +117,7 @@ class Describer:
                 members = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
                 if type(value) is tuple:
                     return ("tuple", members)
-                if hasattr(value, "_fields") and is_users(type(value).__module__):
+                if type(value).__mro__[1] is tuple and hasattr(value, "_fields") and is_users(type(value).__module__):
                     return ("named tuple", *_name(type(value), path), members)
                 raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class")
             case "set" if type(value) is frozenset:
@@ -94,12 +127,21 @@ class Describer:
             case "class" if value in _FACTORIES.values():
                 return ("built-in", value.__name__)
             case "method":
-                return ("method", self.describe(value.__self__, path), value.__func__.__name__)
+                owner = self.describe(value.__self__, f"{path}.__self__")
+                if owner[0] in ("at", "new", "named") and (name := _name_of_method(value)) is not None:
+                    return ("method", owner, name)
+                raise UnknownStateError(path, f"is the method `{value.__func__.__name__}` of another class")
             case "iterator":
                 raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
         number = self._numbers[id(value)] = len(self.new)
         self.new.append(None)
-        self.new[number] = self._new(value, path)
+        self._depth += 1
+        try:
+            if self._depth > MOST_DEPTH:
+                raise UnknownStateError(path, f"is nested more than {MOST_DEPTH} deep: give it a `state_dict`")
+            self.new[number] = self._new(value, path)
+        finally:
+            self._depth -= 1
         return ("new", number)
 
     @contextmanager
@@ -126,7 +168,7 @@ class Describer:
 
     def _value(self, value: Any, path: str) -> Any:
         match value:
-            case enum.Enum():
+            case enum.Enum() if value.name in type(value).__members__:
                 return ("member", *_name(type(value), path, is_enum=True), value.name)
             case range():
                 return ("range", value.start, value.stop, value.step)
@@ -138,6 +180,11 @@ class Describer:
                 return ("torch", str(value).removeprefix("torch."))
         if value is Ellipsis:
             return ("ellipsis",)
+        kind = type(value).__name__
+        if kind in _BY_TEXT and type(value) is _BY_TEXT[kind][0] and getattr(value, "tzinfo", None) is None:
+            return ("text", kind, value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value))
+        if type(value) is datetime.timedelta:
+            return ("span", value.days, value.seconds, value.microseconds)
         if type(value) is int and value in self._reachable.by_id:  # an `id`, as a key
             return ("id", self._reachable.by_id[value].path)
         if type(value) in _ENCODED or isinstance(value, numpy.generic):
@@ -150,8 +197,7 @@ class Describer:
             case "tensor":
                 return self._tensor(value, path)
             case "array" if kind in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject:
-                self.count(value.nbytes, path)
-                return {"is": "array", "values": numpy.asarray(value)}
+                return self._array(value, path)
             case "generator":
                 return {
                     "is": "generator",
@@ -179,25 +225,32 @@ class Describer:
                     "keywords": {name: self.describe(part, f"{path}.{name}") for name, part in value.keywords.items()},
                 }
             case "object" if is_plain_class(kind):
-                names, parts = FORMS["object"].contents(value)
-                held = {name: self.describe(part, f"{path}.{name}") for name, part in zip(names, parts, strict=True)}
+                pairs = zip(*FORMS["object"].contents(value), strict=True)
+                held = {name: self.describe(part, f"{path}.{name}") for name, part in pairs}
                 return {"is": "object", "class": list(_name(kind, path)), "parts": held}
         raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved")
 
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
         """The entries of a mapping, in order."""
-        return [[self.describe(key, path), self.describe(part, f"{path}[{key!r}]")] for key, part in value.items()]
+        return [
+            [self.describe(key, path), self.describe(part, f"{path}[{shown_key(key)}]")]
+            for key, part in zip(*FORMS["mapping"].contents(value), strict=True)
+        ]
 
     def _members(self, value: Iterable[Any], path: str) -> list[Any]:
-        if any(category_of(type(member)) not in ("value", "tuple") for member in value):
+        """The members of a set; where their order is not that of hashes that differ from process to process, in it."""
+        members = list(value)
+        if not all(map(is_constant, members)):
             raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses")
-        return [self.describe(member, path) for member in sorted(value, key=repr)]
+        if not all(type(member) in (bool, int, float) for member in members):
+            members.sort(key=repr)
+        return [self.describe(member, path) for member in members]
 
     # ---- tensors
 
     def _tensor(self, tensor: Any, path: str) -> dict[str, Any]:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or torch.nn.parameter.is_lazy(tensor):
-            raise UnknownStateError(path, f"is a {type(tensor).__qualname__}")
+        if not is_saveable(tensor):
+            raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
         # With its graph it could not be saved; whoever keeps one, as old weight_norm does, computes it again.
         values = tensor.detach()
         is_leaf = tensor.grad_fn is None
@@ -214,13 +267,30 @@ class Describer:
             if base is not None:
                 view = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
                 return described | {"of": base, "view": view, "dtype": tensor.dtype}
-            self._bases()[storage._cdata] = ("new", self._numbers[id(tensor)])
+            if storage.nbytes() == tensor.numel() * tensor.element_size():
+                self._bases()[storage._cdata] = ("new", self._numbers[id(tensor)])
         self.count(tensor.numel() * tensor.element_size(), path)
         return described | {"values": values}
 
+    def _array(self, array: Any, path: str) -> dict[str, Any]:
+        """A view of an array that was reached is a view of it again."""
+        owner = array
+        while isinstance(owner.base, numpy.ndarray):
+            owner = owner.base
+        reached = self._reachable.find(owner) if owner is not array else None
+        if reached is None or not owner.flags.c_contiguous or owner.dtype.hasobject:
+            self.count(array.nbytes, path)
+            return {"is": "array", "values": numpy.asarray(array)}
+        offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+        dtype = numpy.lib.format.dtype_to_descr(array.dtype)
+        if numpy.lib.format.descr_to_dtype(dtype) != array.dtype or not isinstance(dtype, str):
+            raise UnknownStateError(path, f"is a view of `{reached.path}` of the type {array.dtype}")
+        view = (list(array.shape), list(array.strides), offset)
+        return {"is": "array", "of": ("at", reached.path), "view": view, "dtype": dtype}
+
     def _whole(self, storage: Any, tensor: torch.Tensor, path: str) -> Any:
         """All of the memory that a new view is of, as one more new tensor; None if that is far larger than the view."""
-        if storage.nbytes() > 4 * tensor.numel() * tensor.element_size():
+        if storage.nbytes() > max(4 * tensor.numel() * tensor.element_size(), _MOST_SHARED_BYTES):
             return None
         self.count(storage.nbytes(), path)
         whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -275,6 +345,7 @@ class Rebuilder:
         self._reachable, self._stateful, self._new = reachable, stateful, new
         self._made: dict[int, Any] = {}
         self._places: dict[tuple[Any, ...], torch.Tensor] | None = None
+        self._depth = 0
 
     def rebuild(self, described: Any) -> Any:
         """The value that was described.
@@ -289,8 +360,8 @@ class Rebuilder:
                 return self.at(path)
             case ("id", str(path)):
                 return id(self.at(path))
-            case ("new", int(number)):
-                return self._made[number] if number in self._made else self._make(number)
+            case ("new", int(number)) if 0 <= number < len(self._new):
+                return self._made[number] if number in self._made else self._nested(number)
             case ("in", *place):
                 return self._in(tuple(place))
             case ("tuple", parts):
@@ -299,7 +370,8 @@ class Rebuilder:
                 return frozenset(map(self.rebuild, parts))
             case ("named tuple", str(module), str(name), parts):
                 kind = _find(module, name)
-                if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+                fields = getattr(kind, "_fields", ())
+                if isinstance(kind, type) and kind.__mro__[1] is tuple and len(fields) == len(parts):
                     return tuple.__new__(kind, map(self.rebuild, parts))
             case ("named", str(module), str(name)):
                 value = _find(module, name)
@@ -311,10 +383,10 @@ class Rebuilder:
                     return kind.__members__[member]
             case ("built-in", str(name)) if name in _FACTORIES:
                 return _FACTORIES[name]
-            case ("method", owner, str(name)):
-                function = getattr(type(self.rebuild(owner)), name, None)
-                if isinstance(function, types.FunctionType):
-                    return types.MethodType(function, self.rebuild(owner))
+            case ("method", ("at" | "new" | "named", *_) as owner, str(name)):
+                value = self.rebuild(owner)
+                if (function := _methods_of(value).get(name)) is not None:
+                    return types.MethodType(function, value)
             case ("range", int(start), int(stop), int(step)):
                 return range(start, stop, step)
             case ("slice", start, stop, step):
@@ -325,6 +397,10 @@ class Rebuilder:
                 return _OF_TORCH[name]
             case ("ellipsis",):
                 return Ellipsis
+            case ("text", str(name), str(text)) if name in _BY_TEXT:
+                return _BY_TEXT[name][1](text)
+            case ("span", int(days), int(seconds), int(microseconds)):
+                return datetime.timedelta(days, seconds, microseconds)
         raise CheckpointError(f"a value described as {str(described)[:100]} cannot be made")
 
     def at(self, path: str) -> Any:
@@ -340,6 +416,15 @@ class Rebuilder:
             raise CheckpointError(f"`{'.'.join(map(str, place))}`, which the saved run had, does not exist now")
         return self._places[place]
 
+    def _nested(self, number: int) -> Any:
+        self._depth += 1
+        try:
+            if self._depth > MOST_DEPTH + 1:
+                raise CheckpointError(f"objects are nested more than {MOST_DEPTH} deep")
+            return self._make(number)
+        finally:
+            self._depth -= 1
+
     def _make(self, number: int) -> Any:
         """Make a new object, empty first, for what it holds may refer to it."""
         described = self._new[number]
@@ -350,7 +435,7 @@ class Rebuilder:
                 made = self._made[number] = self._tensor(described)
                 made.grad = self.rebuild(described["grad"])
             case "array":
-                made = self._made[number] = described["values"]
+                made = self._made[number] = self._array(described)
             case "bytearray":
                 made = self._made[number] = bytearray(described["values"])
             case "generator":
@@ -368,13 +453,13 @@ class Rebuilder:
                 made = self._made[number] = collections.defaultdict(self.rebuild(described["factory"]))
                 made.update(self.pairs(described["parts"]))
             case "partial":
-                arguments = map(self.rebuild, described["arguments"])
+                function = self.rebuild(described["function"])
+                made = self._made[number] = functools.partial(function)
+                arguments = tuple(map(self.rebuild, described["arguments"]))
                 keywords = {name: self.rebuild(part) for name, part in described["keywords"].items()}
-                made = self._made[number] = functools.partial(
-                    self.rebuild(described["function"]), *arguments, **keywords
-                )
+                made.__setstate__((function, arguments, keywords, {}))
             case "object":
-                user_class = _find(*described["class"])
+                user_class = _find(*map(str, described["class"]))
                 if not (isinstance(user_class, type) and is_plain_class(user_class)):
                     raise CheckpointError(f"an object of the class {described['class']} cannot be made")
                 made = self._made[number] = object.__new__(user_class)
@@ -390,14 +475,33 @@ class Rebuilder:
         """The entries of a mapping."""
         return {self.rebuild(key): self.rebuild(part) for key, part in parts}
 
+    def _array(self, described: Mapping[str, Any]) -> Any:
+        if "of" not in described:
+            return numpy.asarray(described["values"])
+        owner, (shape, strides, offset) = self.rebuild(described["of"]), described["view"]
+        if not isinstance(owner, numpy.ndarray) or owner.dtype.hasobject or not owner.flags.c_contiguous:
+            raise CheckpointError("an array that it is a view of is of another form now")
+        dtype = numpy.dtype(str(described["dtype"]))
+        if dtype.hasobject:
+            raise CheckpointError("a view of numbers as objects cannot be made")
+        # Which checks that it lies within.
+        return numpy.ndarray(tuple(shape), dtype, owner.reshape(-1).view(numpy.uint8), offset, tuple(strides))
+
     def _tensor(self, described: Mapping[str, Any]) -> torch.Tensor:
         if "of" in described:
             base = self.rebuild(described["of"])
             shape, stride, offset = described["view"]
             tensor = torch.empty(0, dtype=described["dtype"], device=base.device)
+            last = offset + sum((length - 1) * step for length, step in zip(shape, stride, strict=True))
+            if min((*shape, *stride, offset), default=0) < 0 or (
+                0 not in shape and (last + 1) * tensor.element_size() > base.untyped_storage().nbytes()
+            ):
+                raise CheckpointError("a view does not fit into the tensor that it is a view of")
             tensor.set_(base.untyped_storage(), offset, tuple(shape), tuple(stride))
         else:
             tensor = described["values"]
+            if not isinstance(tensor, torch.Tensor):
+                raise CheckpointError("a tensor is described without its values")
         if described["is"] == "parameter":
             return torch.nn.Parameter(tensor, described["requires_grad"])
         return tensor.requires_grad_(described["requires_grad"])
@@ -409,8 +513,42 @@ def is_plain_class(kind: type) -> bool:
     return (
         is_users(kind.__module__)
         and "<" not in kind.__qualname__
+        and category_of(kind) == "object"
         and not any(name in vars(base) for base in kind.__mro__[:-1] for name in special)
     )
+
+
+def is_saveable(tensor: torch.Tensor) -> bool:
+    """True for tensors whose values a checkpoint can hold."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout in (torch.strided, torch.sparse_coo)
+        and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
+    )
+
+
+def _methods_of(owner: Any) -> dict[str, types.FunctionType]:
+    """The methods of an object by name: those of a class of the user's own, `forward` and `step` of a library's."""
+    kind = type(owner)
+    methods: dict[str, types.FunctionType] = {}
+    if category_of(kind) == "class":
+        for base in reversed(owner.__mro__ if is_users(owner.__module__) else ()):
+            functions = {name: part.__func__ for name, part in vars(base).items() if isinstance(part, classmethod)}
+            methods |= {name: part for name, part in functions.items() if isinstance(part, types.FunctionType)}
+    elif category_of(kind) in ("object", "module", "optimizer", "list", "mapping", "deque", "set"):
+        for base in reversed(kind.__mro__[:-1]):
+            names = vars(base) if is_users(base.__module__) else {"forward", "step", "__call__"} & vars(base).keys()
+            parts = {name: vars(base)[name] for name in names}
+            methods |= {name: part for name, part in parts.items() if isinstance(part, types.FunctionType)}
+    return methods
+
+
+def _name_of_method(method: types.MethodType) -> str | None:
+    """The name under which the class of its object has a method; None if it does not have it."""
+    for name, function in _methods_of(method.__self__).items():
+        if function is method.__func__:
+            return name
+    return None
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -429,14 +567,17 @@ def _name(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:
 
 
 def _find(module: str, name: str, *, is_enum: bool = False) -> Any:
-    """A class or function of the user's own, or a class of enumeration members, by name; nothing is imported."""
+    """A class or function that a module of the user's own defines, or a class of enumeration members, by name."""
     value: Any = sys.modules.get(module)
-    if value is None or not (is_users(module) or is_enum):
-        raise CheckpointError(f"there is no module `{module}` of yours")
+    if not isinstance(value, types.ModuleType) or not (is_users(module) or is_enum):
+        raise CheckpointError(f"there is no module `{module[:100]}` of yours")
     for part in name.split("."):
         value = vars(value).get(part)
         if not isinstance(value, type | types.FunctionType):
-            raise CheckpointError(f"there is no `{name}` in the module `{module}`")
+            raise CheckpointError(f"there is no `{name[:100]}` in the module `{module[:100]}`")
+    # Not what the module has only imported, as `from subprocess import run`.
+    if (value.__module__, value.__qualname__) != (module, name) or (is_enum and not issubclass(value, enum.Enum)):
+        raise CheckpointError(f"the module `{module[:100]}` does not define `{name[:100]}` itself")
     return value
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import safetensors
 import safetensors.torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.names import quoted
 from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, sound_files
 from graphtrain.storage.manifest import read_manifest as read_manifest
+from graphtrain.storage.own_files import temporary_name
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Sections, StagedState, join
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX
 
@@ -57,7 +58,7 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest) -> Manifes
             the name alone that is refused.
     """
     # A number too: one that was given up may still be under way.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}.tmp")
+    temporary = temporary_name(path, next(_NUMBERS))
     try:
         temporary.mkdir(parents=True)
         # Beside the writing: one after the other took 1.7 times as long, for 500 MB.
@@ -98,12 +99,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         else:
             try:
                 tensors[name.removesuffix(TENSOR_SUFFIX)] = safetensors.torch.load(data)
-            except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            except MemoryError as error:
+                raise CheckpointError(f"{path}: {name} is too large for the memory") from OSError(str(error))
+            except Exception as error:  # of a library that reads what a stranger wrote
                 raise CheckpointError(f"{path}: {name} is no file of tensors ({type(error).__name__})") from None
     try:
         sections = join(packed, tensors)
-    except (ValueError, OverflowError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
+    except MemoryError as error:
+        raise CheckpointError(f"{path}: {PROGRESS_FILE} is too large for the memory") from OSError(str(error))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {PROGRESS_FILE}: {error}") from None
+    if strange := [name for name, nodes in sections.get("progress", {}).items() if not isinstance(nodes, dict)]:
+        raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is no table")
     return Checkpoint(path, manifest, sections)
 
 

@@ -16,13 +16,14 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import msgpack
 import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.printable import one_line, shorten
 from graphtrain.storage.strides import Placement, in_order, placed, placement_of, without_repeats
 
 # Codes of the tagged encodings. They are part of the format: never renumbered.
@@ -32,6 +33,9 @@ from graphtrain.storage.strides import Placement, in_order, placed, placement_of
 ) = range(1, 23)  # fmt: skip
 
 _MAX_DEPTH = 100
+_MAX_DEPTH_OF_TAGS = _MAX_DEPTH + 3  # a sparse leaf with strides of its own is tags in each other
+_MOST_EMPTY = 1 << 20  # elements of no bytes
+_MOST_CHARACTERS = 200
 
 
 class UnsaveableError(CheckpointError):
@@ -91,21 +95,7 @@ def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
     Raises:
         ValueError: the bytes are no such encoding.
     """
-
-    def decode(code: int, payload: bytes) -> Any:
-        if code == _TENSOR:
-            return _read_tensor(read(payload), files)
-        if code not in _DECODERS:
-            raise ValueError(f"unknown code {code}")
-        return _DECODERS[code](read(payload))
-
-    def read(payload: bytes) -> Any:
-        return msgpack.unpackb(payload, ext_hook=decode, strict_map_key=True, raw=False)
-
-    try:
-        return read(data)
-    except (msgpack.UnpackException, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"not a valid encoding: {error!r}") from error
+    return Decoder(files).unpack(data)
 
 
 class _Encoder:
@@ -293,29 +283,124 @@ _SINGLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
 _FACTORIES = {factory.__name__: factory for factory in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
 
 
-def _read_tensor(value: Any, files: Mapping[str, Mapping[str, torch.Tensor]]) -> torch.Tensor:
-    file, key, stride, device = value
-    stored = files[file][key]
-    if stride is None:
-        fresh = stored.clone()
-    else:
-        fresh = torch.empty_strided(stored.shape, stride, dtype=stored.dtype)
-        fresh.copy_(stored)
-    return _on_device(fresh, device)
+@final
+class Decoder:
+    """Reads what `pack` wrote, as far as `pack` can have written it: what a stranger wrote has the same bounds.
+
+    Arguments:
+        files: the tensors that are referred to, by file and name. Each can be taken once, as each was written once:
+            many references to one would be many copies of it.
+    """
+
+    def __init__(self, files: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        self._files = files
+        self._taken: set[tuple[str, str]] = set()
+
+    def unpack(self, data: bytes) -> Any:
+        """A value.
+
+        Raises:
+            ValueError: the bytes are no such encoding.
+        """
+        try:
+            return self._decode(_message(data))
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a library makes of the values of a stranger
+            reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+            raise ValueError(f"not a valid encoding: {shorten(one_line(reason), _MOST_CHARACTERS)}") from error
+
+    def _decode(self, value: Any, depth: int = 0) -> Any:
+        """The value that a message stands for. `depth` counts as that of the encoder."""
+        if depth > _MAX_DEPTH_OF_TAGS:
+            raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+        kind, inside = type(value), depth + 1
+        if kind is list:
+            return [self._decode(part, inside) if type(part) in _WITH_PARTS else part for part in value]
+        if kind is dict:
+            return {
+                name: self._decode(part, inside) if type(part) in _WITH_PARTS else part for name, part in value.items()
+            }
+        if kind is not msgpack.ExtType:
+            if kind in _WITH_PARTS:
+                raise ValueError(f"a {kind.__name__}, which is never written")
+            return value
+        # By a loop in Python: a hook of msgpack would take 20 KB of the stack of C for every level.
+        code, inner = value.code, _message(value.data)
+        if code == _TENSOR:
+            return self._tensor(inner)
+        if code in _OF_PARTS:
+            return _OF_PARTS[code](self._decode(_typed(inner, list), depth))
+        if code in _OF_PAIRS:
+            return _OF_PAIRS[code](self._pairs(inner, inside))
+        if code == _DEFAULT:
+            factory, pairs = _typed(inner, list)
+            return collections.defaultdict(None if factory is None else _FACTORIES[factory], self._pairs(pairs, inside))
+        if code == _STATE:
+            pairs, versions = _typed(inner, list)
+            state = collections.OrderedDict(self._pairs(pairs, inside))
+            state._metadata = self._decode(versions, inside)  # type: ignore[attr-defined]
+            return state
+        if code == _DEQUE:
+            most, parts = _typed(inner, list)
+            return collections.deque(self._decode(_typed(parts, list), depth), maxlen=most)
+        if code in _OF_VALUES:
+            return _OF_VALUES[code](self._decode(_typed(inner, list), depth))
+        if code in _SINGLE_VALUES:
+            wanted, read = _SINGLE_VALUES[code]
+            return read(_typed(inner, wanted))
+        raise ValueError(f"unknown code {code}")
+
+    def _pairs(self, pairs: Any, depth: int) -> list[tuple[Any, Any]]:
+        return [(self._decode(key, depth), self._decode(part, depth)) for key, part in _typed(pairs, list)]
+
+    def _tensor(self, value: Any) -> torch.Tensor:
+        file, key, stride, device = _typed(value, list)
+        if (file, key) in self._taken:
+            raise ValueError(f"the tensor `{key}` of the file `{file}` is referred to twice")
+        self._taken.add((file, key))
+        if file not in self._files or key not in self._files[file]:
+            raise ValueError(f"the file `{file}` has no tensor `{key}`")
+        stored = self._files[file][key]
+        if stride is None:
+            return _on_device(stored.clone(), device)
+        return _on_device(placed(stored, Placement(tuple(stored.shape), _sizes(stride), 0)), device)
+
+
+def _message(data: bytes) -> Any:
+    return msgpack.unpackb(data, strict_map_key=True, raw=False)
+
+
+# The types of a message that stand for something else, or hold what does.
+_WITH_PARTS = (list, dict, msgpack.ExtType, msgpack.Timestamp)
+
+
+def _typed(value: Any, kind: type) -> Any:
+    """A value that must be of a type: `bytearray`, given a number, would make as many bytes."""
+    if type(value) is not kind:
+        raise ValueError(f"a tag with a value of type {type(value).__name__}, where a {kind.__name__} belongs")
+    return value
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    """A shape, or strides."""
+    if not all(type(size) is int and 0 <= size < 2**63 for size in _typed(value, list)):
+        raise ValueError("sizes that are no whole numbers >= 0")
+    return tuple(value)
 
 
 def _read_placed(value: Any) -> torch.Tensor:
     tensor, where, requires_grad = value
     if where is not None:
         shape, stride, offset = where
-        tensor = placed(tensor, Placement(tuple(shape), tuple(stride), offset))
+        tensor = placed(tensor, Placement(_sizes(shape), _sizes(stride), _typed(offset, int)))
     return tensor.requires_grad_(requires_grad)  # type: ignore[no-any-return]
 
 
 def _read_raw(value: Any) -> torch.Tensor:
     name, shape, raw, device = value
-    dtype = _DTYPES[name]
-    if len(raw) != math.prod(shape) * torch.empty(0, dtype=dtype).element_size():
+    dtype, shape = _DTYPES[name], _sizes(shape)
+    if len(_typed(raw, bytes)) != math.prod(shape) * torch.empty(0, dtype=dtype).element_size():
         raise ValueError("a tensor of another size than its bytes")
     if not raw:
         return torch.empty(shape, dtype=dtype)
@@ -324,7 +409,7 @@ def _read_raw(value: Any) -> torch.Tensor:
 
 def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """On the device it came from where there is such a one; else it stays in host memory."""
-    wanted = torch.device(device)
+    wanted = torch.device(_typed(device, str))
     if wanted.type == "cuda" and torch.cuda.is_available() and (wanted.index or 0) < torch.cuda.device_count():
         return tensor.to(wanted)
     return tensor
@@ -332,53 +417,46 @@ def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 def _read_array(value: Any) -> numpy.ndarray[Any, Any]:
     description, shape, raw, *order = value
-    dtype = numpy.lib.format.descr_to_dtype(description)
+    dtype, shape = numpy.lib.format.descr_to_dtype(description), _sizes(shape)
     if dtype.hasobject:
         raise ValueError("an array of objects")
-    if len(raw) != math.prod(shape) * dtype.itemsize:
+    if len(_typed(raw, bytes)) != math.prod(shape) * dtype.itemsize or math.prod(shape) > max(len(raw), _MOST_EMPTY):
         raise ValueError("an array of another size than its bytes")
     memory = numpy.array(bytearray(raw))  # all bytes; a copy of an array leaves out those between its fields
     return numpy.ndarray(shape, dtype, memory.data, order=order[0] if order else "C")
 
 
-def _read_default(value: Any) -> collections.defaultdict[Any, Any]:
-    factory, pairs = value
-    return collections.defaultdict(None if factory is None else _FACTORIES[factory], pairs)
-
-
-def _read_state(value: Any) -> collections.OrderedDict[Any, Any]:
-    pairs, versions = value
-    state = collections.OrderedDict(pairs)
-    state._metadata = versions  # type: ignore[attr-defined]
-    return state
+def _read_scalar(value: Any) -> Any:
+    array = _read_array(value)
+    if array.shape:
+        raise ValueError("an array in the place of a number")
+    return array[()]
 
 
 def _read_sparse(value: Any) -> torch.Tensor:
     indices, values, shape, coalesced = value
-    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced, check_invariants=True)
+    return torch.sparse_coo_tensor(indices, values, _sizes(shape), is_coalesced=coalesced, check_invariants=True)
 
 
-# By code; a tensor in a file is read by `_read_tensor`.
-_DECODERS: dict[int, Callable[[Any], Any]] = {
-    _TUPLE: tuple,
-    _SET: set,
-    _FROZENSET: frozenset,
+# By code, and by what the tag holds: parts, pairs of a key and a value, the values that something is made of, or one.
+_OF_PARTS: dict[int, Callable[[Any], Any]] = {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset, _SIZE: torch.Size}
+_OF_PAIRS: dict[int, Callable[[Any], Any]] = {
     _COUNTER: lambda pairs: collections.Counter(dict(pairs)),
     _ORDERED: collections.OrderedDict,
-    _DEQUE: lambda value: collections.deque(value[1], maxlen=value[0]),
     _PAIRS: dict,
-    _BIG: lambda value: int.from_bytes(value, "big", signed=True),
-    _COMPLEX: lambda value: complex(*value),
+}
+_OF_VALUES: dict[int, Callable[[Any], Any]] = {
+    _COMPLEX: lambda value: complex(*(_typed(part, float) for part in value)),
     _ARRAY: _read_array,
-    _SCALAR: lambda value: _read_array(value)[()],
+    _SCALAR: _read_scalar,
     _RAW: _read_raw,
     _SPARSE: _read_sparse,
-    _SIZE: torch.Size,
-    _DTYPE: _DTYPES.__getitem__,
-    _TEXT: lambda value: value.decode("utf-8", "surrogatepass"),
-    _BYTEARRAY: bytearray,
-    _DEFAULT: _read_default,
-    _STATE: _read_state,
     _PLACED: _read_placed,
-    _DEVICE: torch.device,
+}
+_SINGLE_VALUES: dict[int, tuple[type, Callable[[Any], Any]]] = {
+    _BIG: (bytes, lambda value: int.from_bytes(value, "big", signed=True)),
+    _DTYPE: (str, _DTYPES.__getitem__),
+    _TEXT: (bytes, lambda value: value.decode("utf-8", "surrogatepass")),
+    _BYTEARRAY: (bytes, bytearray),
+    _DEVICE: (str, torch.device),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from graphtrain.errors import UsageError
-from graphtrain.storage.regular import NotAsAgreedError, read_regular
+from graphtrain.storage.regular import NotAsAgreedError, open_regular, parsed_json, read_regular
 
 try:
     import fcntl
@@ -53,9 +53,11 @@ class RunLock:
             return
         file = self._folder / LOCK_FILE
         try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            descriptor = open_regular(file, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise UsageError(f"`{file}` cannot be written: {error.strerror}") from None
+        except NotAsAgreedError as error:
+            raise UsageError(f"`{file}` {error}", "remove it, or choose another run directory") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -71,6 +73,8 @@ class RunLock:
         _HELD.add(descriptor)
         who = {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": round(time.time())}
         try:
+            if not _is_ours(os.pread(descriptor, _MOST_BYTES, 0)):
+                return  # of another program: the lock holds without a name
             os.ftruncate(descriptor, 0)
             os.write(descriptor, json.dumps(who).encode())
         except OSError:  # a full disk: the lock holds without a name
@@ -96,12 +100,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_all)
 
 
+def _is_ours(content: bytes) -> bool:
+    """True for a lock file that is new, or that a run has written."""
+    try:
+        return not content or {"process", "host"} <= parsed_json(content).keys()
+    except (ValueError, AttributeError):
+        return False
+
+
 def _holder(file: Path) -> str:
     try:
-        holder: Any = json.loads(read_regular(file, _MOST_BYTES, links=False))
+        holder: Any = parsed_json(read_regular(file, _MOST_BYTES))
         process, host = int(holder["process"]), str(holder["host"])
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since_unix_seconds"]))
-    except (OSError, NotAsAgreedError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return "another process"
     is_this = process == os.getpid() and host == socket.gethostname()
     who = "another trainer of this process" if is_this else f"process {process} on {host!r}"

@@ -9,17 +9,20 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import msgpack
 
 from graphtrain.errors import CheckpointError, LaterFormatError
-from graphtrain.storage.regular import NotAsAgreedError, read_regular
+from graphtrain.names import quoted
+from graphtrain.printable import one_line
+from graphtrain.storage.regular import NotAsAgreedError, expect_plain, expect_room, read_regular
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
 _MOST_BYTES_OF_A_MANIFEST = 64 << 20
 _MOST_BYTES_OF_A_NAME = 255
+_MOST_LINES = 5
 # What is wrong with the files themselves; any other failure to read may pass.
 _NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
@@ -32,16 +35,22 @@ def read_manifest(path: Path) -> dict[str, Any]:
         CheckpointError: it is missing, torn, altered, or of a later format.
     """
     try:
-        outer = msgpack.unpackb(read_regular(path / MANIFEST_FILE, _MOST_BYTES_OF_A_MANIFEST, links=False))
+        if path.is_symlink():
+            raise CheckpointError(f"{path} is a link; in a run directory only `checkpoints` may be one")
+        outer = msgpack.unpackb(read_regular(path / MANIFEST_FILE, _MOST_BYTES_OF_A_MANIFEST))
         body = outer["manifest"]
         if hashlib.sha256(body).hexdigest() != outer["sha256"]:
             raise CheckpointError(f"{path}: the manifest is not as it was written")
         manifest = msgpack.unpackb(body)
+        expect_plain(manifest)
         version = manifest["format"]
     except OSError as error:
         raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from _passing(error)
-    except (msgpack.UnpackException, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: the manifest is torn or foreign ({type(error).__name__})") from None
+    except NotAsAgreedError as error:
+        raise CheckpointError(f"{path}: {MANIFEST_FILE} {error}") from None
+    except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
+        reason = str(error) if type(error) is ValueError else type(error).__name__
+        raise CheckpointError(f"{path}: the manifest is torn or foreign ({one_line(reason, 200)})") from None
     if version != FORMAT:
         later = isinstance(version, int) and version > FORMAT
         raise (LaterFormatError if later else CheckpointError)(
@@ -59,11 +68,17 @@ def sound_files(path: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str, 
     Raises:
         CheckpointError: one is missing, torn or altered.
     """
+    try:
+        expect_room(sum(size for size, _ in manifest["files"].values()))
+    except OSError as error:
+        raise CheckpointError(f"{path}: its files cannot be read ({error.strerror})") from error
     for name, (size, expected) in manifest["files"].items():
         try:
-            data = read_regular(path / name, size, exactly=True, links=False)
+            data = read_regular(path / name, size, exactly=True)
         except OSError as error:
             raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _passing(error)
+        except MemoryError as error:
+            raise CheckpointError(f"{path}: {name} cannot be read (out of memory)") from _passing(OSError(str(error)))
         except NotAsAgreedError as error:
             raise CheckpointError(f"{path}: {name} {error}") from None
         if hashlib.sha256(data).hexdigest() != expected:
@@ -73,9 +88,62 @@ def sound_files(path: Path, manifest: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder of them, oldest first, sound or not."""
-    if not folder.is_dir():
-        return []
-    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=checkpoint_number)
+    return [folder / name for _, name in _numbered(folder)]
+
+
+def own_checkpoint_paths(folder: Path) -> list[Path]:
+    """The same without those that are somebody else's, of whom there may be thousands."""
+    return [folder / name for _, name in _numbered(folder) if holds_a_checkpoint(f"{folder}{os.sep}{name}")]
+
+
+def holds_a_checkpoint(path: str | Path) -> bool:
+    """True for a folder that has a manifest, sound or not: any other of such a name is somebody else's."""
+    return os.path.lexists(f"{path}{os.sep}{MANIFEST_FILE}") and not os.path.islink(path)
+
+
+def free_number(folder: Path) -> int:
+    """A number after those of all checkpoints in a folder, whosever they are."""
+    return max((number for number, _ in _numbered(folder)), default=0) + 1
+
+
+def _numbered(folder: Path) -> list[tuple[int, str]]:
+    """What has the name of a checkpoint, by its number."""
+    matches = map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
+    return sorted((int(match.group(1)), match.string) for match in matches if match is not None)
+
+
+@final
+class SkippedCheckpoints:
+    """The checkpoints that are skipped, for a person: a line for each, or one for all where they are many.
+
+    Arguments:
+        notify: receives the lines.
+
+    >>> skipped = SkippedCheckpoints(print)
+    >>> for number in range(9):
+    ...     skipped.add(Path(f"checkpoints/{number:06d}-step-5"), "torn", "skipped a damaged checkpoint: torn")
+    >>> skipped.report()
+    skipped 9 checkpoints in checkpoints: `000000-step-5`, `000001-step-5`, `000002-step-5` and 6 more; the first: torn
+    """
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
+        self._skipped: list[tuple[Path, str, str]] = []
+
+    def add(self, path: Path, reason: str, line: str) -> None:
+        """Note one, with the line that is reported of it where they are few."""
+        self._skipped.append((path, reason, line))
+
+    def report(self) -> None:
+        """Report all that were noted since the last time."""
+        skipped, self._skipped = self._skipped, []
+        if len(skipped) <= _MOST_LINES:
+            for _, _, line in skipped:
+                self._notify(line)
+            return
+        names = quoted((path.name for path, _, _ in skipped), 3)
+        folder, first = skipped[0][0].parent, skipped[0][1]
+        self._notify(f"skipped {len(skipped)} checkpoints in {folder}: {names}; the first: {first}")
 
 
 def checkpoint_number(path: Path) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphtrain.storage.regular import NotAsAgreedError, read_regular
+from graphtrain.storage.own_files import move_aside, replace_file
+from graphtrain.storage.regular import parsed_json, read_regular
 from graphtrain.storage.run_directory import readable_failure
 
 BEST_FILE = "best.json"
@@ -49,9 +48,9 @@ class Ranking:
     def _parsed(cls, path: Path) -> Ranking | None:
         """The ranking in a file; None where there is none, or something that somebody else put there."""
         try:
-            table = json.loads(read_regular(path, _MOST_BYTES))
+            table = parsed_json(read_regular(path, _MOST_BYTES))
             metric, mode, entries = table["metric"], table["mode"], table["checkpoints"]
-        except (OSError, NotAsAgreedError, ValueError, RecursionError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         if not isinstance(metric, str) or mode not in ("min", "max") or not isinstance(entries, list):
             return None
@@ -76,28 +75,11 @@ class Ranking:
                 if not is_foreign:
                     path.unlink(missing_ok=True)
                 return None
-            aside = _free_name(path) if is_foreign else None
-            if aside is not None:
-                path.rename(aside)
+            aside = move_aside(path) if is_foreign else None
             entries = [{"checkpoint": name, "value": value} for name, value in self.values.items()]
             table = {"metric": self.metric, "mode": self.mode, "checkpoints": entries}
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            try:
-                with temporary.open("wb", buffering=0) as file:
-                    file.write((json.dumps(table, indent=2) + "\n").encode())
-                    os.fsync(file.fileno())
-                temporary.replace(path)
-            except OSError:
-                with suppress(OSError):
-                    temporary.unlink()
-                raise
+            replace_file(path, (json.dumps(table, indent=2) + "\n").encode(), flush=True)
             return aside
-
-
-def _free_name(path: Path) -> Path:
-    """The path with the first number after it that nothing has: ``best.json.1``."""
-    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
-    return next(candidate for candidate in numbered if not os.path.lexists(candidate))
 
 
 def _is_finite(value: Any) -> bool:

@@ -1,35 +1,120 @@
-"""Reading files of others: no device, no pipe, nothing larger than was agreed on."""
+"""Reading files of others: no link, no device, no pipe, nothing larger than agreed on, nothing nested without end."""
 
 from __future__ import annotations
 
+import errno
+import json
+import math
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+_MAX_DEPTH = 100
+_NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+_LIMIT_OF_THE_GROUP = Path("/sys/fs/cgroup/memory.max")  # of the container, where there is one
 
 
 class NotAsAgreedError(ValueError):
-    """A file that is not read: it is no regular one, or of another size."""
+    """A file that is not used: a link, no regular file, or one of another size; the text follows its name."""
 
 
-def read_regular(path: Path, most: int, *, exactly: bool = False, links: bool = True) -> bytes:
+def read_regular(path: Path, most: int, *, exactly: bool = False) -> bytes:
     """The bytes of a regular file.
 
     Arguments:
         most: bytes that it may have.
         exactly: True if it must have as many. Default: it may have fewer.
-        links: False refuses a symbolic link. Default: links are followed.
 
     Raises:
         NotAsAgreedError: it is no such file; found out before any of it is read.
-        OSError: it cannot be opened or read.
+        OSError: it cannot be opened or read, or is larger than memory.
     """
-    # Not blocking: a pipe that nobody writes to would be waited for without end.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotAsAgreedError("is no regular file")
-        if status.st_size > most or (exactly and status.st_size != most):
+    with open(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most or (exactly and size != most):
             expected = str(most) if exactly else f"at most {most}"
-            raise NotAsAgreedError(f"has {status.st_size} bytes instead of {expected}")
-        return file.read(most)
+            raise NotAsAgreedError(f"has {size} bytes instead of {expected}")
+        expect_room(size)
+        return file.read(size)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file, which is not a link.
+
+    Arguments:
+        flags: as of `os.open`. Default: only to read.
+
+    Raises:
+        NotAsAgreedError: it is a link, a folder, a pipe or a device.
+        OSError: it cannot be opened.
+    """
+    try:
+        # Not blocking: a pipe that nobody writes to would be waited for without end.
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if os.path.islink(path):
+            raise NotAsAgreedError("is a link; in a run directory only `checkpoints` may be one") from None
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe, a socket; a folder
+            raise NotAsAgreedError("is no regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAsAgreedError("is no regular file")
+    return descriptor
+
+
+def expect_room(size: int) -> None:
+    """Raise an OSError if so many bytes are more than the memory of this machine: a sparse file has any size."""
+    if size > (memory := _memory()):
+        raise OSError(errno.ENOMEM, f"{size} bytes are more than the {memory} of memory here")
+
+
+def _memory() -> int:
+    """Bytes of memory that this process can have at most."""
+    limits = [2**63]
+    with suppress(OSError, ValueError, AttributeError):  # another system; "max"
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError, ValueError):
+        limits.append(int(_LIMIT_OF_THE_GROUP.read_text()))
+    return min(limits)
+
+
+def parsed_json(data: bytes | str) -> Any:
+    """JSON of others as plain values. NaN and infinities, which JSON does not have, are texts: "nan", "inf", "-inf".
+
+    Raises:
+        ValueError: it is no JSON, or nested without end.
+
+    >>> parsed_json('{"loss": NaN, "lr": 1e999}')
+    {'loss': 'nan', 'lr': 'inf'}
+    """
+
+    def number(text: str) -> float | str:
+        value = float(text)
+        return value if math.isfinite(value) else repr(value)
+
+    try:
+        value = json.loads(data, parse_constant=_NOT_FINITE.__getitem__, parse_float=number)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    expect_plain(value)
+    return value
+
+
+_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} deep"
+_PLAIN = {type(None), bool, int, float, str, bytes, list, dict}
+
+
+def expect_plain(value: Any) -> None:
+    """Raise a ValueError for what is nested deeper than anything that is written, or is not plain data."""
+    level = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        if strange := {type(part) for part in level} - _PLAIN:
+            raise ValueError(f"it has a value of type {strange.pop().__name__}")
+        inner = [part.values() if type(part) is dict else part for part in level if type(part) in (dict, list)]
+        level = [part for parts in inner for part in parts]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)

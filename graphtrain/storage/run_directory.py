@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.regular import NotAsAgreedError, read_regular
+from graphtrain.storage.regular import NotAsAgreedError, open_regular, parsed_json, read_regular
 
 METRICS_FILE = "metrics.jsonl"
 STATUS_FILE = "status.json"
@@ -23,6 +23,8 @@ STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
 _MOST_BYTES_OF_STARTS = 64 << 20
 _MOST_BYTES_OF_LAST_ROWS = 256 << 10
+_MOST_BYTES_OF_A_ROW = 64 << 20
+_FIRST_OF_A_START = b'{"run"'
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
@@ -31,11 +33,16 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
         lines = read_regular(path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines()
     except (OSError, NotAsAgreedError):
         return []
-    starts = []
+    return _tables(lines)
+
+
+def _tables(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The tables among lines of JSON; one that a kill has cut is none."""
+    tables = []
     for line in lines:
-        with suppress(ValueError, RecursionError):  # one that a kill has cut
-            starts.append(json.loads(line))
-    return [start for start in starts if isinstance(start, dict)]
+        with suppress(ValueError):
+            tables.append(parsed_json(line))
+    return [table for table in tables if isinstance(table, dict)]
 
 
 def read_status(path: str | Path) -> dict[str, Any]:
@@ -46,15 +53,13 @@ def read_status(path: str | Path) -> dict[str, Any]:
     """
     file = Path(path) / STATUS_FILE
     try:
-        status = json.loads(read_regular(file, _MOST_BYTES_OF_A_STATUS))
+        status = parsed_json(read_regular(file, _MOST_BYTES_OF_A_STATUS))
     except FileNotFoundError:
         raise UsageError(f"there is no run in `{path}`", f"a run directory holds a file {STATUS_FILE}") from None
     except NotAsAgreedError as error:
         raise UsageError(f"the status of `{path}` cannot be read: {STATUS_FILE} {error}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"the status of `{path}` cannot be read: {error}") from None
-    except RecursionError:
-        raise UsageError(f"the status of `{path}` cannot be read: it is nested too deep") from None
     if not isinstance(status, dict):
         raise UsageError(f"the status of `{path}` cannot be read: it is no table")
     # Earlier versions held the fields of the snapshot in a table of their own, and some of them twice.
@@ -67,20 +72,31 @@ def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
 
     As JSON has them: NaN and infinities are texts.
     """
-    if not (path / METRICS_FILE).is_file():  # missing, or a pipe
-        return []
     try:
-        with (path / METRICS_FILE).open("rb") as file:
+        with open(open_regular(path / METRICS_FILE), "rb") as file:
             start = max(length - _MOST_BYTES_OF_LAST_ROWS, 0)
             file.seek(start)
             lines = file.read(length - start).split(b"\n")
-    except OSError:
+    except (OSError, NotAsAgreedError):
         return []
-    rows = []
-    for line in lines[1 if start else 0 :]:
-        with suppress(ValueError, RecursionError):
-            rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict)]
+    return _tables(lines[1 if start else 0 :])
+
+
+def is_status(path: Path) -> bool:
+    """True for a status file that a run has written, and not somebody else."""
+    try:
+        return {"state", "position"} <= read_status(path.parent).keys()
+    except UsageError:
+        return False
+
+
+def are_starts(path: Path) -> bool:
+    """True for a list of starts that a run has written; the first line may be cut."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            return file.read(len(_FIRST_OF_A_START)) in (b"", _FIRST_OF_A_START)
+    except (OSError, NotAsAgreedError):
+        return False
 
 
 class MetricsFile:
@@ -101,12 +117,12 @@ class MetricsFile:
     def append(self, row: Mapping[str, float]) -> None:
         """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
         self._waiting += (json.dumps(json_value(row), separators=(", ", ": ")) + "\n").encode()
-        with suppress(OSError):  # reported by `length`, where something depends on it
+        with suppress(OSError, NotAsAgreedError):  # reported by `length`, where something depends on it
             self._write()
 
     def _write(self) -> None:
         if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._descriptor = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         while self._waiting:
             self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
 
@@ -120,9 +136,9 @@ class MetricsFile:
             if self._waiting:
                 self._write()
             if self._descriptor is None:
-                return self._path.stat().st_size if self._path.exists() else 0
+                return self._size()
             status = os.fstat(self._descriptor)
-            if not self._path.exists() or not os.path.samestat(status, self._path.stat()):
+            if not os.path.lexists(self._path) or not os.path.samestat(status, self._path.lstat()):
                 raise CheckpointError(f"{self._path} was moved or removed while rows were written to it")
             return status.st_size
 
@@ -144,26 +160,45 @@ class MetricsFile:
         """
         self.close()
         self._waiting = b""
-        size = self._path.stat().st_size if self._path.exists() else 0
+        with readable_failure(self._path):
+            size = self._size()
         if size < length:
             raise UsageError(
                 f"{self._path} has {size} bytes, but the checkpoint was made when it had {length}",
                 "it was changed since; resume from another checkpoint, or into another run directory",
             )
         try:
-            lines = self._path.read_bytes()[:length].decode().split("\n") if length else [""]
-            rows = [{name: _number(value) for name, value in json.loads(line).items()} for line in lines[:-1]]
-            if lines[-1]:
-                raise ValueError("the last row is cut")
+            rows = list(self._rows(length))
         except (ValueError, AttributeError, TypeError) as error:
             raise UsageError(
                 f"{self._path} does not hold the rows that were written ({error})",
                 "it was changed since; resume into another run directory, with --fork",
             ) from None
         if size > length:
-            with readable_failure(self._path):
-                os.truncate(self._path, length)
+            with readable_failure(self._path), open(open_regular(self._path, os.O_WRONLY), "wb", buffering=0) as file:
+                file.truncate(length)
         return rows
+
+    def _size(self) -> int:
+        if not os.path.lexists(self._path):
+            return 0
+        descriptor = open_regular(self._path)
+        try:
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+
+    def _rows(self, length: int) -> Iterator[dict[str, float]]:
+        """The rows in the first bytes of the file, which may have any size: the first line that is none ends it."""
+        if not length:
+            return
+        with open(open_regular(self._path), "rb") as file:
+            while length:
+                line = file.readline(min(length, _MOST_BYTES_OF_A_ROW))
+                length -= len(line)
+                if not line.endswith(b"\n"):
+                    raise ValueError("the last row is cut" if not length else "a row is too long")
+                yield {name: _number(value) for name, value in parsed_json(line).items()}
 
     def close(self) -> None:
         """Close the file; a later row opens it again."""
@@ -174,13 +209,17 @@ class MetricsFile:
 
 @contextmanager
 def readable_failure(path: Path) -> Iterator[None]:
-    """A disk that refuses is reported in words."""
+    """A disk that refuses, or a link where there must be none, is reported in words."""
     try:
         yield
+    except NotAsAgreedError as error:
+        raise CheckpointError(f"cannot write {path}: it {error}", "remove it, then resume") from None
     except OSError as error:
         hint = "make it writable, then resume" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 def _number(value: Any) -> float:
+    if not isinstance(value, str | int | float):
+        raise ValueError("a value is no number")
     return float(value) if isinstance(value, str) else value

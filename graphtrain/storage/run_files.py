@@ -8,7 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -17,7 +17,9 @@ from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.manifest import checkpoint_number
+from graphtrain.storage.own_files import move_aside, remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.ranking import BEST_FILE
+from graphtrain.storage.regular import open_regular
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
@@ -25,6 +27,8 @@ from graphtrain.storage.run_directory import (
     STARTS_FILE,
     STATUS_FILE,
     MetricsFile,
+    are_starts,
+    is_status,
     read_starts,
     read_status,
     readable_failure,
@@ -61,14 +65,23 @@ class RunFiles:
 
     def __init__(self, run_dir: str | Path, notify: Callable[[str], None]) -> None:
         self.path = Path(run_dir)
-        self._folder = self.path.absolute()  # whatever becomes of the present folder
+        try:
+            self._folder = self.path.absolute()  # whatever becomes of the current folder
+        except FileNotFoundError:
+            raise UsageError(
+                f"the run directory `{run_dir}` cannot be found: the current folder no longer exists",
+                "change to a folder that does, or name the run directory by its absolute path",
+            ) from None
         self._store = FolderStore(self._folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self._folder / METRICS_FILE)
         self._lock = RunLock(self._folder, notify)
         try:
-            self._store.folder.mkdir(parents=True, exist_ok=True)
-            probe = self._folder / f".{os.getpid()}.tmp"
-            probe.touch()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._expect_own_checkpoints(notify)
+            self._store.folder.mkdir(exist_ok=True)
+            probe = temporary_name(self._folder / "probe")
+            probe.unlink(missing_ok=True)
+            probe.open("xb").close()
             probe.unlink()
         except OSError as error:
             raise UsageError(
@@ -109,16 +122,12 @@ class RunFiles:
             UsageError: "never", and the directory holds a run.
             CheckpointError: the checkpoint that was named is not sound.
         """
-        self._store.remove_leftovers()
-        # Of a process that was killed while it wrote its status, or which checkpoints are best.
-        for leftover in [
-            *self._folder.glob(".*.tmp"),
-            *self._folder.glob("status.*.tmp"),
-            *self._folder.glob("best.*.tmp"),
-        ]:
-            with suppress(OSError):
-                leftover.unlink()
-        holds_a_run = (self._folder / STATUS_FILE).exists()
+        remove_leftovers(self._folder, self._store.folder)
+        for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts)):
+            if not is_ours(self._folder / name):
+                self._move_aside(name)
+        checkpoints = self._store.own_paths()
+        holds_a_run = bool(checkpoints) or (self._folder / STATUS_FILE).exists()
         if resume == "never":
             if holds_a_run:
                 raise UsageError(
@@ -126,8 +135,9 @@ class RunFiles:
                 )
             return None
         if resume == "auto":
-            newest = self._store.newest(self._why_incompatible())
-            if newest is None and (count := len(self._store.paths())):
+            newest = self.newest()
+            if newest is None and checkpoints:
+                count = len(checkpoints)
                 several = f"{count} checkpoints, none of which can be resumed"
                 raise UsageError(
                     f"`{self.path}` holds {several if count > 1 else 'a checkpoint that cannot be resumed'}",
@@ -143,9 +153,43 @@ class RunFiles:
             )
         return named
 
+    def newest(self) -> Checkpoint | None:
+        """The newest sound checkpoint of this run; those that are skipped are reported."""
+        return self._store.newest(self._why_incompatible()) if self._store.paths() else None
+
+    def next_path(self, step: int) -> Path:
+        """Where a checkpoint made at a step would be written now."""
+        return self._store.next_path(step)
+
+    def _expect_own_checkpoints(self, notify: Callable[[str], None]) -> None:
+        """Report where checkpoints are if their folder is a link.
+
+        Raises:
+            UsageError: it leads to no folder, or to one of another owner.
+        """
+        folder = self._store.folder
+        if not folder.is_symlink():
+            return
+        where = f"`{CHECKPOINTS_FOLDER}` in `{self.path}` is a link to `{os.readlink(folder)}`"
+        if not folder.is_dir():
+            raise UsageError(f"{where}, which is no folder", "make that folder, or remove the link")
+        if folder.stat().st_uid != self._folder.stat().st_uid:
+            raise UsageError(
+                f"{where}, which belongs to another owner than the run directory", "link to a folder of your own"
+            )
+        notify(f"{where}: checkpoints are written there")
+
+    def _move_aside(self, name: str) -> None:
+        """Move what somebody else has put where a file of the run is written, if there is anything, and report it."""
+        path = self._folder / name
+        if os.path.lexists(path):
+            with readable_failure(path):
+                aside = move_aside(path)
+            self._notify(f"`{name}` in `{self.path}` was not written by a run, and is `{aside.name}` now")
+
     def owns(self, checkpoint: Checkpoint) -> bool:
         """True for a checkpoint of this run, not of one that it is forked from."""
-        return checkpoint.path.resolve().is_relative_to(self._folder.resolve())
+        return checkpoint.path.resolve().parent == self._store.folder.resolve()
 
     def _why_incompatible(self) -> Callable[[Manifest], str]:
         """A function that gives the reason why a checkpoint must not be resumed; empty if it can be."""
@@ -163,7 +207,7 @@ class RunFiles:
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if a resume would choose this one by itself."""
-        paths = self._store.paths()
+        paths = self._store.own_paths()
         return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
 
     def cut_back_to(self, checkpoint: Checkpoint | None, retention: Retention) -> list[dict[str, float]]:
@@ -173,6 +217,8 @@ class RunFiles:
             The rows that stay.
         """
         own = checkpoint is not None and self.owns(checkpoint)
+        if not own and not any("run" in start for start in read_starts(self._folder)):
+            self._move_aside(METRICS_FILE)
         self._store.resumed_from(checkpoint.path if checkpoint is not None and own else None, retention)
         if checkpoint is None:
             self._run = uuid.uuid4().hex
@@ -194,11 +240,12 @@ class RunFiles:
         """
         for name, text in texts.items():
             target = self._folder / name
-            if not target.exists():  # its name says what is in it
+            if not os.path.lexists(target):  # its name says what is in it
                 with readable_failure(target):
-                    target.write_text(text, encoding="utf-8", errors="backslashreplace")
+                    replace_file(target, text.encode("utf-8", "backslashreplace"))
         target = self._folder / STARTS_FILE
-        with readable_failure(target), target.open("ab+") as file:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        with readable_failure(target), open(open_regular(target, flags), "ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":  # a line that a kill has cut
@@ -218,7 +265,7 @@ class RunFiles:
     def _bytes_of_starts(self) -> int:
         """How long the list of starts is: it grows whenever a process begins or resumes the run."""
         try:
-            return (self._folder / STARTS_FILE).stat().st_size
+            return (self._folder / STARTS_FILE).lstat().st_size
         except OSError:
             return 0
 
@@ -298,10 +345,8 @@ class RunFiles:
         checkpoint = {"checkpoint": name, "digest": digest, "best": self._store.ranking.best}
         plain = json_value({**status, **checkpoint, **_process("written_at_unix_seconds")})
         target = self._folder / STATUS_FILE
-        temporary = target.with_suffix(f".{os.getpid()}.tmp")
         with readable_failure(target):
-            temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-            temporary.replace(target)
+            replace_file(target, (json.dumps(plain, indent=2) + "\n").encode())
 
 
 def _process(time_field: str) -> dict[str, Any]:
@@ -318,6 +363,8 @@ def named_checkpoint(name: str | Path, folder: Path | None = None) -> Checkpoint
     path = Path(name)
     if not path.is_dir() and folder is not None and (folder / path).is_dir():
         path = folder / path
+    elif path.is_symlink():  # of a person, outside of any run directory
+        path = path.resolve()
     if not path.is_dir():
         inside = folder.iterdir() if folder is not None else ()
         names = sorted(entry.name for entry in inside if not entry.name.startswith("."))

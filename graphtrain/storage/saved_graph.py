@@ -9,7 +9,7 @@ from typing import Any
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import from_json
-from graphtrain.storage.manifest import MANIFEST_FILE, checkpoint_paths, read_manifest, sound_files
+from graphtrain.storage.manifest import MANIFEST_FILE, SkippedCheckpoints, checkpoint_paths, read_manifest, sound_files
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 
@@ -18,31 +18,43 @@ def holds_a_graph(path: Path) -> bool:
     return (path / CHECKPOINTS_FOLDER).is_dir() or (path / MANIFEST_FILE).is_file()
 
 
-def saved_graph(path: str | Path, notify: Callable[[str], None] = lambda line: None) -> Graph:
+def saved_graph(
+    path: str | Path, notify: Callable[[str], None] = lambda line: None, *, contained: bool = False
+) -> Graph:
     """The graph of a checkpoint, or that of the newest sound one in a run directory; as `saved_manifest` reads it."""
-    return graph_of(*saved_manifest(path, notify))
+    return graph_of(*saved_manifest(path, notify, contained=contained))
 
 
-def saved_manifest(path: str | Path, notify: Callable[[str], None] = lambda line: None) -> tuple[Path, dict[str, Any]]:
+def saved_manifest(
+    path: str | Path, notify: Callable[[str], None] = lambda line: None, *, contained: bool = False
+) -> tuple[Path, dict[str, Any]]:
     """A checkpoint, or the newest sound one in a run directory, and its manifest. All its files are read.
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
+        contained: True refuses checkpoints that are elsewhere, by a link. Default: that may be.
 
     Raises:
-        UsageError: there is no checkpoint.
+        UsageError: there is no checkpoint, or it is elsewhere.
         CheckpointError: the one that was named is not sound.
     """
     path = Path(path)
     if (path / MANIFEST_FILE).is_file():
-        return path, _sound_manifest(path)
-    for checkpoint in reversed(checkpoint_paths(path / CHECKPOINTS_FOLDER)):
-        try:
-            manifest = _sound_manifest(checkpoint)
-            graph_of(checkpoint, manifest)
-            return checkpoint, manifest
-        except CheckpointError as error:
-            notify(f"skipped a damaged checkpoint: {error.message}")
+        return path, _sound_manifest(path.resolve() if path.is_symlink() else path)  # a person may name a link
+    folder = path / CHECKPOINTS_FOLDER
+    if contained and not folder.resolve().is_relative_to(path.resolve()):
+        raise UsageError(f"`{folder}` leads out of the run directory, in which the graph is to be contained")
+    skipped = SkippedCheckpoints(notify)
+    try:
+        for checkpoint in reversed(checkpoint_paths(folder)):
+            try:
+                manifest = _sound_manifest(checkpoint)
+                graph_of(checkpoint, manifest)
+                return checkpoint, manifest
+            except CheckpointError as error:
+                skipped.add(checkpoint, error.message, f"skipped a damaged checkpoint: {error.message}")
+    finally:
+        skipped.report()
     raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")
 
 

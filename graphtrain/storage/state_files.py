@@ -14,10 +14,12 @@ from typing import Any, final
 import msgpack
 import torch
 
-from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.printable import one_line
+from graphtrain.storage.encoding import Decoder, Tensors, pack
 from graphtrain.storage.tensor_files import StagingBuffers, checksums, stage
 
 PROGRESS_FILE = "progress.msgpack"
+_MOST_CHARACTERS = 400
 
 # Section -> name -> state.
 Sections = Mapping[str, Mapping[str, Any]]
@@ -90,17 +92,23 @@ def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[s
     Raises:
         ValueError: the bytes are no such state.
     """
+    decoder = Decoder(files)
+
+    def value_of(section: str, name: str, part: bytes) -> Any:
+        try:
+            value = decoder.unpack(part)
+            return value if section == "resources" else value[name]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(one_line(f"{section}/{name}: {error}", _MOST_CHARACTERS)) from error
+
     try:
         packed = msgpack.unpackb(data)
         return {
-            section: {
-                name: unpack(part, files) if section == "resources" else unpack(part, files)[name]
-                for name, part in parts.items()
-            }
+            section: {name: value_of(section, name, part) for name, part in parts.items()}
             for section, parts in packed.items()
         }
-    except (msgpack.UnpackException, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not the state of a checkpoint: {error!r}") from error
+    except (msgpack.UnpackException, TypeError, AttributeError) as error:
+        raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
 
 
 def state_digest(sections: Sections) -> str:

@@ -11,7 +11,15 @@ from typing import final
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, read_manifest, write_checkpoint
-from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
+from graphtrain.storage.manifest import (
+    SkippedCheckpoints,
+    checkpoint_number,
+    checkpoint_paths,
+    free_number,
+    holds_a_checkpoint,
+    own_checkpoint_paths,
+)
+from graphtrain.storage.own_files import temporary_name
 from graphtrain.storage.ranking import BEST_FILE, Ranking
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
@@ -58,9 +66,7 @@ class FolderStore:
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
-        existing = self.paths()
-        number = checkpoint_number(existing[-1]) + 1 if existing else 1
-        path = self.folder / f"{number:06d}-step-{facts['step']}"
+        path = self.next_path(facts["step"])
         if retention.best is not None:
             if value is None and replaced is not None:
                 value = self._value(replaced, retention.best)
@@ -72,6 +78,10 @@ class FolderStore:
         self._rankable[path] = _rankable(manifest)
         self._keep(retention, replaced if replaced != path else None)
         return path, manifest
+
+    def next_path(self, step: int) -> Path:
+        """Where a checkpoint made at a step would be written now."""
+        return self.folder / f"{free_number(self.folder):06d}-step-{step}"
 
     def mark(self, path: Path, value: float, retention: Retention) -> None:
         """Rank a checkpoint by a value of the metric that was recorded after it was made.
@@ -88,7 +98,7 @@ class FolderStore:
         Arguments:
             path: of the checkpoint. None: the run begins, and nothing was ranked.
         """
-        paths = self.paths()
+        paths = self.own_paths()
         number = checkpoint_number(path) if path is not None else 0
         self._given_up = {other for other in paths if checkpoint_number(other) > number}
         saved = Ranking.read(self._best_file)
@@ -99,7 +109,7 @@ class FolderStore:
 
     def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
         """Rank the checkpoints, and remove those that need not be kept."""
-        paths = [path for path in self.paths() if path != replaced]
+        paths = [path for path in self.own_paths() if path != replaced]
         expired = retention.expired(paths, self._values(paths, retention.best), self._unsound)
         ranking = self._ranked([path for path in paths if path not in expired], retention)
         self.moved_aside = ranking.write(self._best_file) or self.moved_aside
@@ -142,33 +152,37 @@ class FolderStore:
         Arguments:
             why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
         """
-        for path in reversed(self.paths()):
-            try:
-                checkpoint = read_checkpoint(path)
-                if not (reason := why_incompatible(checkpoint.manifest)):
-                    return checkpoint
-                self._notify(f"skipped {path}: {reason}")
-            except LaterFormatError:
-                raise
-            except CheckpointError as error:
-                if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
-                    self._unsound.add(path)
-                self._notify(f"skipped a damaged checkpoint: {error.message}")
+        skipped = SkippedCheckpoints(self._notify)
+        try:
+            for path in reversed(self.paths()):
+                try:
+                    checkpoint = read_checkpoint(path)
+                    if not (reason := why_incompatible(checkpoint.manifest)):
+                        return checkpoint
+                    skipped.add(path, reason, f"skipped {path}: {reason}")
+                except LaterFormatError:
+                    raise
+                except CheckpointError as error:
+                    if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
+                        self._unsound.add(path)
+                    skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
+        finally:
+            skipped.report()
         return None
 
     def paths(self) -> list[Path]:
         """All checkpoints, oldest first, sound or not."""
         return checkpoint_paths(self.folder)
 
-    def remove_leftovers(self) -> None:
-        """Remove what an interrupted save or removal left behind."""
-        if self.folder.is_dir():
-            for leftover in self.folder.glob(".*.tmp"):
-                shutil.rmtree(leftover, ignore_errors=True)
+    def own_paths(self) -> list[Path]:
+        """The same without folders that hold no manifest."""
+        return own_checkpoint_paths(self.folder)
 
     def _remove(self, path: Path) -> None:
+        if not holds_a_checkpoint(path):
+            return
         # Renamed first: a removal cut short must not leave half a checkpoint under a valid name.
-        expired = path.with_name(f".{path.name}.removed.tmp")
+        expired = temporary_name(path.with_name(f"{path.name}.removed"))
         with contextlib.suppress(OSError):
             path.rename(expired)
             shutil.rmtree(expired)

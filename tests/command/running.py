@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphtrain.command.verify_cuts import Ended
+from graphtrain.run import signals
 from tests.command.forked import nursery
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 TINY = '''\
 """A model of three weights and a list of batches."""
@@ -71,11 +78,30 @@ def in_a_new_process(*words: str, cwd: Path, timeout_seconds: float = 300) -> Re
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Ended:
+    """In the place of `verify_cuts.launch`: a process that finds torch imported, in the current folder."""
+    begin = time.monotonic()
+    done = python(*words, cwd=Path.cwd(), env={**environment(), **env, "OMP_NUM_THREADS": "1"})
+    return Ended(done.code, done.err + done.out, time.monotonic() - begin)
+
+
 def start(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
     """Start the command in a new process, and leave it running."""
     return subprocess.Popen(
         arguments(*words), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )
+
+
+@contextmanager
+def signals_as_before() -> Iterator[None]:
+    """A span in which a command handles signals, as it does until its process ends."""
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    try:
+        yield
+    finally:
+        signals._of_process = None
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def environment() -> dict[str, str]:

@@ -162,7 +162,7 @@ def test_meanings_come_from_the_docstring(script: Path, command: Command) -> Non
         pytest.param("Loader", "forkserver", signal.SIGINT, marks=pytest.mark.sweep),
         pytest.param("Loader", "fork", signal.SIGTERM, marks=pytest.mark.sweep),
         pytest.param("DataLoader", "spawn", signal.SIGUSR1, marks=pytest.mark.sweep),
-        pytest.param("DataLoader", "forkserver", signal.SIGUSR1, marks=pytest.mark.sweep),
+        pytest.param("DataLoader", "forkserver", signal.SIGHUP, marks=pytest.mark.sweep),
         ("DataLoader", "fork", signal.SIGINT),
     ],
 )

@@ -10,6 +10,8 @@ import numpy
 import pytest
 import torch
 
+from graphtrain.command import verify_cuts
+from tests.command.running import launched
 from tests.docs.blocks import read_blocks
 from tests.docs.execution import Page
 
@@ -29,6 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         torch.get_num_threads(),
         (random.getstate(), numpy.random.get_state(), torch.get_rng_state()),
     )
+    monkeypatch.setattr(verify_cuts, "launch", launched)  # as good, without the import of torch in each process
     # One thread here and in the processes that a page starts: a resume reports another number.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)

@@ -299,3 +299,20 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError) as caught:
         TensorBoard()
     assert caught.value.hint == "pip install 'graphtrain[tensorboard]'"
+
+
+def test_links_in_the_run_directory_are_not_written_through(tmp_path: Path) -> None:
+    beginning = Beginning(FIT, (), HYPER_PARAMETERS, tmp_path / "run", lambda form: None)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UsageError, match="it is a link, which a run directory must not hold"):
+        TensorBoard().begin(beginning)
+    assert not list((tmp_path / "theirs").iterdir())
+    (tmp_path / "theirs" / DESCRIBED_FILE).symlink_to(tmp_path / "secret")
+    logger = TensorBoard(tmp_path / "theirs")
+    logger.begin(beginning)
+    logger.close()
+    assert (tmp_path / "secret").read_text() == "secret"
+    assert not (tmp_path / "theirs" / DESCRIBED_FILE).is_symlink()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -101,3 +103,144 @@ def test_checkpoints_that_each_come_late_do_not_add_up(tmp_path: Path) -> None:
     assert trainer.run() is Outcome.FINISHED
     assert rounds * waited > MOST_TRANSITIONS
     assert len(list((tmp_path / "checkpoints").iterdir())) == rounds
+
+
+# ---- what a person is told after a while
+
+
+BODY_TURNS, PATIENCE = 150, 100
+
+
+@node(writes="thing")
+def make_thing() -> object:
+    """Write a slot that turns out not to be saveable."""
+    return object()
+
+
+@node
+def use_thing(thing: Any) -> None:
+    """Read it."""
+
+
+@node(writes="stream", transient="stream")
+def begin_stream() -> Iterator[int]:
+    """Write a slot that is declared transient."""
+    return iter([1])
+
+
+@node
+def use_stream(stream: Any) -> None:
+    """Read it."""
+
+
+@node
+class Turn:
+    """Count, and call what a test has put here."""
+
+    turns: int = progress(0)
+    calls: ClassVar[dict[int, Callable[[], Any]]] = {}
+
+    def __call__(self) -> None:
+        self.turns += 1
+        self.calls.pop(self.turns, lambda: None)()
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> Iterator[None]:
+    """No call of another test is left."""
+    yield
+    vars(Turn)["calls"].clear()
+
+
+def around_a_body(maker: Any, user: Any) -> Graph:
+    """A slot is written before a body, and read after it."""
+    body = Graph.loads(
+        f"""
+        format = 1
+        name = "turns"
+        start = "turn"
+        [nodes]
+        turn = {{ use = "choice" }}
+        wait = {{ use = "choice" }}
+        [guards]
+        done = "turn.turns >= {BODY_TURNS}"
+        [edges]
+        turn = ["wait"]
+        wait = ["end if done", "turn"]
+        [clock]
+        turns = "turn.turns"
+        """
+    )
+    graph = Graph.loads(
+        """
+        format = 1
+        name = "around"
+        start = "first"
+        [nodes]
+        first = { use = "choice" }
+        last = { use = "choice" }
+        [guards]
+        done = "first.runs >= 2"
+        [edges]
+        first = ["last"]
+        last = ["end if done", "first"]
+        """
+    )
+    return (
+        graph.insert("make", maker, after="first")
+        .insert("inner", graph=body.replace("turn", Turn), after="make")
+        .insert("use", user, after="inner")
+    )
+
+
+def run_and_stop(graph: Graph, run_dir: Path, at_turn: int) -> tuple[list[str], Trainer]:
+    """What a run said that a signal asked to stop."""
+    said: list[str] = []
+    trainer = Trainer(graph, run_dir, device="cpu", display=None, notify=said.append)
+    vars(Turn)["calls"][at_turn] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    assert trainer.run() is Outcome.STOPPED
+    return [line for line in said if "save" in line], trainer
+
+
+@pytest.mark.parametrize(
+    ("maker", "user", "slot", "why"),
+    [
+        (make_thing, use_thing, "thing", "a builtins.object cannot be encoded"),
+        (begin_stream, use_stream, "stream", "declared transient"),
+    ],
+)
+def test_what_prevents_a_stop_is_told_once(maker: Any, user: Any, slot: str, why: str, tmp_path: Path) -> None:
+    said, trainer = run_and_stop(around_a_body(maker, user), tmp_path, at_turn=10)
+    assert said == [
+        f"no save point in {PATIENCE} transitions: `{slot}` cannot be saved ({why}); read later by `use`; "
+        "alive at every node of `inner`; training on to the next save point"
+    ]
+    assert trainer.position == "last", "the first position at which it is not needed any more"
+
+
+def test_nothing_is_told_before_that(tmp_path: Path) -> None:
+    said, _ = run_and_stop(around_a_body(make_thing, use_thing), tmp_path, at_turn=BODY_TURNS - PATIENCE // 2 + 2)
+    assert said == []
+
+
+def test_a_save_is_reported_once_too(tmp_path: Path) -> None:
+    said: list[str] = []
+    trainer = Trainer(around_a_body(make_thing, use_thing), tmp_path, device="cpu", display=None, notify=said.append)
+    trainer.advance(8)
+    path = trainer.save()
+    assert path is not None and trainer.position == "last"
+    told = [line for line in said if "save" in line]
+    assert len(told) == 2
+    assert told[0].startswith("`inner/wait` is no save point (alive: thing; `thing`: a builtins.object cannot be")
+    assert told[1].startswith(f"no save point in {PATIENCE} transitions: `thing` cannot be saved")
+
+
+def test_a_stop_and_a_save_at_one_position_are_one_attempt(tmp_path: Path) -> None:
+    graph = around_a_body(make_thing, use_thing)
+    trainer = Trainer(graph, tmp_path, device="cpu", display=None, notify=lambda line: None)
+    vars(Turn)["calls"][1] = lambda: [trainer.save(), os.kill(os.getpid(), signal.SIGTERM)]
+    attempts: list[str] = []
+    refuse = trainer._writer._refuse
+    trainer._writer._refuse = lambda *arguments: attempts.append(trainer.position) or refuse(*arguments)  # type: ignore
+    assert trainer.run() is Outcome.STOPPED
+    assert len(attempts) == 2 * BODY_TURNS, "one for each position in the body from there on, and that of `use`"

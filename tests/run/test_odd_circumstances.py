@@ -249,22 +249,16 @@ def test_a_file_that_cannot_be_written_at_a_resume_is_named(
     graph = Graph.load("fit").set("log", every="1 steps")
     trainer_of(part, graph=graph).run(until="4 batches")
     older = min(path for path in (part / "checkpoints").iterdir())
-    original_truncate, original_open = os.truncate, Path.open
+    original_open = os.open
 
-    def truncate(path: Any, length: int) -> None:
-        if Path(path).name == file:
+    def opened(path: Any, flags: int, *arguments: Any, **keywords: Any) -> int:
+        if Path(path).name == file and flags & (os.O_WRONLY | os.O_RDWR):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        original_truncate(path, length)
-
-    def opened(self: Path, *arguments: Any, **keywords: Any) -> Any:
-        if self.name == file and arguments and "a" in arguments[0]:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return original_open(self, *arguments, **keywords)
+        return original_open(path, flags, *arguments, **keywords)
 
     trainer = trainer_of(part, graph=graph)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "truncate", truncate)
-        patch.setattr(Path, "open", opened)
+        patch.setattr(os, "open", opened)
         with pytest.raises(CheckpointError, match=f"cannot write .*{file}: Read-only file system") as error:
             trainer.run(resume=older.name)
     assert error.value.hint == "make it writable, then resume"

@@ -443,8 +443,9 @@ def test_a_checkpoint_of_another_run_does_not_replace_a_run(tmp_path: Path) -> N
 
 def test_a_disk_that_refuses_metrics_is_reported_in_words(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
+    trainer.advance(1)
     (tmp_path / "metrics.jsonl").mkdir()
-    with pytest.raises(CheckpointError, match=r"cannot write .*metrics.jsonl: Is a directory"):
+    with pytest.raises(CheckpointError, match=r"cannot write .*metrics.jsonl: it is no regular file"):
         trainer.run()
 
 
@@ -516,8 +517,14 @@ def use_thing(thing: Any) -> None:
     """Read it."""
 
 
-@pytest.mark.parametrize(("maker", "user"), [(open_handle, use_handle), (make_thing, use_thing)])
-def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("maker", "user", "reason"),
+    [
+        (open_handle, use_handle, "`handle`: declared transient"),
+        (make_thing, use_thing, "`thing`: a builtins.object cannot be encoded"),
+    ],
+)
+def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any, reason: str, tmp_path: Path) -> None:
     graph = Graph.load("fit").insert("using", user, after="train_batch").insert("making", maker, before="using")
     trainer = tiny(graph, run_dir=tmp_path)
     while trainer.advance() != "using":
@@ -527,7 +534,9 @@ def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any,
     path = trainer.save()
     assert path is not None
     assert trainer.position == "accumulate"
-    assert said == ["`using` is no save point; training on to the next one"]
+    (line,) = said
+    assert line.startswith("`using` is no save point (alive: ") and line.endswith("); training on to the next one")
+    assert reason in line
     if maker is open_handle:
         assert "using" not in trainer.save_points()
         assert "accumulate" in trainer.save_points()

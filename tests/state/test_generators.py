@@ -269,3 +269,28 @@ def test_what_is_drawn_aside_leaves_no_trace() -> None:
             numpy.random.randn()
             assert not any(same_state(one.get_state(), s) for one, s in zip(generators, states, strict=True))
         assert all(same_state(one.get_state(), s) for one, s in zip(generators, states, strict=True))
+
+
+def forged(state: Any, position: int) -> Any:
+    """A state of NumPy at another of its numbers."""
+    if isinstance(state, tuple):
+        return (*state[:2], position, *state[3:])
+    if "buffer_pos" in state:
+        return {**state, "buffer_pos": position}
+    return {**state, "state": {**state["state"], "pos": position}}
+
+
+@pytest.mark.parametrize("position", [-1, 10**9, -(10**9)])
+@pytest.mark.parametrize("name", ["Philox", "MT19937", "RandomState", "of the process", "of the process, in short"])
+def test_a_state_beyond_the_numbers_of_a_generator_is_refused(name: str, position: int) -> None:
+    """NumPy takes it, and reads the memory there: a segmentation fault that a checkpoint of a stranger can cause."""
+    if name.startswith("of the process"):
+        generator, state = HOST["numpy"], numpy.random.get_state(legacy=name.endswith("short"))
+    else:
+        found = generator_of(GENERATORS[name]())
+        assert found is not None
+        generator, state = found, found.get_state()
+    with pytest.raises(ValueError, match=rf"is at its number {position}, of"):
+        generator.set_state(forged(state, position))
+    generator.set_state(state)
+    generator.draw()

@@ -16,6 +16,7 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
+from graphtrain.storage.own_files import remove_leftovers
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore
@@ -238,10 +239,17 @@ def test_a_full_disk_fails_the_save_and_leaves_no_trace(
 
 def test_what_an_interrupted_save_left_is_removed(store: FolderStore) -> None:
     save(store, TREE, MANIFEST, step=1, keep=1)
-    (store.folder / ".000002-step-2.1.tmp").mkdir()
-    (store.folder / "notes").mkdir()
-    store.remove_leftovers()
-    assert sorted(path.name for path in store.folder.iterdir()) == ["000001-step-1", "notes"]
+    ours = [".000002-step-2.71.1.tmp", ".000001-step-1.removed.tmp", ".000001-step-1.removed.71.tmp"]
+    theirs = ["notes", ".000002-step-2.tmp", ".editor.tmp", ".step.71.1.tmp"]
+    for name in (*ours, *theirs):
+        (store.folder / name).mkdir()
+    beside = [".status.json.71.tmp", ".best.json.71.tmp", "status.71.tmp", "best.71.tmp", ".71.tmp", ".probe.71.tmp"]
+    others = [".editor.tmp", "status.old.tmp", ".notes.json.71.tmp", "71.tmp"]
+    for name in (*beside, *others):
+        (store.folder.parent / name).touch()
+    remove_leftovers(store.folder.parent, store.folder)
+    assert {path.name for path in store.folder.iterdir()} == {"000001-step-1", *theirs}
+    assert {path.name for path in store.folder.parent.iterdir()} == {"checkpoints", *others}
 
 
 def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:

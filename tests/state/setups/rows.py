@@ -17,21 +17,32 @@ class Row:
 
     Attributes:
         make: resources by name; called in a process of its own.
-        reports: what the line of a resume has to contain; "exact" where nothing is lost.
+        reports: "exact"; or text of the line of a resume that says why it is not; or "refused: " and text of the error.
+        bound: why a resume that is not called exact need not diverge. Empty: it does diverge.
+        requires: a library without which the row is skipped.
         parameters: of nodes of `fit`, as on the command line.
     """
 
     make: Callable[[], dict[str, Any]]
     reports: str
+    bound: str
+    requires: str
     parameters: dict[str, Any]
 
+    @property
+    def is_exact(self) -> bool:
+        """True if nothing may differ after a resume."""
+        return self.reports == "exact"
 
-def row(reports: str = "exact", **parameters: Any) -> Callable[[Callable[[], dict[str, Any]]], Callable[..., Any]]:
+
+def row(
+    reports: str = "exact", *, bound: str = "", requires: str = "", **parameters: Any
+) -> Callable[[Callable[[], dict[str, Any]]], Callable[..., Any]]:
     """Add a function to the table, under its name."""
 
     def add(make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
         assert make.__name__ not in ROWS, make.__name__
-        ROWS[make.__name__] = Row(make, reports, parameters)
+        ROWS[make.__name__] = Row(make, reports, bound, requires, parameters)
         return make
 
     return add

@@ -1,0 +1,549 @@
+"""`graphtrain verify --cuts`."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from graphtrain.command.cut_run import MODULE, CutRequest
+from graphtrain.command.failure import FAILED
+from graphtrain.command.options import RunOptions, command_line
+from graphtrain.command.output import escaped, notify
+from graphtrain.display.numbers import about, duration, size
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.printable import one_line, printable
+from graphtrain.replay.comparison import StateDifference
+from graphtrain.replay.cuts import (
+    Cut,
+    TrainedRun,
+    compare_runs,
+    copy_run,
+    expected_seconds,
+    sampled_transitions,
+)
+from graphtrain.storage.manifest import checkpoint_paths
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
+
+_MOST_DIFFERENCES = 8
+_MOST_LINES = 12
+_REFRESHES_PER_SECOND = 4
+# Beside the copies of the cuts: the checkpoints that the runs keep, and those of the run that is resumed.
+_MORE_CHECKPOINTS = 6
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """What the command is asked for.
+
+    Attributes:
+        number: of cuts.
+        run: the options of the runs; no run directory.
+        seed: chooses the cuts. Default: another one each time, which is printed.
+        keep: a folder for the runs that differ. Default: none is kept.
+    """
+
+    number: int
+    run: RunOptions
+    seed: int | None = None
+    keep: Path | None = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended: its exit code, what it printed, and how long it took."""
+
+    code: int
+    output: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ResumeReport:
+    """What the line of a resume says.
+
+    Attributes:
+        lost: why the resume is not exact; empty if it does not say so.
+        changed: what has changed, so that it is exact except for that; empty if it does not say so.
+    """
+
+    lost: str = ""
+    changed: str = ""
+
+
+@dataclass(frozen=True)
+class CutVerdict:
+    """What is known of a cut once it was resumed.
+
+    Attributes:
+        differences: at the end, from the run that was never cut.
+        resume: what the resume reported.
+        failure: why the run could not be resumed, or not to its end; empty if it could.
+    """
+
+    cut: Cut
+    seconds: float = 0.0
+    differences: Sequence[StateDifference] = field(default_factory=tuple)
+    resume: ResumeReport = ResumeReport()
+    failure: str = ""
+
+    @property
+    def result(self) -> Literal["equal", "differs", "not exact", "cannot be resumed"]:
+        """In words. A resume that is reported as not exact is not exact, whatever it came to."""
+        if self.failure:
+            return "cannot be resumed"
+        if self.resume.lost:
+            return "not exact"
+        return "differs" if self.differences else "equal"
+
+
+def verify_cuts_command(script: str, settings: list[str], options: CutOptions) -> int:
+    """Train, cut at random transitions, resume each in a new process, and compare; the exit code."""
+    if options.number < 1:
+        raise UsageError(f"--cuts: expected a number > 0, got {options.number}")
+    if (
+        options.keep is not None
+        and options.keep.exists()
+        and (not options.keep.is_dir() or any(options.keep.iterdir()))
+    ):
+        raise UsageError(f"--keep: `{options.keep}` exists and is no empty folder", "name a new folder")
+    with _ended_by_signals(), _temporary_folder() as folder:
+        return _Verification(script, settings, options, folder).run()
+
+
+@final
+class _Verification:
+    """One call of the command, in a temporary folder."""
+
+    def __init__(self, script: str, settings: list[str], options: CutOptions, folder: Path) -> None:
+        self._script, self._settings, self._options, self._folder = script, settings, options, folder
+        self._seed = options.seed if options.seed is not None else random.randrange(10**6)  # noqa: S311 - no secret
+        self._processes = 0
+        self._progress = Console(stderr=True, highlight=False)
+
+    def run(self) -> int:
+        """Do it; the exit code."""
+        with self._shown("training once", "whole"):
+            whole, seconds = self._trained("whole")
+        if isinstance(whole, Ended):
+            return self._failed(whole, "training failed, so nothing can be compared")
+        cuts = sampled_transitions(whole.transitions, self._options.number, self._seed)
+        if not cuts:
+            raise UsageError("the run has a single transition, so that it cannot be cut", "train for longer")
+        self._refuse_full_disk(len(cuts))
+        left = seconds + expected_seconds(seconds, whole.seconds, whole.transitions, cuts)
+        resumes = f"{len(cuts)} resume{'s' if len(cuts) > 1 else ''}"
+        notify(f"training once took {duration(seconds)}; training again and {resumes} will take about {about(left)}")
+        if len(cuts) < self._options.number:
+            notify(f"the run has {whole.transitions} transitions: it is cut after each of them")
+        else:
+            notify(f"cuts chosen with --cuts-seed {self._seed}")
+        with self._shown("training again, with cuts", "second"):
+            cut_run, _ = self._trained("second", cuts)
+        if isinstance(cut_run, Ended):
+            return self._failed(cut_run, "training failed the second time; the first time it did not")
+        if differences := self._differences("second", whole):
+            return self._report_different_runs(differences, whole)
+        if len(cut_run.cuts) < len(cuts):
+            notify(
+                f"{len(cuts)} transitions have {len(cut_run.cuts)} save points: "
+                "several have the same next save point, or none before the end"
+            )
+        verdicts = []
+        for number, cut in enumerate(cut_run.cuts, start=1):
+            later = [cut.transition for cut in cut_run.cuts[number - 1 :]]
+            left = expected_seconds(seconds, whole.seconds, whole.transitions, later)
+            what = f"resume {number} of {len(cut_run.cuts)}, about {about(left)} left"
+            with self._shown(what, _resumed_name(cut)):
+                verdicts.append(self._resumed(cut, whole))
+        return self._report(verdicts, whole)
+
+    # ---- runs
+
+    def _trained(self, name: str, cuts: Sequence[int] = ()) -> tuple[TrainedRun | Ended, float]:
+        """Train to the end, in a process of its own; what is to know of the run, or how its process failed."""
+        report = self._folder / f"{name}.json"
+        request = self._folder / f"{name}.request.json"
+        options = replace(self._options.run, run_dir=self._folder / name, quiet=True)
+        CutRequest(self._script, self._settings, options, cuts, self._folder, report).write(request)
+        ended = self._python("-m", MODULE, str(request))
+        if ended.code or not report.exists():
+            return ended, ended.seconds
+        return TrainedRun.from_json(report.read_text(encoding="utf-8")), ended.seconds
+
+    def _resumed(self, cut: Cut, whole: TrainedRun) -> CutVerdict:
+        """Resume from a cut to the end, in a process of its own, and compare."""
+        run_dir = self._folder / _resumed_name(cut)
+        copy_run(self._folder / cut.name, run_dir)
+        options = replace(self._options.run, run_dir=run_dir)
+        ended = self._python("-m", "graphtrain", "run", self._script, *self._settings, *options.words())
+        differences: Sequence[StateDifference] = ()
+        failure, report = read_resume(ended)
+        if not failure:
+            try:
+                differences = self._differences(run_dir.name, whole)
+            except (CheckpointError, UsageError) as error:
+                failure = str(error)
+        verdict = CutVerdict(cut, ended.seconds, differences, report, failure)
+        if verdict.result != "equal" and self._options.keep is not None:
+            self._keep("whole", cut.name, run_dir.name)
+        shutil.rmtree(run_dir, ignore_errors=True)
+        shutil.rmtree(self._folder / cut.name, ignore_errors=True)
+        return verdict
+
+    def _differences(self, name: str, whole: TrainedRun) -> Sequence[StateDifference]:
+        return compare_runs(self._folder / "whole", self._folder / name, whole).differences
+
+    def _python(self, *words: str) -> Ended:
+        environment = dict(os.environ)
+        # As in a shell: there, each process has its own order of sets of texts, unless the user has chosen one.
+        environment.setdefault("PYTHONHASHSEED", str((self._seed + self._processes) % 2**32))
+        self._processes += 1
+        return launch(words, environment, self._folder / "output.txt")
+
+    def _refuse_full_disk(self, cuts: int) -> None:
+        checkpoint = checkpoint_paths(self._folder / "whole" / CHECKPOINTS_FOLDER)[-1]
+        needed = (cuts + _MORE_CHECKPOINTS) * sum(file.stat().st_size for file in checkpoint.iterdir())
+        free = shutil.disk_usage(self._folder).free
+        if needed > free:
+            raise UsageError(
+                f"{cuts} cuts need {size(needed)} in {self._folder.parent}, where {size(free)} are free",
+                "set TMPDIR to a folder with more room, or ask for fewer --cuts",
+            )
+
+    def _keep(self, *names: str) -> None:
+        """Move or copy runs to where they stay."""
+        assert self._options.keep is not None, "asked for"
+        self._options.keep.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            target = self._options.keep / name
+            if not target.exists():
+                copy_run(self._folder / name, target)
+
+    # ---- what is shown
+
+    @contextmanager
+    def _shown(self, what: str, name: str) -> Iterator[None]:
+        """Show what is being done, on a terminal, and the place of the run of that name."""
+        if not self._progress.is_terminal:
+            yield
+            return
+        with self._progress.status(Doing(what, self._folder / name), refresh_per_second=_REFRESHES_PER_SECOND):
+            yield
+
+    def _failed(self, ended: Ended, what: str) -> int:
+        """Print why a training failed; the exit code."""
+        print(printable(ended.output.rstrip()), file=sys.stderr)  # noqa: T201 - a command prints
+        notify(f"error: {what}{_how_it_ended(ended.code)}")
+        return ended.code if ended.code in (1, 2) else FAILED
+
+    def _report_different_runs(self, differences: Sequence[StateDifference], whole: TrainedRun) -> int:
+        """Say that two runs differ before anything was resumed, and which of two reasons it has; the exit code."""
+        with self._shown("training a third time, to find out why two runs differ", "third"):
+            again, _ = self._trained("third")
+        is_saving = isinstance(again, TrainedRun) and not self._differences("third", whole)
+        kept = ["whole", "second"]
+        if self._options.keep is not None:
+            self._keep(*kept)
+        if self._options.as_json:
+            self._print_json(differences, is_saving=is_saving)
+            return FAILED
+        console = Console(highlight=False)
+        for line in lines_of_different_runs(differences, whole.notes, is_saving=is_saving):
+            console.print(escaped(line), soft_wrap=True)
+        self._print_kept(console)
+        return FAILED
+
+    def _report(self, verdicts: Sequence[CutVerdict], whole: TrainedRun) -> int:
+        """Print what was found; the exit code."""
+        bad = [verdict for verdict in verdicts if verdict.result != "equal"]
+        if self._options.as_json:
+            self._print_json((), verdicts)
+            return FAILED if bad else 0
+        console = Console(highlight=False)
+        console.print(table_of(verdicts))
+        for line in lines_of_verdicts(bad, whole.notes):
+            console.print(escaped(line), soft_wrap=True)
+        self._print_kept(console, *(verdict.cut.name for verdict in bad[:1]))
+        console.print(summary_of(verdicts), soft_wrap=True)
+        return FAILED if bad else 0
+
+    def _print_kept(self, console: Console, *names: str) -> None:
+        """Say where runs are kept, and how to resume the cuts of these names."""
+        keep = self._options.keep
+        if keep is None or not keep.exists():
+            return
+        options = [replace(self._options.run, run_dir=keep / name) for name in names]
+        commands = [command_line(["graphtrain", "run", self._script], self._settings, each) for each in options]
+        console.print(escaped("; resume with: ".join([f"\nkept in {keep}", *commands])), soft_wrap=True)
+
+    def _print_json(
+        self, differences: Sequence[StateDifference], verdicts: Sequence[CutVerdict] = (), *, is_saving: bool = False
+    ) -> None:
+        """As JSON: whether two runs are equal, and every cut with its result."""
+        plain: dict[str, Any] = {
+            "script": self._script,
+            "cuts_seed": self._seed,
+            "repeatable": not differences or is_saving,
+            "saving_changes_the_run": is_saving,
+            "differences": [asdict(difference) for difference in differences],
+            "cuts": [
+                {
+                    **asdict(verdict.cut),
+                    "result": verdict.result,
+                    "seconds": round(verdict.seconds, 3),
+                    "differences": [asdict(difference) for difference in verdict.differences],
+                    **asdict(verdict.resume),
+                    "failure": verdict.failure,
+                }
+                for verdict in verdicts
+            ],
+        }
+        typer.echo(json.dumps(plain, indent=2))
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What is shown while a process runs: what it is for, and where its run is, as its status tells."""
+
+    what: str
+    run_dir: Path
+
+    def __rich__(self) -> Text:
+        try:
+            place = read_status(self.run_dir).get("place", "")
+        except UsageError:  # it has not begun
+            place = ""
+        line = f"{self.what}: {place}" if place else self.what
+        return Text(one_line(line), no_wrap=True, overflow="ellipsis")
+
+
+def _resumed_name(cut: Cut) -> str:
+    return f"{cut.name}-resumed"
+
+
+# ---- processes
+
+
+def launch(words: Sequence[str], environment: Mapping[str, str], log: Path) -> Ended:
+    """Run ``python WORDS`` in a process of its own, which ends with this call, also where that is interrupted.
+
+    Arguments:
+        log: a file for what it prints.
+    """
+    start = time.monotonic()
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing takes them
+    with log.open("wb") as output:
+        # A group of its own: a Ctrl-C is for this process, which ends that one with its workers.
+        process = subprocess.Popen(  # noqa: S603 - the words are ours
+            [sys.executable, *flags, *words],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    return Ended(code, log.read_text(encoding="utf-8", errors="replace"), time.monotonic() - start)
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="graphtrain-verify-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A span that SIGTERM and SIGHUP leave in order, as a Ctrl-C does: processes end, and files are removed."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
+                previous[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+# ---- what a process tells
+
+
+def read_resume(ended: Ended) -> tuple[str, ResumeReport]:
+    """Why a run could not be resumed, empty where it could; and what the resume reported.
+
+    >>> read_resume(Ended(0, "resumed r: step 3; repeating nothing; code unchanged: exact\\n", 1.0))
+    ('', ResumeReport(lost='', changed=''))
+    >>> read_resume(Ended(0, "resumed r: step 3; not exact: task<it> is an iterator\\n", 1.0))
+    ('', ResumeReport(lost='task<it> is an iterator', changed=''))
+    >>> read_resume(Ended(1, "resumed r: step 3\\nerror: it does not fit\\n", 1.0))[0]
+    'error: it does not fit'
+    """
+    lines = [line for line in ended.output.splitlines() if line.strip()]
+    resumed = next((line for line in lines if line.startswith("resumed ")), "")
+    report = ResumeReport(
+        resumed.partition("; not exact: ")[2], resumed.partition("; exact except for what changed: ")[2]
+    )
+    if ended.code:
+        starts = [number for number, line in enumerate(lines) if line.startswith(("error: ", "Traceback "))]
+        reason = "\n".join(lines[starts[-1] if starts else 0 :][-_MOST_LINES:])
+        return reason or f"the run failed{_how_it_ended(ended.code)}", report
+    skipped = next((line for line in lines if line.startswith("skipped ")), "")
+    if skipped or not resumed:
+        return skipped or "the run began from the beginning instead of being resumed", report
+    return "", report
+
+
+def _how_it_ended(code: int) -> str:
+    """What to add on the exit code of a process; empty where it says no more than that it failed."""
+    if code < 0:
+        return f": its process was killed by {signal.Signals(-code).name}"
+    return "" if code in (1, 2) else f": its process ended with the exit code {code}"
+
+
+# ---- the report
+
+
+def table_of(verdicts: Sequence[CutVerdict]) -> Table:
+    """A row for each cut."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("cut", justify="right", no_wrap=True)
+    table.add_column("saved at", overflow="fold")
+    table.add_column("next node", overflow="fold")
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("result", overflow="fold")
+    for verdict in verdicts:
+        cut, number = verdict.cut, len(verdict.differences)
+        fields = f" ({number} field{'' if number == 1 else 's'})" if verdict.result == "differs" else ""
+        table.add_row(
+            str(cut.transition),
+            escaped(cut.place),
+            escaped(cut.node),
+            duration(verdict.seconds),
+            verdict.result + fields,
+        )
+    return table
+
+
+def lines_of_verdicts(bad: Sequence[CutVerdict], notes: Sequence[str] = ()) -> Iterator[str]:
+    """The lines beneath the table about cuts that are not equal: all fields of the first, one of the others.
+
+    Arguments:
+        notes: what makes two runs differ.
+    """
+    most = _MOST_DIFFERENCES
+    for verdict in bad:
+        yield f"\n{verdict.cut}: {verdict.result}"
+        yield from (f"  {line}" for line in verdict.failure.splitlines())
+        if verdict.resume.lost:
+            yield f"  the resume reports: not exact: {one_line(verdict.resume.lost)}"
+        if verdict.resume.changed:
+            yield f"  the resume reports: exact except for what changed: {one_line(verdict.resume.changed)}"
+        if verdict.differences:
+            yield from _fields(verdict.differences, most)
+            most = 1
+    silent = [verdict for verdict in bad if verdict.result == "differs" and not verdict.resume.changed]
+    if silent:
+        yield ""
+        yield (
+            f"{_cuts(len(silent))} differ{'s' if len(silent) == 1 else ''} although the resume reports to be exact: "
+            "the training depends on something that was not saved, or not restored. Give the object that holds it a "
+            "state_dict and a load_state_dict, make it progress of a node, or keep it where it can be reached from a "
+            "resource: an attribute, a closure, a global variable of the script."
+        )
+        yield from notes
+
+
+def lines_of_different_runs(
+    differences: Sequence[StateDifference], notes: Sequence[str], *, is_saving: bool
+) -> Iterator[str]:
+    """What to say where two runs differ, none of which was resumed.
+
+    Arguments:
+        notes: what makes two runs differ.
+        is_saving: True if two runs without a save are equal, and the one that was saved differs.
+    """
+    first = one_line(str(differences[0]))
+    yield f"saving changes the run: {first}" if is_saving else f"two runs of the script differ: {first}"
+    yield from _fields(differences[1:], _MOST_DIFFERENCES - 1)
+    yield from notes
+    if is_saving:
+        yield (
+            "Two runs without cuts are equal, and the one that was saved on the way differs from them: a state_dict, "
+            "or a property that it reads, has side effects. No cut was resumed."
+        )
+        return
+    yield (
+        "So no resume can be exact, and none was tried. Seed every random generator in setup, or draw from those of "
+        "torch, NumPy and Python, which are seeded; --deterministic asks torch for deterministic kernels. Other "
+        "reasons: the time, os.urandom, the order of a set, a file that the run before has changed, a thread."
+    )
+
+
+def _fields(differences: Sequence[StateDifference], most: int) -> Iterator[str]:
+    """The first differences, and the row of metrics, which tells when they began."""
+    shown = [*differences[:most], *(row for row in differences[most:] if row.path.startswith("metrics.jsonl"))]
+    yield from (f"  {one_line(str(difference))}" for difference in shown)
+    if (more := len(differences) - len(shown)) > 0:
+        yield f"  ... and {more} more"
+
+
+def summary_of(verdicts: Sequence[CutVerdict]) -> str:
+    """The last line of the report.
+
+    >>> cut = Cut(3, "step 1", "step")
+    >>> summary_of([CutVerdict(cut), CutVerdict(cut)])
+    '2 cuts: bitwise equal'
+    >>> reported = CutVerdict(cut, resume=ResumeReport(lost="count is an iterator"))
+    >>> summary_of([CutVerdict(cut), CutVerdict(cut, failure="error: no"), reported])
+    '2 of 3 cuts are not exact: 1 reported as not exact, 1 cannot be resumed'
+    """
+    results = [verdict.result for verdict in verdicts]
+    bad = len(results) - results.count("equal")
+    if not bad:
+        return f"{_cuts(len(results))}: bitwise equal"
+    counts = ((result, results.count(result)) for result in ("differs", "not exact", "cannot be resumed"))
+    listed = ", ".join(f"{number} {_PLURALS[result]}" for result, number in counts if number)
+    return f"{bad} of {_cuts(len(results))} {'is' if bad == 1 else 'are'} not exact: {listed}"
+
+
+_PLURALS = {
+    "differs": "different",
+    "not exact": "reported as not exact",
+    "cannot be resumed": "cannot be resumed",
+}
+
+
+def _cuts(number: int) -> str:
+    return f"{number} cut{'' if number == 1 else 's'}"

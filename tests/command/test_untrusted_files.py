@@ -1,0 +1,198 @@
+"""Commands over files of strangers: valid JSON, nothing outside of a folder; and over files that are gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command.conftest import Command
+from tests.command.test_others import leave_status, write_status
+
+PLAIN = 'format = 1\nextends = "fit"\n'
+
+
+def strict(text: str) -> Any:
+    """JSON without what only Python takes."""
+
+    def refuse(token: str) -> None:
+        raise AssertionError(f"{token} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+STATUS = '"state": "stopped", "graph": "fit", "position": "step"'
+NUMBERS = {
+    "NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "1e999": "inf", "-1e999": "-inf", '"nan"': "nan", "1": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_status_and_ls_print_valid_json(number: str, folder: Path, command: Command) -> None:
+    (folder / "runs" / "r").mkdir(parents=True)
+    metrics = f'"metrics": {{"loss": {number}, "deep": [[{{"x": {number}}}]]}}, "elapsed_seconds": {number}'
+    (folder / "runs" / "r" / "status.json").write_text(f"{{{STATUS}, {metrics}}}")
+    shown = NUMBERS[number]
+    status = strict(command("status", "runs/r", "--json").out)
+    assert status["metrics"] == {"loss": shown, "deep": [[{"x": shown}]]} and status["elapsed_seconds"] == shown
+    assert strict(command("ls", "runs", "--json").out)[0]["metrics"]["loss"] == shown
+    for words in (["status", "runs/r"], ["ls", "runs"]):
+        result = command(*words)
+        assert result.code == 0 and f"loss {shown}" in result.out
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"state": "stopped", "position": ' + "[" * 150 + "]" * 150 + "}", ""])
+def test_a_status_that_is_nested_without_end(text: str, folder: Path, command: Command) -> None:
+    (folder / "runs" / "r" / "checkpoints").mkdir(parents=True)
+    (folder / "runs" / "r" / "status.json").write_text(text)
+    for words in (["status", "runs/r"], ["status", "runs/r", "--json"]):
+        result = command(*words)
+        assert result.code == 2 and "the status of `runs/r` cannot be read" in result.err
+    assert strict(command("ls", "runs", "--json").out) == [{"run_dir": "runs/r", "state": "unreadable"}]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(10.010000228881836, "10.01"), (54321.7, "54322"), (3, "3"), ("nan", "nan"), (None, "None"), ([1], "[1]")],
+)
+def test_the_value_of_the_best_is_rounded_like_every_metric(
+    value: Any, shown: str, folder: Path, command: Command
+) -> None:
+    write_status(folder)
+    status = json.loads((folder / "r" / "status.json").read_text())
+    best = {"checkpoint": "000007-step-40", "metric": "val/loss", "value": value}
+    leave_status(folder, {**status, "best": best})
+    assert f"  best checkpoint 000007-step-40, val/loss {shown}\n" in command("status", "r").out
+
+
+def test_links_of_a_run_directory_are_not_followed(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
+    (tiny / "secret").write_text('{"state": "secret", "position": "secret"}')
+    (tiny / "r" / "status.json").unlink()
+    (tiny / "r" / "status.json").symlink_to("../secret")
+    for words in (["status", "r"], ["status", "r", "--json"]):
+        result = command(*words)
+        assert result.code == 2 and "status.json is a link; in a run directory only `checkpoints`" in result.err
+    assert strict(command("ls", ".", "--json").out) == [{"run_dir": "r", "state": "unreadable"}]
+    assert "secret" not in command("diff", "r", "fit").out
+    result = command("run", "tiny.py", "--run-dir", "r", "--until", "6 steps")
+    assert (
+        result.code == 0 and "`status.json` in `r` was not written by a run, and is `status.json.1` now" in result.err
+    )
+    assert (tiny / "secret").read_text() == '{"state": "secret", "position": "secret"}'
+
+
+def test_a_status_of_another_program_is_no_run(tiny: Path, command: Command) -> None:
+    """Neither for a fork, which would begin anew, nor for --resume never; and an empty `runs` stays."""
+    assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
+    for number, words in enumerate((["--fork", "r"], ["--resume", "never"])):
+        new = tiny / f"new{number}"
+        new.mkdir()
+        (new / "status.json").write_text('{"mine": 1}')
+        result = command("run", "tiny.py", "--run-dir", new.name, "--until", "6 steps", *words)
+        assert result.code == 0 and (new / "status.json.1").read_text() == '{"mine": 1}'
+        assert (f"resumed {new.name} from " in result.err) == (number == 0)
+    (tiny / "runs").mkdir()
+    assert command("run", "tiny.py", "finish.after=nonsense").code == 2
+    (tiny / "tiny.py").write_text((tiny / "tiny.py").read_text().replace("return model(", "raise KeyError  # "))
+    assert command("run", "tiny.py", "batches=0").code == 2 and (tiny / "runs").is_dir()
+
+
+# ---- contained
+
+WORDS = {
+    "check": ["check", "{}"], "render": ["render", "{}", "-o", "g.mmd"], "show": ["show", "{}"],
+    "diff, first": ["diff", "{}", "fit"], "diff, second": ["diff", "fit", "{}"],
+    "run": ["run", "../tiny.py", "finish.after=1 batches", "--quiet", "--run-dir", "../r", "--graph", "{}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_contained(name: str, tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tiny / "outside.toml").write_text(PLAIN)
+    (tiny / "inside").mkdir()
+    monkeypatch.chdir(tiny / "inside")
+    Path("out.toml").write_text('format = 1\nextends = "../outside.toml"\n')
+    Path("link.toml").symlink_to("../outside.toml")
+    Path("sound.toml").write_text(PLAIN)
+    Path("in.toml").write_text('format = 1\nextends = "sound.toml"\n')
+    (tiny / "evil").mkdir()
+    (tiny / "evil" / "script.py").write_text('open("ran", "w")\n')
+    for graph in ("out.toml", "link.toml"):
+        result = command(*(word.format(graph) for word in WORDS[name]), "--contained")
+        assert result.code == 2 and "leads out of the folder" in result.out + result.err, graph
+        assert command(*(word.format(graph) for word in WORDS[name])).code == 0, graph
+        shutil.rmtree(tiny / "r", ignore_errors=True)
+    for graph in ("in.toml", "fit"):
+        assert command(*(word.format(graph) for word in WORDS[name]), "--contained").code == 0, graph
+        shutil.rmtree(tiny / "r", ignore_errors=True)
+    result = command(*(word.format("../evil/script.py") for word in WORDS[name]), "--contained")
+    assert result.code == 2 and "is a script, and to find its graph its code would run" in result.err
+    assert not list(tiny.rglob("ran"))
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_file_that_is_no_graph_is_not_quoted(name: str, tiny: Path, command: Command) -> None:
+    (tiny / "inside").mkdir()
+    os.chdir(tiny / "inside")
+    (tiny / "passwd").write_text("root:x:0:secret\n")
+    Path("mine.toml").write_text('format = 1\nextends = "../passwd"\n')
+    result = command(*(word.format("mine.toml") for word in WORDS[name]))
+    assert result.code == 2 and "`../passwd` is no graph" in result.out + result.err
+    assert "secret" not in result.out + result.err
+
+
+# ---- what is gone
+
+
+def test_what_is_gone_when_a_run_is_resumed(tiny: Path, command: Command) -> None:
+    (tiny / "mine.toml").write_text(PLAIN)
+    words = ["tiny.py", "--graph", "mine.toml", "--run-dir", "r", "--quiet"]
+    assert command("run", *words, "--until", "4 steps").code == 0
+    before = {path: path.read_bytes() for path in (tiny / "r").rglob("*") if path.is_file()}
+    (tiny / "mine.toml").rename(tiny / "moved.toml")
+    result = command("run", *words)
+    assert result.code == 2 and "cannot read the graph `mine.toml`: it is missing" in result.err
+    assert "hint: --graph saved takes the graph that the run was saved with" in result.err
+    rows = [
+        (["run", "gone.py", "--run-dir", "r"], "there is no script `gone.py`"),
+        (["run", "gone/tiny.py", "--run-dir", "r"], "there is no script `gone/tiny.py`"),
+        (["run", "tiny.py", "--run-dir", "r", "--resume", "gone"], "there is no checkpoint `gone`"),
+        (["run", "tiny.py", "--run-dir", "r2", "--fork", "gone"], "there is no checkpoint in `gone`"),
+        (
+            ["run", "tiny.py", "--run-dir", "r", "--init", "model=gone.safetensors"],
+            "there is no file `gone.safetensors`",
+        ),
+        (["verify", "gone.py", "--run-dir", "r"], "there is no script `gone.py`"),
+        (["verify", "tiny.py", "--run-dir", "gone"], "there is no run in `gone`"),
+        (["replay", "gone.py", "--run-dir", "r", "--to", "1 steps"], "there is no script `gone.py`"),
+        (["replay", "tiny.py", "--run-dir", "gone", "--to", "1 steps"], "there is no run in `gone`"),
+        (["status", "gone"], "there is no run in `gone`"),
+        (["ls", "gone"], "there is no folder `gone`"),
+        (["diff", "gone", "r"], "there is no graph `gone`"),
+        (["render", "fit", "-o", "gone/fit.mmd"], "the picture cannot be written"),
+    ]
+    for command_words, message in rows:
+        result = command(*command_words)
+        assert result.code in (1, 2) and message in result.err and "Traceback" not in result.err, command_words
+    assert {path: path.read_bytes() for path in (tiny / "r").rglob("*") if path.is_file()} == before
+    assert command("run", *[word.replace("mine.toml", "saved") for word in words]).code == 0
+
+
+def test_the_current_folder_is_gone(tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tiny / "gone").mkdir()
+    monkeypatch.chdir(tiny / "gone")
+    (tiny / "gone").rmdir()
+    for words in (
+        ["run", f"{tiny}/tiny.py", "--until", "1 steps"],
+        ["run", f"{tiny}/tiny.py", "--run-dir", "r", "--until", "1 steps"],
+        ["check", "mine.toml"], ["status", "r"], ["ls"], ["check", "mine.toml", "--contained"],
+    ):  # fmt: skip
+        result = command(*words)
+        assert result.code in (1, 2) and "Traceback" not in result.err, words
+    result = command("run", f"{tiny}/tiny.py", "--until", "1 steps", "--run-dir", f"{tiny}/r", "--quiet")
+    assert (result.code, result.err) == (0, "")
