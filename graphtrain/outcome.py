@@ -15,12 +15,13 @@ class Outcome(enum.Enum):
     FINISHED = "the run is finished"
     ALREADY_FINISHED = "the run was finished before"
     REACHED = "the amount given as `until` is reached; it counts from the beginning of the run, so name a later one"
+    BREAKPOINT = "the node given as `before` is the next to run; run again to continue"
     STOPPED = "stopped on request; run again to resume"
 
     @property
     def resumable(self) -> bool:
         """True if there is more to do."""
-        return self in (Outcome.REACHED, Outcome.STOPPED)
+        return self in (Outcome.REACHED, Outcome.BREAKPOINT, Outcome.STOPPED)
 
     def __repr__(self) -> str:
         return f"Outcome.{self.name}"

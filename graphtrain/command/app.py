@@ -404,6 +404,15 @@ def replay(
         str | None,
         typer.Option("--node", metavar="PATH", help="Continue from there until this node is the next to run."),
     ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs",
+            metavar="N",
+            help="With --node: until it has run N times as well; inside a node, since that was entered. Default: the "
+            "first time.",
+        ),
+    ] = None,
     debug: Annotated[
         bool,
         typer.Option(
@@ -419,4 +428,4 @@ def replay(
     """
     from graphtrain.command.replay import replay_command
 
-    return replay_command(script, run_dir, settings or [], to, node, debug=debug)
+    return replay_command(script, run_dir, settings or [], to, node, runs, debug=debug)

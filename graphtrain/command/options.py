@@ -93,6 +93,15 @@ class RunOptions:
             help="Stop early, as in '500 steps' or '2 hours'. The same command without it continues the run.",
         ),
     ] = None
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="NODE",
+            help="Stop when this node is the next to run, as in step or validate/eval_batch. The same command runs it, "
+            "and stops before it the next time.",
+        ),
+    ] = None
     seed: Annotated[
         int,
         typer.Option("--seed", metavar="NUMBER", help="Seed of Python, NumPy and torch, set before setup() is called."),

@@ -30,8 +30,12 @@ _MOST_PARTS = 12
 _MOST_CHARACTERS = 80
 
 
-def replay_command(script: str, run_dir: Path, settings: list[str], to: str, node: str | None, *, debug: bool) -> int:
+def replay_command(
+    script: str, run_dir: Path, settings: list[str], to: str, node: str | None, runs: int | None, *, debug: bool
+) -> int:
     """Replay a past run to a moment, and show the values there; the exit code."""
+    if runs is not None and node is None:
+        raise UsageError("--runs: it counts the runs of a node, and none is named", "name it with --node")
     history = RunHistory(run_dir, notify)
     lineage = history.lineage()
     if not lineage:
@@ -43,8 +47,9 @@ def replay_command(script: str, run_dir: Path, settings: list[str], to: str, nod
     replay = Replay(trainer, start.path if start is not None else None)
     if not replay.to_amount(term):
         raise UsageError(f"the run does not reach {term}: it ends at {replay.moment}", "name an earlier moment")
-    if node is not None and not replay.to_node(node):
-        raise UsageError(f"the node `{node}` does not run again after {term}: the run ends at {replay.moment}")
+    if node is not None and not replay.to_node(node, runs):
+        times = f" with runs = {runs}" if runs is not None else ""
+        raise UsageError(f"the node `{node}` does not run again{times} after {term}: the run ends at {replay.moment}")
     console = Console(highlight=False)
     origin = start.path.name if start is not None else "the beginning"
     console.print(

@@ -29,11 +29,12 @@ from graphtrain.command.warm_start import fingerprints, split, warm_start
 from graphtrain.display.choose import display_for, introduce
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.renaming import paths_of
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
 from graphtrain.program.bind import without_unread
 from graphtrain.program.resources import resolve_device
-from graphtrain.run.breakpoints import parse_amount
+from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.run.trainer import Trainer
 from graphtrain.state.random import seed_everything
 
@@ -101,6 +102,8 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     graph = checked_graph(with_parameters(load_graph(source), parameters))
     if options.until is not None:
         parse_amount(options.until, graph)
+    if options.before is not None:
+        refuse_unknown_node(options.before, [*paths_of(graph)], "--before")
     seed_everything(options.seed)
     resources = resources_of(program.setup, arguments, program.name)
     loggers = _loggers(resources.pop("loggers", ()), options, program)
@@ -144,11 +147,16 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
             outcome = trainer.run(
                 resume=resume,
                 until=options.until,
+                before=options.before,
                 from_setup=options.from_setup,
                 from_saved=options.from_saved,
                 rename=renamings(options.rename),
                 trace=TraceLines(trainer.graph, notify) if options.trace else None,
             )
+        except Exception as error:
+            if line := _replay_line(program, run_dir, trainer):
+                error.add_note(f"replay it: {line}")
+            raise
         except KeyboardInterrupt:
             report(f"resume with: {command_line(program.words, settings, resuming)}")
             raise
@@ -158,10 +166,22 @@ def run_program(program: Script, settings: list[str], options: RunOptions) -> in
     further = f"; a later {endings} trains it further" if endings else ""
     report(f"{outcome}{further}: {run_dir}  digest {trainer.digest()[:16]}")
     if outcome.resumable:
-        if outcome is Outcome.REACHED:
-            resuming = replace(resuming, until=None)
+        if outcome is not Outcome.STOPPED:
+            resuming = replace(resuming, until=None, before=None)
         report(f"resume with: {command_line(program.words, settings, resuming)}")
     return STOPPED if outcome is Outcome.STOPPED else 0
+
+
+def _replay_line(program: Script, run_dir: Path, trainer: Trainer) -> str:
+    """The command that leads to the node that has failed; empty where none does."""
+    options = trainer.replay_options()
+    if not options or program.script is None or program.words[:2] == ["python", "-m"]:
+        return ""
+    script = program.words[-1]
+    name = getattr(program.setup, "__name__", "setup")
+    if program.words[0] == "python" and name != "setup":
+        script += f":{name}"
+    return shlex.join(["graphtrain", "replay", script, "--run-dir", str(run_dir), *options])
 
 
 def _endings(trainer: Trainer) -> str:

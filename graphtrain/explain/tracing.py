@@ -34,6 +34,9 @@ class Explainer:
 
     Arguments:
         notify: called once if `trace` raises.
+
+    Attributes:
+        error: by which the run has failed; None while it has not.
     """
 
     def __init__(self, notify: Callable[[str], None]) -> None:
@@ -43,7 +46,7 @@ class Explainer:
         self._transitions: list[Transition] = []
         self._last: Explanation | None = None
         self._note = "nothing has run yet in this process"
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self._is_rewired = False
 
     def transitions(self, compiled: CompiledGraph, trace: Trace | None = None) -> list[Transition]:
@@ -61,11 +64,11 @@ class Explainer:
     def goes_untraced(self) -> None:
         """The transitions that follow are not explained."""
         self._note = _UNTRACED
-        self._last, self._error, self._is_rewired = None, None, False
+        self._last, self.error, self._is_rewired = None, None, False
 
     def fails(self, error: BaseException) -> None:
         """The run has failed."""
-        self._error = error
+        self.error = error
 
     def is_rewired(self) -> None:
         """The run continues in another graph."""
@@ -81,10 +84,10 @@ class Explainer:
             return self._last
         bound, error = compiled.program.nodes[loop.position], ""
         event: Event | None = None
-        if isinstance(self._error, GuardError) and self._error.node in compiled.program.by_path:
-            bound, event = compiled.program.by_path[self._error.node], "asked again"
-        elif self._error is not None:
-            event, error = "failed", error_text(self._error)
+        if isinstance(self.error, GuardError) and self.error.node in compiled.program.by_path:
+            bound, event = compiled.program.by_path[self.error.node], "asked again"
+        elif self.error is not None:
+            event, error = "failed", error_text(self.error)
         elif loop.ended and not self._is_rewired:
             event = "asked again"
         if event is not None:

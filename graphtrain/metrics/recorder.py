@@ -133,6 +133,10 @@ class Recorder:
             means._sums.setdefault(horizon, {})
         return means
 
+    def forget_means(self) -> None:
+        """Drop all running means; the nodes that are set up again ask for theirs."""
+        self._means = {}
+
     def gathered(self, name: str) -> set[str]:
         """The names in the running means called `name`, of any horizon."""
         means = self._means.get(name)

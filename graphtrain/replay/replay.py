@@ -38,13 +38,16 @@ class Replay:
         """Run until the node that counts a unit has reached an amount; False if the run ends before."""
         return self._run_to(lambda compiled: after_amount(compiled, term))
 
-    def to_node(self, path: str) -> bool:
+    def to_node(self, path: str, runs: int | None = None) -> bool:
         """Run until a node is the next to run; False if the run ends before.
+
+        Arguments:
+            runs: and has run so often, in a nested graph since that began. Default: the first time.
 
         Raises:
             UsageError: there is no such node.
         """
-        return self._run_to(lambda compiled: before_node(compiled, path))
+        return self._run_to(lambda compiled: before_node(compiled, path, "--node", runs=runs))
 
     def _run_to(self, breakpoint: Callable[[CompiledGraph], Breakpoint]) -> bool:
         def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:

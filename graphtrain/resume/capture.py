@@ -20,7 +20,7 @@ class Resumable(NamedTuple):
     loop: Loop
     watch: Stopwatch
     hyper_parameters: HyperParameters
-    environment: RunEnvironment
+    environment: RunEnvironment | None  # None where nothing is written, and nothing was read
 
     @property
     def alive(self) -> set[int]:
@@ -33,7 +33,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
     compiled, loop = run.compiled, run.loop
     step, epoch = compiled.run_clock.step_and_epoch()
     facts = {
-        **run.environment.as_plain(),
+        **(run.environment.as_plain() if run.environment is not None else {}),
         "graph": compiled.graph.to_json(),
         "graph_order": order_json(compiled.graph),
         "graph_hash": structural_hash(compiled.graph),

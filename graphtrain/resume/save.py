@@ -6,11 +6,11 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from graphtrain.errors import CheckpointError, SaveFailedError
+from graphtrain.errors import CheckpointError, GraphtrainError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import quoted, suggestion
@@ -21,6 +21,7 @@ from graphtrain.resume.capture import Resumable, capture
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.held import HeldCheckpoint
 from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
@@ -75,6 +76,7 @@ class CheckpointWriter:
         self._writing: Background[Written] | None = None
         self._was_written = False
         self._newest: _Newest | None = None
+        self._held: HeldCheckpoint | None = None
         self._written_moment: Moment | None = None  # of the checkpoint that is being written
         self._mark: tuple[Retention, float] | None = None  # what it is to be ranked by once it is written
         self._policy = SavePolicy()
@@ -158,6 +160,45 @@ class CheckpointWriter:
         self._attempts = 0
         return True
 
+    def hold(self, run: Resumable) -> bool:
+        """Keep a copy of the state in memory, for a run without a directory; False where it is no save point.
+
+        Nothing is raised: a run that cannot be held trains on, and says why once it has failed.
+        """
+        if run.compiled.transient(run.loop.position, run.loop.ended):
+            return self._gives_up("no save point was reached")
+        try:
+            with self._watch.measure("save"):
+                self._hold(run, *self._staged_now(run))
+        except Exception as error:  # of a `state_dict` of the user's too
+            slot = isinstance(error, UnsaveableError) and error.path.startswith("slots")
+            why = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
+            return self._gives_up(why) if slot else self._is_not_held(why)
+        self._attempts = 0
+        return True
+
+    def _gives_up(self, why: str) -> bool:
+        self._attempts += 1
+        return self._attempts >= _PATIENCE and self._is_not_held(why)
+
+    def _is_not_held(self, why: str) -> bool:
+        self._attempts, self.refusal = 0, why
+        return True
+
+    def release(self) -> None:
+        """Release the memory of the save point that is held."""
+        self._held, self._buffers = None, StagingBuffers()
+
+    def held(self) -> tuple[Checkpoint, int] | None:
+        """The save point that was made last in this process, and how many rows of metrics there were; None if none was.
+
+        It may be newer than every checkpoint on the disk: its write may have failed.
+        """
+        if self._held is None:
+            return None
+        path = self._run_files.next_path(self._held.facts["step"]) if self._run_files is not None else Path("memory")
+        return self._held.read(path), self._held.rows
+
     def report_no_best(self, recorder: Recorder) -> None:
         """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""
         best = self._policy.retention.best
@@ -235,14 +276,15 @@ class CheckpointWriter:
         self._was_written = True
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
+        if self._held is not None:
+            self._held = replace(self._held, path=written.path)
         self._newest = _Newest(written.path, self._written_moment, written.first_number)
         if self._mark is not None:
             mark, self._mark = self._mark, None
             self._rank(written.path, *mark)
 
     def _begin(self, run: Resumable, run_files: RunFiles, value: float | None) -> None:
-        state, facts = capture(run)
-        staged = StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers)
+        staged, facts = self._staged_now(run)
         retention = self._policy.retention
         try:
             facts |= run_files.facts()
@@ -253,9 +295,23 @@ class CheckpointWriter:
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
             replaced = newest.path
             facts["replaces"] = newest.first_number
+        self._hold(run, staged, facts)
         self._staged, self._written_moment = staged, moment
         post_written = functools.partial(self._requests.post, "written")
         self._writing = Background(lambda: run_files.save(staged, facts, retention, value, replaced), post_written)
+
+    def _staged_now(self, run: Resumable) -> tuple[StagedState, dict[str, Any]]:
+        """A copy of the state in the memory of the one before it, and the facts about it."""
+        state, facts = capture(run)
+        held, self._held = self._held, None
+        try:
+            return StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers), facts
+        except UnsaveableError:  # raised before anything is copied
+            self._held = held
+            raise
+
+    def _hold(self, run: Resumable, staged: StagedState, facts: dict[str, Any]) -> None:
+        self._held = HeldCheckpoint(staged, facts, len(run.compiled.state.recorder.rows))
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1

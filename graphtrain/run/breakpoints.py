@@ -6,18 +6,20 @@ without one pays nothing, and a run with one pays a call and a comparison at tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.renaming import paths_of
 from graphtrain.kind.trigger import Term, Trigger, known_units
-from graphtrain.names import suggestion
+from graphtrain.names import nearest, suggestion
+from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request, Requests
-from graphtrain.program.triggers import after
+from graphtrain.program.triggers import Every, after
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Breakpoint:
         index: the node.
         holds: the condition, evaluated each time the run reaches the node.
         when: `before` the node, which is then not run; or `after` it has run.
-        request: `pause` returns control at once, wherever that is; `reached` makes a checkpoint first.
+        request: `pause` returns control at once, wherever that is; `reached` and `breakpoint` make a checkpoint first,
+            where that is possible.
     """
 
     index: int
@@ -102,7 +105,69 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     return [Breakpoint(nodes[counter.partition(".")[0]].index, is_reached, request="reached")]
 
 
-# ---- replay --to, --node
+# ---- run(before=...), replay --node
+
+
+def refuse_unknown_node(path: str, nodes: Collection[str], option: str) -> None:
+    """Raise if there is no node at a path.
+
+    Raises:
+        UsageError: there is none; the nearest is named, and all are.
+
+    >>> refuse_unknown_node("stp", ["clip", "step"], "before")
+    Traceback (most recent call last):
+    graphtrain.errors.UsageError: before: there is no node `stp`
+      hint: did you mean `step`? the nodes: clip, step
+    """
+    if path not in nodes:
+        close = nearest(path, nodes)
+        hint = f"did you mean `{close}`? " if close is not None else ""
+        raise UsageError(f"{option}: there is no node `{path}`", f"{hint}the nodes: {', '.join(nodes)}")
+
+
+def before_node(
+    compiled: CompiledGraph,
+    path: str,
+    option: str,
+    request: Request = "pause",
+    *,
+    passing: Callable[[], bool] = lambda: False,
+    runs: int | None = None,
+) -> Breakpoint:
+    """Stop before the node at a path runs; not where it is visited and its trigger is not due.
+
+    Arguments:
+        option: what the path was given as, for messages.
+        passing: asked at each visit; True lets it pass. Default: none passes.
+        runs: only where the node has run so often; in a nested graph, since that began. Default: each time.
+
+    Raises:
+        UsageError: there is no such node, or it never runs, since a resource is absent.
+    """
+    running = {path: bound for path, bound in compiled.program.by_path.items() if _runs(bound)}
+    if path in paths_of(compiled.graph) and path not in running:
+        raise UsageError(
+            f"{option}: the node `{path}` never runs: it is bypassed, or inside a node that is",
+            f"supply the resource, or set the parameter, that it lacks; the nodes that run: {', '.join(running)}",
+        )
+    refuse_unknown_node(path, running, option)
+    bound = running[path]
+    is_due = compiled.compiler.due(bound) if isinstance(bound.trigger, Every) else lambda: True
+    fields = bound.fields
+
+    def holds() -> bool:
+        return not passing() and (runs is None or fields["runs"] == runs) and bool(is_due())
+
+    return Breakpoint(bound.index, holds, request=request)
+
+
+def _runs(bound: BoundNode) -> bool:
+    """False for a node that is bypassed, or inside one that is."""
+    outer = bound.scope.outer
+    return not bound.bypassed and (outer is None or _runs(outer))
+
+
+# ---- replay --to
 
 
 def parse_moment(text: str, graph: Graph) -> Term:
@@ -141,13 +206,24 @@ def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
     return Breakpoint(counter.index, lambda: clock.now() >= amount, "after")
 
 
-def before_node(compiled: CompiledGraph, path: str) -> Breakpoint:
-    """Pause before the node at a path runs.
+# ---- where a run has failed
 
-    Raises:
-        UsageError: there is no such node.
+
+def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:
+    """The options of ``graphtrain replay`` that lead to where a run is: before the node at a position.
+
+    Arguments:
+        has_run: True if this node has run already, and one of the edges that leave it raised.
+
+    Returns:
+        Nothing where no amount leads there: before the first batch, or where only time is counted.
     """
-    nodes = compiled.program.by_path
-    if path not in nodes:
-        raise UsageError(f"--node: there is no node `{path}`", suggestion(path, nodes))
-    return Breakpoint(nodes[path].index, lambda: True)
+    bound, units = compiled.program.nodes[position], compiled.graph.units
+    for unit in sorted(units, key=lambda unit: unit != "batches"):
+        owner, _, field = units[unit].partition(".")
+        declaration = compiled.program.main.nodes[owner].kind.fields[field]
+        amount = compiled.run_clock.count(unit) or 0
+        if declaration.in_digest and declaration.restarts is None and int(amount) > 0:
+            runs = bound.fields["runs"] - has_run
+            return ["--to", f"{int(amount)} {unit}", "--node", bound.path, "--runs", str(runs)]
+    return []

@@ -6,12 +6,13 @@ from typing import Literal, final
 
 from graphtrain.errors import LifeCycleError
 
-Event = Literal["start", "ask_to_stop", "stop", "finish", "fail"]
+Event = Literal["start", "recover", "ask_to_stop", "stop", "finish", "fail"]
 
 _RUNNING = ("running", "stopping")
 # Event -> the states in which it is possible, and the state that follows.
 _TRANSITIONS: dict[Event, tuple[tuple[str, ...], str]] = {
     "start": (("ready", "stopped", "finished"), "running"),
+    "recover": (("failed",), "running"),  # from the last save point
     "ask_to_stop": (_RUNNING, "stopping"),  # at the next save point
     "stop": (_RUNNING, "stopped"),
     "finish": (_RUNNING, "finished"),
@@ -21,7 +22,7 @@ _TRANSITIONS: dict[Event, tuple[tuple[str, ...], str]] = {
 
 @final
 class LifeCycle:
-    """ready -> running -> stopping -> stopped, finished or failed.
+    """ready -> running -> stopping -> stopped, finished or failed; from each of these running again.
 
     >>> life = LifeCycle(); life.go("start"); life.state
     'running'
@@ -51,6 +52,6 @@ class LifeCycle:
             raise LifeCycleError(f"`{event}` is not possible while the run is {self.state}")
         if self.state == "failed":
             raise LifeCycleError(
-                "the run has failed inside a node; make a new Trainer, which resumes from the last checkpoint"
+                "the run has failed inside a node; `run` resumes it from its last save point, and so does a new Trainer"
             )
         raise LifeCycleError(f"the run is {self.state}: `run`, `advance` and `rewire` cannot be called from inside it")

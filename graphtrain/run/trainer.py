@@ -22,6 +22,7 @@ from graphtrain.errors import (
     CheckpointError,
     DataError,
     GraphtrainError,
+    GuardError,
     LifeCycleError,
     SaveFailedError,
     UnknownMetricError,
@@ -52,7 +53,7 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
+from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
 from graphtrain.run.frames import users_frames
@@ -61,7 +62,7 @@ from graphtrain.run.observer import Observer
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import seed_everything
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_manifest
 from graphtrain.storage.run_files import RunFiles, named_checkpoint
 
 # Amounts of a trigger that a summary lists.
@@ -172,7 +173,8 @@ class Trainer:
         self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
-        self._begun = False
+        self._begun = self._is_resumed = False
+        self._resumed_from: Path | None = None  # without a run directory
         self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
@@ -306,6 +308,21 @@ class Trainer:
         """
         return self._changes
 
+    def replay_options(self) -> list[str]:
+        """After a failure inside a node: the options of ``graphtrain replay`` that lead a replay to that node.
+
+        Empty where none do: there is no run directory, no checkpoint, or none that was made with this graph.
+        """
+        latest = self._run_files.latest if self._run_files is not None else None
+        if latest is None or self._life.state != "failed":
+            return []
+        try:
+            is_replayed = read_manifest(latest[0])["graph_hash"] == structural_hash(self.graph)
+        except CheckpointError:
+            return []
+        has_run = isinstance(self._explainer.error, GuardError)
+        return replay_options(self._compiled, self._loop.position, has_run=has_run) if is_replayed else []
+
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
         return self._observer.snapshot(self.state, self.graph.title, self.position, self._compiled.run_clock)
@@ -343,18 +360,21 @@ class Trainer:
         resume: str | Path = "auto",
         until: str | None = None,
         *,
+        before: str | None = None,
         from_setup: str | Iterable[str] = (),
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
     ) -> Outcome:
-        """Run to the end, or until an amount is reached; call it again to continue.
+        """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
         Arguments:
             resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
                 begins; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
                 Default: no limit but the graph's own.
+            before: a breakpoint: the path of a node, ``"step"`` or ``"validate/eval_batch"``. The run stops each time
+                it is about to run this node; a run that stopped or was saved there runs it first. Default: none.
             from_setup: used by the first call, where hyper-parameters of the optimizer, the scheduler and the like are
                 not those that the run was set up with: which of them to take as they are now, such as
                 ``"optimizer.lr,scheduler"``. Default: none.
@@ -372,18 +392,27 @@ class Trainer:
 
         Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
+        After a failure inside a node, such as an exception of a step function, it resumes from the last save point, on
+        the disk or in memory, as a new process would, and reports what it repeats. In memory is what was saved last:
+        without a run directory too, where a checkpoint was due.
+
         Raises:
-            LifeCycleError: the run is running, or has failed.
-            UsageError: `until` or `resume` cannot be used, an amount is a fraction of an epoch of data without a
-                length, hyper-parameters differ, or the graph does not have the node that is next, or needs a slot there
-                that was not saved.
+            LifeCycleError: the run is running, or has failed before its first save point.
+            UsageError: `until`, `resume` or `before` cannot be used, an amount is a fraction of an epoch of data
+                without a length, hyper-parameters differ, or the graph does not have the node that is next, or needs
+                a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
-        table = (
-            self._compiled.table.transitions if trace is None else self._explainer.transitions(self._compiled, trace)
-        )
-        transitions = with_breakpoints(table, at_limit(self._compiled, limit), self._requests)
+        standing: set[int] = set()  # where the run stands, until the node there runs
+
+        def breakpoints() -> Iterator[Breakpoint]:
+            yield from at_limit(self._compiled, limit)
+            if before is not None:
+                passing = lambda: bool(standing) and standing.pop() == self._loop.position  # noqa: E731
+                yield before_node(self._compiled, before, "before", "breakpoint", passing=passing)
+
+        list(breakpoints())  # refused before anything is done
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
         begins = not self._begun
         signals = stop_signals(lambda: self._requests.post("stop"), _acknowledgement(self._run_files is not None))
@@ -391,7 +420,13 @@ class Trainer:
             take_over()
             if begins and "stop" in self._requests:  # nothing has run that could be saved
                 return Outcome.STOPPED
+            if self._is_resumed or not begins:
+                standing.add(self._loop.position)
             if not self._loop.ended:
+                table = self._compiled.table.transitions
+                if trace is not None:
+                    table = self._explainer.transitions(self._compiled, trace)
+                transitions = with_breakpoints(table, breakpoints(), self._requests)
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
                 return Outcome.ALREADY_FINISHED
@@ -594,19 +629,28 @@ class Trainer:
         if "save" in requests:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
-            if is_save_point := self._save(requests.policy, requests.value):
+                is_save_point = self._writer.hold(self._resumable)
+            else:
+                is_save_point = self._save(requests.policy, requests.value)
+            if is_save_point:
                 requests.take("save")
                 self._expect_metric()
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
-            if is_save_point and self._save(requests.policy):
+            if (is_save_point or self._run_files is None) and self._save(requests.policy):
                 requests.clear()
                 return Outcome.STOPPED
         if "reached" in requests:
             requests.clear()
             self._save(requests.policy)
             return Outcome.REACHED
+        if "breakpoint" in requests:
+            requests.clear()
+            if not self._save(requests.policy):
+                why = self._writer.refusal
+                self._notify(f"`{self.position}` is no save point ({why}); nothing is saved here")
+            return Outcome.BREAKPOINT
         if requests.take("pause"):
             return Outcome.REACHED
         return None
@@ -618,11 +662,14 @@ class Trainer:
         Arguments:
             limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
         """
-        self._life.go("start")
+        has_failed = self._life.state == "failed"
+        self._life.go("recover" if has_failed and limit is not None else "start")
         try:
             with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
                     with self._writer.completed(), untimed_breakpoints(self._paused):
+                        if has_failed:
+                            self._recover()
                         self._get_ready(options, limit)
                         yield
                 finally:
@@ -632,7 +679,7 @@ class Trainer:
                         self._compiled.release()
         except BaseException:
             if self._life.is_running:  # it never began
-                self._life.go("stop")
+                self._life.go("fail" if has_failed else "stop")
             raise
 
     def _paused(self) -> AbstractContextManager[None]:
@@ -681,25 +728,72 @@ class Trainer:
 
     # ---- beginning and resuming
 
+    def _recover(self) -> None:
+        """Resume from the last save point after a failure inside a node, as a new process would, with the same objects.
+
+        Raises:
+            LifeCycleError: there is none.
+        """
+        try:
+            checkpoint, rows = self._last_save_point()
+            trained = self._compiled.run_clock.trained()
+            # Whatever nodes held is gone, with their objects; as in a new process.
+            self._requests.clear()
+            self._recorder.forget_means()
+            prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
+            self._compiled = CompiledGraph(
+                self.graph, self._resources, prepared, self._requests, self._recorder, self._watch
+            )
+            self._evaluated, self._end_is_saved, self._is_other_graph = [], True, False
+            self._explainer.goes_untraced()
+            self._resume(checkpoint, ResumeOptions(), {"trained": trained}, rows)
+            self._started(checkpoint)
+        except BaseException:
+            self._life.go("fail")
+            raise
+
+    def _last_save_point(self) -> tuple[Checkpoint, list[dict[str, float]]]:
+        """The save point that was made last, and the rows of metrics that there were then, if no file has them."""
+        if (held := self._writer.held()) is not None:
+            checkpoint, count = held
+            return checkpoint, self._recorder.rows[:count]
+        newest = self._run_files.newest() if self._run_files is not None else None
+        if newest is None and self._resumed_from is not None:
+            newest = named_checkpoint(self._resumed_from)
+        if newest is None:
+            why = f" ({self._writer.refusal})" if self._writer.refusal else ""
+            raise LifeCycleError(
+                f"the run has failed inside a node before its first save point{why}: there is nothing to resume from",
+                "make a new Trainer, of a model and an optimizer that are set up again",
+            )
+        return newest, []
+
     def _begin(self, options: ResumeOptions) -> None:
         run_files = self._run_files
         if run_files is not None:
             checkpoint = run_files.find(options.resume)
         else:
             checkpoint = named_checkpoint(options.resume) if options.is_named else None
+            self._resumed_from = checkpoint.path.absolute() if checkpoint is not None else None
         # Before anything is restored: looking at data may draw from a generator of its own.
         if run_files is not None or checkpoint is not None:
             self._environment = run_environment(
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         if checkpoint is not None:
-            self._resume(checkpoint, options)
+            self._resume(checkpoint, options, run_files.last_status() if run_files is not None else {})
+            self._is_resumed = True
         else:
             if self._seed is not None:
                 seed_everything(self._seed)
             if run_files is not None:
                 self._recorder.load_rows(run_files.cut_back_to(None, self._requests.policy.retention))
             self._compiled.begin()
+        self._started(checkpoint)
+
+    def _started(self, checkpoint: Checkpoint | None) -> None:
+        """Note that the run has begun, or resumes from a checkpoint."""
+        run_files = self._run_files
         if run_files is not None and self._environment is not None:
             origin = self._environment.origin
             run_files.started(
@@ -710,24 +804,36 @@ class Trainer:
         self._announce()
         self._write_status()
 
-    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions) -> None:
+    def _resume(
+        self,
+        checkpoint: Checkpoint,
+        options: ResumeOptions,
+        status: Mapping[str, Any],
+        rows: list[dict[str, float]] | None = None,
+    ) -> None:
+        """Resume from a checkpoint.
+
+        Arguments:
+            status: how far the run was; empty if that is not known.
+            rows: after a failure in this process, the rows of metrics that there were. Default: this is a new process.
+        """
         run_files, run = self._run_files, self._resumable
-        status = run_files.last_status() if run_files is not None else {}
         restored = restore(checkpoint, run, options)
-        where = str(run_files.path) if run_files is not None else checkpoint.path.name
+        where = checkpoint.path.name if checkpoint.path.is_dir() else "from memory"
+        if run_files is not None:
+            where = str(run_files.path)
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
         run_clock, environment = self._compiled.run_clock, run.environment
-        self._changes = (
-            *restored.changes,
-            *environment.changes(checkpoint.manifest),
-            *environment.changes_of_weights(checkpoint.manifest),
-        )
-        facts = [
-            repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
-            restored.aside,
-            environment.compared(checkpoint.manifest, restored.changes),
-        ]
+        is_ours = rows is not None or (run_files is not None and run_files.owns(checkpoint))
+        facts = [repeated(run_clock.trained(), status) if is_ours else "", restored.aside]
+        if environment is not None:
+            facts.append(environment.compared(checkpoint.manifest, restored.changes))
+            self._changes = (
+                *restored.changes,
+                *environment.changes(checkpoint.manifest),
+                *environment.changes_of_weights(checkpoint.manifest),
+            )
         place = run_clock.describe() or f"at `{self.position}`"
         self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
         for line in restored.below:
@@ -738,6 +844,8 @@ class Trainer:
             is_same_graph = checkpoint.manifest["graph_hash"] == structural_hash(self.graph)
             if is_newest and run_files.owns(checkpoint) and is_same_graph and not restored.decided:
                 self._writer.resumed_from(checkpoint, run)
+        elif rows is not None:
+            self._recorder.load_rows(rows)
         if restored.is_other_graph and not self._loop.ended:
             self._is_other_graph = True
             self._choose_again()
@@ -765,7 +873,6 @@ class Trainer:
 
     @property
     def _resumable(self) -> Resumable:
-        assert self._environment is not None, "set when the run begins, if it is saved or resumed"
         return Resumable(self._compiled, self._loop, self._watch, self._hyper_parameters, self._environment)
 
     @property
@@ -838,6 +945,8 @@ class Trainer:
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
         self._save(self._sync_policy)
+        if self._run_files is None:
+            self._writer.release()
         self._writer.report_no_best(self._recorder)
         self._end_is_saved = True
 

@@ -126,7 +126,7 @@ class RunFiles:
                 )
             return None
         if resume == "auto":
-            newest = self._store.newest(self._why_incompatible())
+            newest = self.newest()
             if newest is None and (count := len(self._store.paths())):
                 several = f"{count} checkpoints, none of which can be resumed"
                 raise UsageError(
@@ -142,6 +142,14 @@ class RunFiles:
                 f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
             )
         return named
+
+    def newest(self) -> Checkpoint | None:
+        """The newest sound checkpoint of this run; those that are skipped are reported."""
+        return self._store.newest(self._why_incompatible())
+
+    def next_path(self, step: int) -> Path:
+        """Where a checkpoint made at a step would be written now."""
+        return self._store.next_path(step)
 
     def owns(self, checkpoint: Checkpoint) -> bool:
         """True for a checkpoint of this run, not of one that it is forked from."""

@@ -58,9 +58,7 @@ class FolderStore:
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
-        existing = self.paths()
-        number = checkpoint_number(existing[-1]) + 1 if existing else 1
-        path = self.folder / f"{number:06d}-step-{facts['step']}"
+        path = self.next_path(facts["step"])
         if retention.best is not None:
             if value is None and replaced is not None:
                 value = self._value(replaced, retention.best)
@@ -72,6 +70,12 @@ class FolderStore:
         self._rankable[path] = _rankable(manifest)
         self._keep(retention, replaced if replaced != path else None)
         return path, manifest
+
+    def next_path(self, step: int) -> Path:
+        """Where a checkpoint made at a step would be written now."""
+        existing = self.paths()
+        number = checkpoint_number(existing[-1]) + 1 if existing else 1
+        return self.folder / f"{number:06d}-step-{step}"
 
     def mark(self, path: Path, value: float, retention: Retention) -> None:
         """Rank a checkpoint by a value of the metric that was recorded after it was made.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,85 @@ def test_no_sound_checkpoint(noted: Path, command: Command) -> None:
         file.unlink()
     result = command("replay", "whole.py", "--run-dir", "r", "--to", "2 steps")
     assert result.code == 2 and "error: `r` holds no sound checkpoint to replay from" in result.err
+
+
+# --- After a failure -------------------------------------------------------------------------------------------------
+
+FAILING = """\
+import torch
+from graphtrain import Graph
+
+
+class Data(list):
+    def __init__(self, batches, fails):
+        super().__init__(batches)
+        self.fails = fails
+
+    def __iter__(self):
+        for number, batch in enumerate(list.__iter__(self)):
+            if self.fails == "data" and number == 4:
+                raise ValueError("fails here")
+            yield batch
+
+
+def setup(fails: str):
+    model = torch.nn.Linear(2, 1)
+
+    def training_step(model, batch, step):
+        if fails == "training" and step == 5:
+            raise ValueError("fails here")
+        return model(batch).square().mean()
+
+    def validation_step(model, batch, step, batch_index):
+        if fails == "validation" and step == 6 and batch_index == 2:
+            raise ValueError("fails here")
+        return {"loss": model(batch).square().mean()}
+
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "train_data": Data([torch.randn(2, 2) for _ in range(6)], fails),
+        "val_data": [torch.randn(2, 2) for _ in range(4)],
+        "training_step": training_step,
+        "validation_step": validation_step,
+    }
+
+
+graph = Graph.load("fit").set("validate", every="2 batches").set("checkpoint", every="2 steps")
+guarded = graph.set("log", every="3 steps").guard("log_due", "log.due and 1 / (3 - step.steps) < 9")
+"""
+
+
+@pytest.mark.parametrize(
+    ("fails", "expected"),
+    [
+        ("training", "--to '6 batches' --node train_batch --runs 5"),
+        ("validation", "--to '6 batches' --node validate/eval_batch --runs 2"),
+        ("data", "--to '4 batches' --node next_batch --runs 4"),
+        ("guard", "--to '3 batches' --node decide --runs "),
+    ],
+)
+def test_a_failure_is_printed_with_the_line_that_leads_to_it(
+    fails: str, expected: str, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = FAILING.replace("guarded = ", "graph = ") if fails == "guard" else FAILING
+    (folder / "train.py").write_text(text)
+    failed = command("run", "train.py", f"fails={fails}", "finish.after=2 epochs", "--run-dir", "r", "--quiet")
+    assert failed.code == 1
+    (line,) = re.findall(r"replay it: (graphtrain replay train.py --run-dir r .*)", failed.err)
+    assert expected in line
+    node, runs = line.split()[-3], int(line.split()[-1])
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"p trainer.read('{node}.runs')\np trainer.advance()\nq\n"))
+    shown = command(*shlex.split(line)[1:], "--pdb")
+    assert shown.code == 0 and f", next node {node} (replayed from 00000" in shown.out, shown
+    assert f"(Pdb) {runs}\n" in shown.out
+    assert f"(Pdb) *** raised in node `{node}`" in shown.out
+
+
+def test_without_a_checkpoint_there_is_no_such_line(folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text(FAILING)
+    words = ["run", "train.py", "fails=training", "checkpoint.every=never", "--run-dir", "r", "--quiet"]
+    failed = command(*words)
+    assert failed.code == 1 and "fails here" in failed.err and "replay" not in failed.err
+    refused = command("replay", "train.py", "--run-dir", "r", "--to", "2 steps", "--runs", "3")
+    assert refused.code == 2 and "--runs: it counts the runs of a node" in refused.err

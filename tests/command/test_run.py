@@ -405,3 +405,17 @@ def test_a_fork_that_cannot_be_leaves_nothing(words: list[str], message: str, ti
     result = command("run", "tiny.py", *words)
     assert (result.code, message in result.err) == (2, True)
     assert not (tiny / "new").exists()
+
+
+def test_a_run_stops_before_a_node(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r"]
+    first = command(*words, "--before", "step")
+    assert first.code == 0 and "the node given as `before` is the next to run" in first.err, first.err
+    assert first.err.endswith("resume with: graphtrain run tiny.py 'finish.after=1 epochs' --run-dir r\n")
+    assert "next node step" in command("status", "r").out
+    assert command(*words, "--before", "step").code == 0
+    assert status_of(tiny / "r")["step"] == 1
+    refused = command("run", "tiny.py", "--before", "stp")
+    assert refused.code == 2 and "--before: there is no node `stp`" in refused.err
+    assert not (tiny / "runs").exists()
+    assert command(*words).code == 0 and status_of(tiny / "r")["state"] == "finished"

@@ -1,0 +1,51 @@
+"""A checkpoint that is still in memory: what was staged for it, read back."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import msgpack
+import safetensors.torch
+
+from graphtrain.storage.checkpoint import Checkpoint, Manifest
+from graphtrain.storage.state_files import PROGRESS_FILE, StagedState, join
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX
+
+
+@final
+@dataclass(frozen=True)
+class HeldCheckpoint:
+    """The state that was staged last, as long as nothing else is staged in its memory.
+
+    Attributes:
+        state: the bytes of its files.
+        facts: what its manifest holds beside digest and checksums.
+        rows: how many rows of metrics there were.
+        path: where it was written; None if it was not.
+    """
+
+    state: StagedState
+    facts: Manifest
+    rows: int
+    path: Path | None = None
+
+    def read(self, path: Path) -> Checkpoint:
+        """The checkpoint, as it would be read from the disk.
+
+        Arguments:
+            path: its name, if it was not written.
+        """
+        files = self.state.files
+        sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        tensors = {
+            name.removesuffix(TENSOR_SUFFIX): safetensors.torch.load(bytes(data))
+            for name, data in files.items()
+            if name != PROGRESS_FILE
+        }
+        # Through bytes, so that every value has the type that it has in a manifest that is read.
+        facts = msgpack.unpackb(msgpack.packb(dict(self.facts), use_bin_type=True, unicode_errors="backslashreplace"))
+        manifest = {**facts, "digest": self.state.digest(sums)}
+        return Checkpoint(self.path or path, manifest, join(bytes(files[PROGRESS_FILE]), tensors))

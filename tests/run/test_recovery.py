@@ -1,0 +1,263 @@
+"""After a failure inside a node `run` resumes from the last save point, bit for bit, and reports what it repeats."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import DataError, Graph, LifeCycleError, Loader, Outcome, Trainer
+from graphtrain.errors import SaveFailedError
+from graphtrain.storage import checkpoint as writing
+
+EPOCHS, BATCHES = 3, 5
+
+
+class Once:
+    """Calls something at the n-th call, once."""
+
+    def __init__(self, number: int, act: Callable[[], Any]) -> None:
+        self._left, self._act = number, act
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+
+
+def fail() -> None:
+    raise ValueError("a transient failure")
+
+
+def fit(**checkpoint: Any) -> Graph:
+    graph = Graph.load("fit").set("accumulate", every=2).set("log", every="2 steps")
+    return graph.set("checkpoint", **{"every": "3 batches", **checkpoint}).set("finish", after=f"{EPOCHS} epochs")
+
+
+def make_trainer(
+    run_dir: Path | None = None,
+    at: Callable[[], None] = lambda: None,
+    graph: Graph | None = None,
+    said: list[str] | None = None,
+    in_validation: bool = False,
+    data: Any = None,
+) -> Trainer:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.3))
+    model.append(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def training_step(model: Any, batch: Any) -> Any:
+        if not in_validation:
+            at()
+        return model(batch[0]).square().mean()
+
+    def validation_step(model: Any, batch: Any) -> Any:
+        if in_validation:
+            at()
+        return {"loss": model(batch).square().mean()}
+
+    samples = torch.arange(4.0 * BATCHES).reshape(-1, 1)
+    return Trainer(
+        fit() if graph is None else graph,
+        run_dir,
+        device="cpu",
+        display=None,
+        notify=(said if said is not None else []).append,
+        model=model,
+        optimizer=optimizer,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 2),
+        train_data=data or Loader(torch.utils.data.TensorDataset(samples), batch_size=4, shuffle=True),
+        val_data=torch.utils.data.DataLoader(samples[:4], batch_size=2, shuffle=True),
+        training_step=training_step,
+        validation_step=validation_step,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole() -> Trainer:
+    """A run that never failed."""
+    trainer = make_trainer()
+    assert trainer.run() is Outcome.FINISHED
+    return trainer
+
+
+def assert_same(trainer: Trainer, whole: Trainer) -> None:
+    assert trainer.digest() == whole.digest()
+    assert trainer.metrics == whole.metrics
+
+
+@pytest.mark.parametrize("kept", ["memory", "disk"])
+@pytest.mark.parametrize(("call", "repeats"), [(4, 1), (6, 3), (8, 2)])
+def test_a_run_that_failed_once_is_the_run_that_never_did(
+    call: int, repeats: int, kept: str, whole: Trainer, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    trainer = make_trainer(tmp_path if kept == "disk" else None, Once(call, fail), said=said)
+    with pytest.raises(ValueError, match="a transient failure") as caught:
+        trainer.run()
+    assert trainer.state == "failed" and "raised in node `train_batch`" in caught.value.__notes__[0]
+    assert trainer.run() is Outcome.FINISHED
+    assert_same(trainer, whole)
+    (line,) = [line for line in said if line.startswith("resumed ")]
+    assert f"; repeating {repeats} batch" in line
+    assert line.startswith(f"resumed {tmp_path}: step" if kept == "disk" else "resumed from memory: step ")
+    if kept == "disk":
+        assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(whole.metrics)
+        assert make_trainer(tmp_path).run() is Outcome.ALREADY_FINISHED
+
+
+@pytest.mark.parametrize("kept", ["memory", "disk"])
+def test_a_failure_in_a_validation(kept: str, whole: Trainer, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path if kept == "disk" else None, Once(4, fail), in_validation=True)
+    with pytest.raises(ValueError, match="transient"):
+        trainer.run()
+    assert trainer.position == "validate/eval_batch"
+    assert trainer.run() is Outcome.FINISHED
+    assert_same(trainer, whole)
+
+
+def test_it_may_fail_again(whole: Trainer, tmp_path: Path) -> None:
+    fails = iter([4, 2, 3, 1])
+
+    def at() -> None:
+        calls[0] -= 1
+        if not calls[0]:
+            calls[0] = next(fails, 0)
+            fail()
+
+    calls = [next(fails)]
+    trainer = make_trainer(tmp_path, at)
+    for _ in range(4):
+        with pytest.raises(ValueError, match="transient"):
+            trainer.run()
+        assert trainer.state == "failed"
+    assert trainer.run() is Outcome.FINISHED
+    assert_same(trainer, whole)
+
+
+@pytest.mark.parametrize("kept", ["memory", "disk"])
+def test_before_the_first_save_point_there_is_nothing_to_resume_from(kept: str, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path if kept == "disk" else None, Once(3, fail))
+    with pytest.raises(ValueError, match="transient"):
+        trainer.run()
+    for _ in range(2):
+        with pytest.raises(LifeCycleError, match="before its first save point: there is nothing") as caught:
+            trainer.run()
+        assert "make a new Trainer" in str(caught.value)
+        assert trainer.state == "failed" and trainer.progress["next_batch"]["batches"] == 3
+    for call in (trainer.advance, trainer.save, lambda: trainer.rewire(fit())):
+        with pytest.raises((LifeCycleError, ValueError), match=r"has failed|nowhere to save"):
+            call()
+
+
+def test_what_was_resumed_from_is_a_save_point(whole: Trainer, tmp_path: Path) -> None:
+    first = make_trainer(tmp_path)
+    first.run(until="2 batches")
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    kept = shutil.copytree(path, tmp_path / path.name)
+    for run_dir, resume in ((tmp_path, "auto"), (None, kept)):
+        trainer = make_trainer(run_dir, Once(1, fail))
+        with pytest.raises(ValueError, match="transient"):
+            trainer.run(resume=resume)
+        assert trainer.run() is Outcome.FINISHED
+        assert trainer.digest() == whole.digest()
+
+
+def test_a_save_that_failed_is_held_in_memory(whole: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is newer than what the disk holds; the resume writes it first."""
+    said: list[str] = []
+    trainer = make_trainer(tmp_path, Once(8, fail), fit(if_failed="continue"), said)
+    write, written = writing._write, []
+
+    def refuse_the_second(path: Path, data: Any) -> None:
+        if "000002" in str(path):
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        write(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "_write", refuse_the_second)
+        with pytest.raises(ValueError, match="transient"):
+            trainer.run()
+        with pytest.raises(SaveFailedError):  # the disk is still full
+            trainer.run()
+        assert trainer.state == "failed"
+    assert any("repeating 2 batches" in line for line in said if line.startswith("resumed"))
+    assert trainer.run() is Outcome.FINISHED
+    assert_same(trainer, whole)
+    assert make_trainer(tmp_path).run() is Outcome.ALREADY_FINISHED
+
+
+def test_an_interrupt_inside_a_node_is_recovered_from(whole: Trainer) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    trainer = make_trainer(None, Once(5, interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert trainer.run() is Outcome.FINISHED
+    assert_same(trainer, whole)
+
+
+def test_data_that_cannot_be_reopened_is_refused() -> None:
+    def batches() -> Iterator[Any]:
+        for number in range(EPOCHS * BATCHES):
+            yield (torch.full((4, 1), float(number)),)
+
+    graph = fit().set("finish", after="9 batches")
+    trainer = make_trainer(None, Once(5, fail), graph, data=batches())
+    with pytest.raises(ValueError, match="transient"):
+        trainer.run()
+    with pytest.raises(DataError, match="can be iterated over only once"):
+        trainer.run()
+    assert trainer.state == "failed"
+
+
+class Unsaveable:
+    """A resource whose state cannot be encoded."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"thing": object()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def test_a_run_that_cannot_be_held_trains_on_without(whole: Trainer) -> None:
+    """Without a run directory nobody has asked for it to be saveable."""
+    model = torch.nn.Linear(1, 1)
+    step = Once(5, fail)
+    trainer = Trainer(
+        fit(),
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 1)] * BATCHES,
+        training_step=lambda model, batch: [step(), model(batch).mean()][1],
+        other=Unsaveable(),
+    )
+    with pytest.raises(ValueError, match="transient"):
+        trainer.run()
+    with pytest.raises(LifeCycleError, match=r"save point \(other.*object cannot be encoded"):
+        trainer.run()
+
+
+def test_after_a_rewire_the_graph_of_now_is_resumed(tmp_path: Path) -> None:
+    """The nodes that it kept from the former graph are set up again too."""
+    results = []
+    for number in (0, 6):
+        trainer = make_trainer(tmp_path / f"{number}", Once(number, fail))
+        trainer.run(until="3 batches")
+        trainer.rewire(fit().set("log", every="1 steps"))
+        if number:
+            with pytest.raises(ValueError, match="transient"):
+                trainer.run()
+        assert trainer.run() is Outcome.FINISHED
+        results.append((trainer.digest(), trainer.metrics))
+    assert results[0] == results[1]
