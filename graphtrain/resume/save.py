@@ -155,7 +155,7 @@ class CheckpointWriter:
             if not error.path.startswith("slots"):
                 raise
             alive = compiled.alive_names(loop.position, loop.ended)
-            slot = next(name for name in alive if error.path.startswith(f"slots[{name!r}]"))
+            slot = next((name for name in alive if error.path.startswith(f"slots[{name!r}]")), error.path)
             return self._refuse(run, [slot], error.message.removeprefix(f"slots[{slot!r}] cannot be saved: "))
         self._attempts = 0
         return True

@@ -177,6 +177,7 @@ class Trainer:
         self._resumed_from: Path | None = None  # without a run directory
         self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
+        self._is_replay = False  # whose save points are those of the run that it replays
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
         self._requests.is_busy = self._writer.is_busy
@@ -465,6 +466,7 @@ class Trainer:
                 with the breakpoints in them.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
+        self._is_replay = True
         with self._running(ResumeOptions.of(resume, (), from_saved=True)):
             transitions = place(self._compiled, self._loop)
             return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(transitions)
@@ -629,7 +631,7 @@ class Trainer:
         if "save" in requests:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
-                is_save_point = self._writer.hold(self._resumable)
+                is_save_point = self._is_replay or self._writer.hold(self._resumable)
             else:
                 is_save_point = self._save(requests.policy, requests.value)
             if is_save_point:

@@ -261,3 +261,16 @@ def test_after_a_rewire_the_graph_of_now_is_resumed(tmp_path: Path) -> None:
         assert trainer.run() is Outcome.FINISHED
         results.append((trainer.digest(), trainer.metrics))
     assert results[0] == results[1]
+
+
+def test_a_replay_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its save points are on the disk, and a copy of the state for each would be made in vain."""
+    held: list[int] = []
+    for hold in (True, False):
+        trainer = make_trainer()
+        monkeypatch.setattr(trainer._writer, "hold", lambda run: held.append(1) or True)
+        if hold:
+            trainer.run()
+        else:
+            trainer.run_to(lambda compiled, loop: compiled.table.transitions)
+        assert len(held) == EPOCHS * BATCHES // 3, "one for each checkpoint that is due in the run, none in the replay"
