@@ -81,7 +81,7 @@ class CheckpointWriter:
         self._mark: tuple[Retention, float] | None = None  # what it is to be ranked by once it is written
         self._policy = SavePolicy()
         self._attempts = 0
-        self._explained: set[str] = set()
+        self._reported: set[str] = set()
         self.refusal = ""
 
     def check(self, run: Resumable) -> None:
@@ -313,6 +313,11 @@ class CheckpointWriter:
     def _hold(self, run: Resumable, staged: StagedState, facts: dict[str, Any]) -> None:
         self._held = HeldCheckpoint(staged, facts, len(run.compiled.state.recorder.rows))
 
+    def _report_once(self, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
+            self._notify(line)
+
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1
         if self._policy.if_failed == "stop":
@@ -336,9 +341,7 @@ class CheckpointWriter:
                     "training on to the next save point",
                 ]
             )
-            if line not in self._explained:
-                self._explained.add(line)
-                self._notify(line)
+            self._report_once(line)
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False

@@ -740,7 +740,6 @@ class Trainer:
             checkpoint, rows = self._last_save_point()
             trained = self._compiled.run_clock.trained()
             # Whatever nodes held is gone, with their objects; as in a new process.
-            self._requests.clear()
             self._recorder.forget_means()
             prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
             self._compiled = CompiledGraph(
@@ -829,13 +828,15 @@ class Trainer:
         run_clock, environment = self._compiled.run_clock, run.environment
         is_ours = rows is not None or (run_files is not None and run_files.owns(checkpoint))
         facts = [repeated(run_clock.trained(), status) if is_ours else "", restored.aside]
+        self._changes = tuple(restored.changes)
         if environment is not None:
             facts.append(environment.compared(checkpoint.manifest, restored.changes))
-            self._changes = (
-                *restored.changes,
+            self._changes += (
                 *environment.changes(checkpoint.manifest),
                 *environment.changes_of_weights(checkpoint.manifest),
             )
+        elif restored.changes:
+            facts.append(f"changed: {', '.join(restored.changes)}")
         place = run_clock.describe() or f"at `{self.position}`"
         self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
         for line in restored.below:
@@ -975,6 +976,7 @@ class Trainer:
 
     def _fail(self, error: BaseException) -> NoReturn:
         self._life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
+        self._requests.clear()
         self._explainer.fails(error)
         error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()})")
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")

@@ -11,6 +11,7 @@ import msgpack
 import safetensors.torch
 
 from graphtrain.storage.checkpoint import Checkpoint, Manifest
+from graphtrain.storage.manifest import FORMAT
 from graphtrain.storage.state_files import PROGRESS_FILE, StagedState, join
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX
 
@@ -47,5 +48,6 @@ class HeldCheckpoint:
         }
         # Through bytes, so that every value has the type that it has in a manifest that is read.
         facts = msgpack.unpackb(msgpack.packb(dict(self.facts), use_bin_type=True, unicode_errors="backslashreplace"))
-        manifest = {**facts, "digest": self.state.digest(sums)}
+        sizes = {name: [len(data), sums[name]] for name, data in files.items()}
+        manifest = {"format": FORMAT, **facts, "digest": self.state.digest(sums), "files": sizes}
         return Checkpoint(self.path or path, manifest, join(bytes(files[PROGRESS_FILE]), tensors))
