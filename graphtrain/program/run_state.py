@@ -28,6 +28,7 @@ from graphtrain.state.modules import (
 )
 from graphtrain.state.random import capture_random, restore_random
 from graphtrain.storage.state_files import state_digest
+from graphtrain.storage.tensor_files import KnownChecksum, nothing_known
 
 Section = Mapping[str, Any]
 
@@ -287,11 +288,13 @@ class StatefulObjects:
         """The sections of which the continuation depends on a part only: that part."""
         return {"progress": _essential_progress(self, state.progress)}
 
-    def digest(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> str:
-        """SHA-256 (hexadecimal) of all that the continuation depends on."""
+    def digest(
+        self, alive: set[int], sections: Collection[str] = tuple(SECTIONS), known: KnownChecksum = nothing_known
+    ) -> str:
+        """SHA-256 (hexadecimal) of all that the continuation depends on; `known` as for `checksums`."""
         state = self.capture(alive, sections)
         essential = {**state.sections(), **self.essential_parts(state)}
-        return state_digest({name: essential[name] for name in sections})
+        return state_digest({name: essential[name] for name in sections}, known)
 
     def restore(
         self, state: RunState, exempt: Exemptions = Exemptions(), sections: Collection[str] = tuple(SECTIONS)

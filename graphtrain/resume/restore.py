@@ -64,6 +64,7 @@ class Restored:
         changes: of the graph and of hyper-parameters, these with what was decided; in words.
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
+        is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
     """
 
     decided: bool
@@ -71,6 +72,7 @@ class Restored:
     changes: list[str]
     aside: str = ""
     below: tuple[str, ...] = ()
+    is_as_saved: bool = False
 
 
 def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> Restored:
@@ -116,8 +118,10 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     compiled.resume_at(position)
     compiled.state.restore_after_setup(state)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    if not fresh and not not_restored and not change.renaming.names and not change.difference.matters:
-        _expect_digest(checkpoint, compiled.state.digest(compiled.alive(position, ended), sections))
+    is_whole = not fresh and not not_restored and not change.renaming.names and not change.difference.matters
+    if is_whole:
+        alive = compiled.alive(position, ended)
+        _expect_digest(checkpoint, compiled.state.digest(alive, sections, checkpoint.checksum_of))
     notes = hyper_parameters.apply(chosen, in_force)
     loop.position, loop.ended = position, ended
 
@@ -133,6 +137,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
         [*change.words(), *left_out, *not_restored, *decided, *notes],
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
+        is_as_saved=is_whole and not chosen,
     )
 
 

@@ -682,8 +682,9 @@ class Trainer:
             self._environment = run_environment(
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
+        is_as_saved = False
         if checkpoint is not None:
-            self._resume(checkpoint, options)
+            is_as_saved = self._resume(checkpoint, options)
         else:
             if self._seed is not None:
                 seed_everything(self._seed)
@@ -696,11 +697,13 @@ class Trainer:
                 {**self._environment.as_plain(), "checkpoint": checkpoint.path.name if checkpoint else None},
                 {origin.difference_file: origin.difference} if origin.difference else {},
             )
-            self._writer.check(self._resumable)
+            if not is_as_saved:
+                self._writer.check(self._resumable)
         self._announce()
         self._write_status()
 
-    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions) -> None:
+    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions) -> bool:
+        """Resume from a checkpoint; True if the state is that of the checkpoint, bit for bit."""
         run_files, run = self._run_files, self._resumable
         status = run_files.last_status() if run_files is not None else {}
         restored = restore(checkpoint, run, options)
@@ -734,6 +737,7 @@ class Trainer:
         # On the disk before anything else, so that from now on a resume chooses this.
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
+        return restored.is_as_saved
 
     def _announce(self) -> None:
         """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, final
 
 import torch
 
@@ -120,12 +120,35 @@ def _loose_parameters(optimizer: Any, owned: set[int]) -> Iterator[tuple[str, to
 
 def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     """Load an optimizer's state with the dtypes it was saved with: `load_state_dict` casts them to the parameters'."""
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(_quick_to_search(optimizer, state))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, saved in state["state"].get(number, {}).items():
             optimizer.state[parameter][key] = _as_saved(saved, optimizer.state[parameter].get(key))
+
+
+@final
+class _Numbers(list[int]):
+    """Numbers of parameters; whether one is among them is known at once."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        super().__init__(numbers)
+        self._known = frozenset(self)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._known
+
+    def __deepcopy__(self, memo: object) -> list[int]:
+        return list(self)
+
+
+def _quick_to_search(optimizer: Any, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state whose groups are searched at once: torch searches them for each tensor, which took 28 s for 150,000."""
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        return state  # which may keep the lists
+    groups = [{**group, "params": _Numbers(group["params"])} for group in state["param_groups"]]
+    return {**state, "param_groups": groups}
 
 
 def _as_saved(saved: Any, loaded: Any) -> Any:

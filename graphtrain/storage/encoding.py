@@ -23,7 +23,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.storage.strides import Placement, in_order, placed, placement_of, without_repeats
+from graphtrain.storage.strides import Placement, in_order, is_usual, placed, placement_of, without_repeats
 
 # Codes of the tagged encodings. They are part of the format: never renumbered.
 (
@@ -51,7 +51,7 @@ class Tensors:
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
         """Keep a tensor under `name`, or a name like it if that is taken."""
-        readable = name.encode("utf-8", "backslashreplace").decode()
+        readable = name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
         unique, number = readable, 1
         while unique in self.named or unique == _RESERVED:
             number += 1
@@ -86,7 +86,7 @@ def pack(value: Any, path: str, tensors: Tensors) -> bytes:
 
 
 def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
-    """The value that `pack` wrote, with its tensors from `files` copied into storage of their own.
+    """The value that `pack` wrote. The tensors in `files` become part of it: nobody else may change them.
 
     Raises:
         ValueError: the bytes are no such encoding.
@@ -178,6 +178,12 @@ class _Encoder:
         return sorted(parts, key=lambda part: msgpack.packb(part, use_bin_type=True))
 
     def _tensor(self, tensor: torch.Tensor, path: str, name: str) -> Any:
+        # Nearly all are of this form, and there may be 100,000 of them: 4 us instead of 9.
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.dtype in _STORABLE and is_usual(tensor):
+            if not tensor.requires_grad:
+                return self._stored(tensor, name, "cpu")
+            if tensor.grad_fn is None:
+                return _tag(_PLACED, [self._stored(tensor.detach(), name, "cpu"), None, True])
         if tensor.grad_fn is not None:
             raise UnsaveableError(path, "it is a tensor that is part of an autograd graph", "save `tensor.detach()`")
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
@@ -214,6 +220,10 @@ class _Encoder:
             host = tensor.cpu().contiguous()
             raw = host.reshape(-1).view(torch.uint8).numpy().tobytes() if host.numel() else b""
             return _tag(_RAW, [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), raw, device])
+        return self._stored(tensor, name, device)
+
+    def _stored(self, tensor: torch.Tensor, name: str, device: str) -> Any:
+        """The form of a tensor whose values are in the file of tensors."""
         return _tag(_TENSOR, [self._tensors.file, self._tensors.add(name or "value", tensor), None, device])
 
     def _numpy(self, value: Any, path: str, name: str, depth: int) -> Any:
@@ -297,7 +307,7 @@ def _read_tensor(value: Any, files: Mapping[str, Mapping[str, torch.Tensor]]) ->
     file, key, stride, device = value
     stored = files[file][key]
     if stride is None:
-        fresh = stored.clone()
+        fresh = stored
     else:
         fresh = torch.empty_strided(stored.shape, stride, dtype=stored.dtype)
         fresh.copy_(stored)

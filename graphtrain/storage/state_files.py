@@ -15,7 +15,7 @@ import msgpack
 import torch
 
 from graphtrain.storage.encoding import Tensors, pack, unpack
-from graphtrain.storage.tensor_files import StagingBuffers, checksums, stage
+from graphtrain.storage.tensor_files import KnownChecksum, StagingBuffers, checksums, nothing_known, stage
 
 PROGRESS_FILE = "progress.msgpack"
 
@@ -47,9 +47,9 @@ class StateFiles:
         """The files of tensors that hold any."""
         return [tensors for tensors in self.tensors.values() if tensors.named]
 
-    def digest(self) -> str:
-        """SHA-256 (hexadecimal) of everything in it."""
-        return _combined(self.packed, checksums(self.files))
+    def digest(self, known: KnownChecksum = nothing_known) -> str:
+        """SHA-256 (hexadecimal) of everything in it; `known` as for `checksums`."""
+        return _combined(self.packed, checksums(self.files, known))
 
     def with_section(self, name: str, parts: Mapping[str, Any]) -> StateFiles:
         """The same with another section in the place of one, which is not `resources`."""
@@ -103,9 +103,9 @@ def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[s
         raise ValueError(f"not the state of a checkpoint: {error!r}") from error
 
 
-def state_digest(sections: Sections) -> str:
-    """SHA-256 (hexadecimal) of everything in a state."""
-    return split(sections).digest()
+def state_digest(sections: Sections, known: KnownChecksum = nothing_known) -> str:
+    """SHA-256 (hexadecimal) of everything in a state; `known` as for `checksums`."""
+    return split(sections).digest(known)
 
 
 def _combined(packed: bytes, sums: Mapping[str, str]) -> str:

@@ -151,7 +151,7 @@ class FolderStore:
             except LaterFormatError:
                 raise
             except CheckpointError as error:
-                if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
+                if not isinstance(error.__cause__, OSError | MemoryError):  # what cannot be read now may be tomorrow
                     self._unsound.add(path)
                 self._notify(f"skipped a damaged checkpoint: {error.message}")
         return None
