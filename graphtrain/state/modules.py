@@ -8,6 +8,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.storage.collector import uncollected
 from graphtrain.storage.strides import without_repeats
 
 
@@ -118,14 +119,17 @@ def _loose_parameters(optimizer: Any, owned: set[int]) -> Iterator[tuple[str, to
                 yield f"{index}/{number}", parameter
 
 
+@uncollected()
 def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     """Load an optimizer's state with the dtypes it was saved with: `load_state_dict` casts them to the parameters'."""
     optimizer.load_state_dict(_quick_to_search(optimizer, state))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
-        for key, saved in state["state"].get(number, {}).items():
-            optimizer.state[parameter][key] = _as_saved(saved, optimizer.state[parameter].get(key))
+        if number in state["state"]:
+            loaded = optimizer.state[parameter]
+            for key, saved in state["state"][number].items():
+                loaded[key] = _as_saved(saved, loaded.get(key))
 
 
 @final

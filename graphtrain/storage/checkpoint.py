@@ -15,6 +15,7 @@ import msgpack
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
+from graphtrain.storage.collector import uncollected
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, read_files
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.regular import HashedReader
@@ -90,6 +91,7 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest) -> Manifes
     return manifest
 
 
+@uncollected()
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a whole checkpoint folder.
 

@@ -334,6 +334,8 @@ def _read_raw(value: Any) -> torch.Tensor:
 
 def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """On the device it came from where there is such a one; else it stays in host memory."""
+    if device == "cpu":
+        return tensor
     wanted = torch.device(device)
     if wanted.type == "cuda" and torch.cuda.is_available() and (wanted.index or 0) < torch.cuda.device_count():
         return tensor.to(wanted)

@@ -14,6 +14,7 @@ from typing import Any, final
 import msgpack
 import torch
 
+from graphtrain.storage.collector import uncollected
 from graphtrain.storage.encoding import Tensors, pack, unpack
 from graphtrain.storage.tensor_files import KnownChecksum, StagingBuffers, checksums, nothing_known, stage
 
@@ -58,6 +59,7 @@ class StateFiles:
         return StateFiles({**self.sections, **other.sections}, {**tensors, **other.tensors})
 
 
+@uncollected()
 def split(sections: Sections) -> StateFiles:
     """Take a state apart.
 

@@ -20,6 +20,7 @@ import numpy
 import torch
 
 from graphtrain.storage.background import side_by_side
+from graphtrain.storage.collector import uncollected
 from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.manifest import WORTH_A_THREAD, is_file_name
 from graphtrain.storage.regular import HashedReader, NotAsAgreedError, opened_regular
@@ -59,6 +60,7 @@ class Layout:
     size: int
 
     @classmethod
+    @uncollected()
     def of(cls, tensors: Tensors) -> Layout:
         """The layout that follows from names, types and shapes alone."""
         # Wide types first, so that each begins at a multiple of its width.
@@ -219,9 +221,11 @@ def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
                 file.fill(named[first.name].reshape(-1).view(torch.uint8).numpy().data)
             continue
         file.fill(memory[:size].numpy().data)
-        values = torch.split(memory[:size].view(first.dtype), [entry.size for entry in neighbours])
-        for entry, part in zip(neighbours, values, strict=True):
-            named[entry.name] = part.clone() if len(entry.shape) == 1 else part.view(entry.shape).clone()
+        # At once: to copy 100,000 one by one takes 0.4 s more.
+        sizes = [entry.size for entry in neighbours]
+        copies: Any = torch.split_with_sizes_copy(memory[:size].view(first.dtype), sizes)
+        for entry, tensor in zip(neighbours, copies, strict=True):
+            named[entry.name] = tensor if len(entry.shape) == 1 else tensor.resize_(entry.shape)
     return named
 
 
@@ -243,19 +247,20 @@ def _entries(file: HashedReader) -> list[_Entry]:
         header = json.loads(file.read(length).decode())
     except ValueError as error:
         raise ValueError("is no file of tensors (a header that is no JSON)") from error
-    end, entries = 0, []
+    end, entries, kinds = 0, [], set[type]()
     described = [entry for entry in header.items() if entry[0] != _METADATA]
     for name, entry in sorted(described, key=lambda item: item[1]["data_offsets"]):
         dtype, shape, offsets = _BY_TYPE[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
-        if not all(type(size) is int and size >= 0 for size in (*shape, *offsets)):
-            raise ValueError(f"is no file of tensors (`{name}` has sizes that are no whole numbers >= 0)")
-        if len(shape) > _MOST_DIMENSIONS:
-            raise ValueError(f"is no file of tensors (`{name}` has {len(shape)} dimensions)")
+        if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:
+            raise ValueError(f"is no file of tensors (`{name}` has a shape that no tensor has)")
+        kinds.update(map(type, shape), map(type, offsets))
         count = math.prod(shape)
         if offsets != [end, end + count * dtype.itemsize]:
             raise ValueError(f"is no file of tensors (`{name}` is not where it should be)")
         end = offsets[1]
         entries.append(_Entry(name, dtype, shape, count))
+    if kinds - {int}:
+        raise ValueError("is no file of tensors (sizes that are no whole numbers)")
     if end != file.left:
         raise ValueError(f"is no file of tensors ({end} bytes of them instead of {file.left})")
     return entries
