@@ -223,7 +223,8 @@ def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
         file.fill(memory[:size].numpy().data)
         # At once: to copy 100,000 one by one takes 0.4 s more.
         sizes = [entry.size for entry in neighbours]
-        copies: Any = torch.split_with_sizes_copy(memory[:size].view(first.dtype), sizes)
+        # The stub is of the form that is given `out`.
+        copies: Any = torch.split_with_sizes_copy(memory[:size].view(first.dtype), sizes)  # type: ignore[func-returns-value]
         for entry, tensor in zip(neighbours, copies, strict=True):
             named[entry.name] = tensor if len(entry.shape) == 1 else tensor.resize_(entry.shape)
     return named
