@@ -44,6 +44,7 @@ from graphtrain.state.random import capture_random, restore_random
 from graphtrain.state.references import shown_path
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.state_files import state_digest
+from graphtrain.storage.tensor_files import KnownChecksum, nothing_known
 
 Section = Mapping[str, Any]
 
@@ -574,18 +575,23 @@ class StatefulObjects:
         return parts
 
     def digest(
-        self, alive: set[int], sections: Collection[str] = tuple(SECTIONS), reachable: Section | None = None
+        self,
+        alive: set[int],
+        sections: Collection[str] = tuple(SECTIONS),
+        reachable: Section | None = None,
+        known: KnownChecksum = nothing_known,
     ) -> str:
         """SHA-256 (hexadecimal) of all that the continuation depends on.
 
         Arguments:
             reachable: taken for the section of this name. Default: what it is now.
+            known: as for `checksums`. Default: everything is hashed.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
         essential = {**state.sections(), **self.essential_parts(state)}
-        return state_digest({name: essential[name] for name in sections if name in essential})
+        return state_digest({name: essential[name] for name in sections if name in essential}, known)
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for what is not as it was saved although it was restored: `setup` made something else before."""

@@ -69,6 +69,7 @@ class Restored:
         lost: state that is not what was saved, in words.
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
+        is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
     """
 
     decided: bool
@@ -77,6 +78,7 @@ class Restored:
     lost: list[str]
     aside: str = ""
     below: tuple[str, ...] = ()
+    is_as_saved: bool = False
 
 
 def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> Restored:
@@ -128,9 +130,11 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     lost = compiled.state.not_restored() or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     is_partial = bool(left_out or manifest["unknown"])
-    if not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters):
+    is_whole = not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters)
+    if is_whole:
         alive = compiled.alive(position, ended)
-        _expect_digest(checkpoint, compiled.state.digest(alive, sections, state.reachable))
+        digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)
+        _expect_digest(checkpoint, digest)
     notes = hyper_parameters.apply(chosen, in_force)
     loop.position, loop.ended = position, ended
 
@@ -155,6 +159,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
         lost,
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
+        is_as_saved=is_whole and not chosen and not lost,
     )
 
 

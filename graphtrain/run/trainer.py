@@ -799,9 +799,10 @@ class Trainer:
             origin = self._environment.origin.with_functions(baseline.reachable)
             self._environment = replace(self._environment, origin=origin)
         self._setup = self._setup_hashes()
+        is_as_saved = False
         if checkpoint is not None:
             status = run_files.last_status() if run_files is not None else {}
-            self._resume(checkpoint, options, status)
+            is_as_saved = self._resume(checkpoint, options, status)
             self._is_resumed = True
         else:
             if self._seed is not None:
@@ -809,10 +810,10 @@ class Trainer:
             if run_files is not None:
                 self._recorder.load_rows(run_files.cut_back_to(None, self._requests.policy.retention))
             self._compiled.begin()
-        self._started(checkpoint)
+        self._started(checkpoint, is_as_saved=is_as_saved)
 
-    def _started(self, checkpoint: Checkpoint | None) -> None:
-        """Note that the run has begun, or resumes from a checkpoint."""
+    def _started(self, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
+        """Note that the run has begun, or resumes from a checkpoint: bit for bit as it was saved, or changed."""
         run_files = self._run_files
         if run_files is not None and self._environment is not None:
             origin = self._environment.origin
@@ -826,7 +827,8 @@ class Trainer:
                 },
                 {origin.difference_file: origin.difference} if origin.difference else {},
             )
-            self._writer.check(self._resumable)
+            if not is_as_saved:
+                self._writer.check(self._resumable)
         self._announce()
         self._write_status()
 
@@ -840,8 +842,8 @@ class Trainer:
         options: ResumeOptions,
         status: Mapping[str, Any],
         rows: list[dict[str, float]] | None = None,
-    ) -> None:
-        """Resume from a checkpoint.
+    ) -> bool:
+        """Resume from a checkpoint; True if the state is that of the checkpoint, bit for bit.
 
         Arguments:
             status: how far the run was; empty if that is not known.
@@ -894,6 +896,7 @@ class Trainer:
         # On the disk before anything else, so that from now on a resume chooses this.
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
+        return restored.is_as_saved
 
     def _setup_changes(self, checkpoint: Checkpoint) -> dict[str, str]:
         """What `setup` has made otherwise than for the run of a checkpoint that was restored: path -> what to do."""

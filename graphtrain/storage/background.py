@@ -1,8 +1,9 @@
-"""A job in a thread of its own."""
+"""Jobs in threads of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from typing import Generic, TypeVar, final
 
@@ -60,3 +61,35 @@ class Background(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._answer[0]
+
+
+def side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of jobs, as many at a time as there are cores: for jobs that release the GIL for long.
+
+    Raises:
+        BaseException: what one of the jobs raised; no further ones are begun.
+
+    >>> side_by_side([lambda: 6 * 7, lambda: 2])
+    [42, 2]
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    waiting, results, is_over = iter(enumerate(jobs)), dict[int, T](), Event()
+
+    def work() -> None:
+        try:
+            for number, job in waiting:
+                results[number] = job()
+                if is_over.is_set():
+                    break
+        except BaseException:
+            is_over.set()
+            raise
+
+    others = [Background(work) for _ in range(min(len(jobs), cores) - 1)]
+    try:
+        work()
+        for other in others:
+            other.result()
+    finally:
+        is_over.set()
+    return [results[number] for number in range(len(jobs))]

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import errno
 import functools
+import hashlib
+import io
 import json
 import math
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 _MAX_DEPTH = 100
 _NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 _LIMIT_OF_THE_GROUP = Path("/sys/fs/cgroup/memory.max")  # of the container, where there is one
+_PIECE = 1 << 20  # read at once: it is hashed while it is in the cache of the processor
 
 
 class NotAsAgreedError(ValueError):
     """A file that is not used: a link, no regular file, or one of another size; the text follows its name."""
 
 
-def read_regular(path: Path, most: int, *, exactly: bool = False) -> bytes:
-    """The bytes of a regular file.
+@contextmanager
+def opened_regular(path: Path, most: int, *, exactly: bool = False) -> Iterator[io.FileIO]:
+    """A regular file, open to be read without a buffer.
 
     Arguments:
         most: bytes that it may have.
@@ -30,15 +35,26 @@ def read_regular(path: Path, most: int, *, exactly: bool = False) -> bytes:
 
     Raises:
         NotAsAgreedError: it is no such file; found out before any of it is read.
-        OSError: it cannot be opened or read, or is larger than memory.
+        OSError: it cannot be opened, or is larger than memory.
     """
-    with open(open_regular(path), "rb") as file:
+    with open(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most or (exactly and size != most):
             expected = str(most) if exactly else f"at most {most}"
             raise NotAsAgreedError(f"has {size} bytes instead of {expected}")
         expect_room(size)
-        return file.read(size)
+        yield file
+
+
+def read_regular(path: Path, most: int, *, exactly: bool = False) -> bytes:
+    """The bytes of a regular file; the arguments are those of `opened_regular`.
+
+    Raises:
+        NotAsAgreedError: it is no such file; found out before any of it is read.
+        OSError: it cannot be opened or read, or is larger than memory.
+    """
+    with opened_regular(path, most, exactly=exactly) as file, io.BufferedReader(file) as buffered:
+        return buffered.read(most)
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -120,3 +136,48 @@ def expect_plain(value: Any) -> None:
         if not level:
             return
     raise ValueError(_TOO_DEEP)
+
+
+@final
+class HashedReader:
+    """A file that is read once, from its beginning to its end, and hashed on the way.
+
+    Arguments:
+        size: bytes of the file.
+    """
+
+    def __init__(self, file: io.FileIO, size: int) -> None:
+        self._file, self._hash = file, hashlib.sha256()
+        self.size = self.left = size
+
+    def fill(self, memory: memoryview) -> None:
+        """Fill memory, which is a sequence of bytes, with what comes next.
+
+        Raises:
+            NotAsAgreedError: the file ends before.
+        """
+        while memory:
+            count = self._file.readinto(memory[:_PIECE])
+            if not count:
+                raise NotAsAgreedError(f"has {self.size - self.left} bytes instead of {self.size}")
+            self._hash.update(memory[:count])
+            self.left -= count
+            memory = memory[count:]
+
+    def read(self, size: int) -> bytearray:
+        """The next bytes.
+
+        Raises:
+            NotAsAgreedError: the file ends before.
+        """
+        data = bytearray(size)
+        self.fill(memoryview(data))
+        return data
+
+    def checksum(self) -> str:
+        """The SHA-256 (hexadecimal) of the file; what was not read yet is read."""
+        if self.left:
+            memory = memoryview(bytearray(min(self.left, _PIECE)))
+            while self.left:
+                self.fill(memory[: self.left])
+        return self._hash.hexdigest()

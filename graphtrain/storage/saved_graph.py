@@ -9,7 +9,7 @@ from typing import Any
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import from_json
-from graphtrain.storage.manifest import MANIFEST_FILE, SkippedCheckpoints, checkpoint_paths, read_manifest, sound_files
+from graphtrain.storage.manifest import MANIFEST_FILE, SkippedCheckpoints, check_files, checkpoint_paths, read_manifest
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 
@@ -60,8 +60,7 @@ def saved_manifest(
 
 def _sound_manifest(path: Path) -> dict[str, Any]:
     manifest = read_manifest(path)
-    for _ in sound_files(path, manifest):
-        pass
+    check_files(path, manifest)
     return manifest
 
 

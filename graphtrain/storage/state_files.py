@@ -15,8 +15,9 @@ import msgpack
 import torch
 
 from graphtrain.printable import one_line
+from graphtrain.storage.collector import uncollected
 from graphtrain.storage.encoding import Decoder, Tensors, pack
-from graphtrain.storage.tensor_files import StagingBuffers, checksums, stage
+from graphtrain.storage.tensor_files import KnownChecksum, StagingBuffers, checksums, nothing_known, stage
 
 PROGRESS_FILE = "progress.msgpack"
 _MOST_CHARACTERS = 400
@@ -49,9 +50,9 @@ class StateFiles:
         """The files of tensors that hold any."""
         return [tensors for tensors in self.tensors.values() if tensors.named]
 
-    def digest(self) -> str:
-        """SHA-256 (hexadecimal) of everything in it."""
-        return _combined(self.packed, checksums(self.files))
+    def digest(self, known: KnownChecksum = nothing_known) -> str:
+        """SHA-256 (hexadecimal) of everything in it; `known` as for `checksums`."""
+        return _combined(self.packed, checksums(self.files, known))
 
     def with_section(self, name: str, parts: Mapping[str, Any]) -> StateFiles:
         """The same with another section in the place of one, which is not `resources`."""
@@ -60,6 +61,7 @@ class StateFiles:
         return StateFiles({**self.sections, **other.sections}, {**tensors, **other.tensors})
 
 
+@uncollected()
 def split(sections: Sections) -> StateFiles:
     """Take a state apart.
 
@@ -111,9 +113,9 @@ def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[s
         raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
 
 
-def state_digest(sections: Sections) -> str:
-    """SHA-256 (hexadecimal) of everything in a state."""
-    return split(sections).digest()
+def state_digest(sections: Sections, known: KnownChecksum = nothing_known) -> str:
+    """SHA-256 (hexadecimal) of everything in a state; `known` as for `checksums`."""
+    return split(sections).digest(known)
 
 
 def _combined(packed: bytes, sums: Mapping[str, str]) -> str:

@@ -163,7 +163,9 @@ class FolderStore:
                 except LaterFormatError:
                     raise
                 except CheckpointError as error:
-                    if not isinstance(error.__cause__, OSError):  # one that cannot be read now may be tomorrow
+                    if not isinstance(
+                        error.__cause__, OSError | MemoryError
+                    ):  # one that cannot be read now may be tomorrow
                         self._unsound.add(path)
                     skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
         finally:

@@ -46,6 +46,27 @@ def placement_of(tensor: torch.Tensor) -> Placement | None:
     return Placement(shape, stride, offset)
 
 
+def is_usual(tensor: torch.Tensor) -> bool:
+    """True for a tensor in host memory whose elements follow each other from the first on: `placement_of` gives None.
+
+    False means that it has to be looked at more closely.
+
+    >>> is_usual(torch.zeros(2, 5)), is_usual(torch.zeros(2, 5)[:, :-1]), is_usual(torch.zeros(5)[1:])
+    (True, False, False)
+    """
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.is_contiguous()
+        and not tensor.storage_offset()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and 1 not in tensor.shape  # whose strides may be anything
+        and 0 not in tensor.shape
+    )
+
+
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for size in reversed(shape):

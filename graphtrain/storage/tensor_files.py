@@ -1,26 +1,39 @@
 """The files of a checkpoint in memory, byte for byte as they will be on disk: copied at once, written in time.
 
 The files of tensors are laid out as safetensors has them: a length, a header in JSON, and the bytes of each tensor. The
-library reads them; it would write them through two further copies of everything.
+library would write and read them through two further copies of everything.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy
 import torch
 
+from graphtrain.storage.background import side_by_side
+from graphtrain.storage.collector import uncollected
 from graphtrain.storage.encoding import Tensors, UnsaveableError
-from graphtrain.storage.manifest import is_file_name
+from graphtrain.storage.manifest import WORTH_A_THREAD, is_file_name
+from graphtrain.storage.regular import HashedReader, NotAsAgreedError, opened_regular
 
 TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_HEADER = 100_000_000  # more the library does not read
+_MOST_DIMENSIONS = 64  # more torch does not copy
+_METADATA = "__metadata__"  # a key of the header that is no tensor
+_PIECE = 1 << 20
+_SMALL = 1 << 16
+
+T = TypeVar("T")
+Bytes = numpy.ndarray[Any, numpy.dtype[numpy.uint8]]
 
 # The names of types in the format.
 _TYPES = {
@@ -29,6 +42,7 @@ _TYPES = {
     torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.complex64: "C64",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
+_BY_TYPE = {name: dtype for dtype, name in _TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,7 @@ class Layout:
 
     Attributes:
         header: the bytes before those of the first tensor.
-        places: the tensors in order, each with the number of its first byte in the file.
+        places: the tensors in order, each with the number of its first byte after the header.
         size: bytes in all.
     """
 
@@ -46,14 +60,16 @@ class Layout:
     size: int
 
     @classmethod
+    @uncollected()
     def of(cls, tensors: Tensors) -> Layout:
         """The layout that follows from names, types and shapes alone."""
         # Wide types first, so that each begins at a multiple of its width.
         ordered = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
-        entries, ends = {}, [0]
+        entries, places, end = {}, [], 0
         for name, tensor in ordered:
-            ends.append(ends[-1] + tensor.numel() * tensor.element_size())
-            entries[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": ends[-2:]}
+            start, end = end, end + tensor.nbytes
+            entries[name] = {"dtype": _TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": (start, end)}
+            places.append((tensor, start))
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         if not is_file_name(tensors.file + TENSOR_SUFFIX):
@@ -61,22 +77,55 @@ class Layout:
         if len(text) > _MOST_BYTES_OF_A_HEADER:
             raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
         header = struct.pack("<Q", len(text)) + text
-        places = [(tensor, len(header) + start) for (_, tensor), start in zip(ordered, ends, strict=False)]
-        return cls(header, places, len(header) + ends[-1])
+        return cls(header, places, len(header) + end)
 
     def checksum(self) -> str:
         """The SHA-256 (hexadecimal) that the file would have."""
-        digest = hashlib.sha256(self.header)
-        for tensor, _ in self.places:
-            digest.update(_bytes_of(tensor))
+        digest = hashlib.sha256()
+        for piece in self._pieces():
+            digest.update(piece.data)
         return digest.hexdigest()
+
+    def is_in(self, path: Path) -> bool:
+        """True if a file is what this would be written as, byte for byte."""
+        memory = numpy.empty(_PIECE, dtype=numpy.uint8)
+        try:
+            with opened_regular(path, self.size, exactly=True) as file:
+                return all(
+                    file.readinto(memory[: len(piece)].data) == len(piece)
+                    and numpy.array_equal(memory[: len(piece)], piece)
+                    for piece in self._pieces()
+                )
+        except (OSError, NotAsAgreedError):
+            return False
 
     def copy_to(self, memory: torch.Tensor) -> None:
         """Make bytes of memory what the file will be."""
         memory.numpy()[: len(self.header)] = numpy.frombuffer(self.header, dtype=numpy.uint8)
-        for tensor, start in self.places:
-            size = tensor.numel() * tensor.element_size()
-            memory[start : start + size].view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
+        for tensors, start, size in self._neighbours():
+            _join(tensors, memory[start : start + size])
+
+    def _pieces(self) -> Iterator[Bytes]:
+        """The bytes of the file, in pieces of at most 1 MB. Each is to be used before the next is taken."""
+        header = numpy.frombuffer(self.header, dtype=numpy.uint8)
+        yield from _cut(header)
+        memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
+        for tensors, _, size in self._neighbours():
+            if len(tensors) == 1:
+                host = tensors[0].cpu().contiguous().reshape(-1)
+                yield from _cut(host.view(torch.uint8).numpy())
+            else:
+                _join(tensors, memory[:size])
+                yield memory[:size].numpy()
+
+    def _neighbours(self) -> Iterator[tuple[list[torch.Tensor], int, int]]:
+        """The tensors in order, small ones of one type together: with the number of their first byte, and of bytes."""
+        sized = (
+            (place, place[0].dtype if place[0].is_cpu and place[0].is_contiguous() else None, place[0].nbytes)
+            for place in self.places
+        )
+        for places, size in _together(sized):
+            yield [tensor for tensor, _ in places], len(self.header) + places[0][1], size
 
     def on_device(self) -> bool:
         """True if some tensor is not in the memory of the host."""
@@ -122,12 +171,138 @@ def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryv
     return staged
 
 
-def checksums(files: Sequence[Tensors]) -> dict[str, str]:
-    """The checksum of every file of tensors by its name, without any copy of them."""
-    return {tensors.file + TENSOR_SUFFIX: Layout.of(tensors).checksum() for tensors in files}
+# Tells the checksum of a layout under the name of a file, in any thread; None where it has to be computed.
+KnownChecksum = Callable[[str, Layout], str | None]
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor's values, in order."""
-    host = tensor.detach().cpu().contiguous().reshape(-1)
-    return host.view(torch.uint8).numpy().data
+def nothing_known(name: str, layout: Layout) -> str | None:
+    """No checksum is known."""
+    return None
+
+
+def checksums(files: Sequence[Tensors], known: KnownChecksum = nothing_known) -> dict[str, str]:
+    """The checksum of every file of tensors by its name, without any copy of them.
+
+    Arguments:
+        known: tells those that need not be computed. Default: none.
+    """
+    layouts = {tensors.file + TENSOR_SUFFIX: Layout.of(tensors) for tensors in files}
+
+    def checksum(name: str) -> str:
+        return known(name, layouts[name]) or layouts[name].checksum()
+
+    largest_first = sorted(layouts, key=lambda name: -layouts[name].size)
+    jobs = [functools.partial(checksum, name) for name in largest_first]
+    is_large = sum(layout.size for layout in layouts.values()) >= WORTH_A_THREAD
+    # A device may be busy with the tensors in the stream of this thread.
+    in_threads = is_large and not any(layout.on_device() for layout in layouts.values())
+    return dict(zip(largest_first, side_by_side(jobs) if in_threads else [job() for job in jobs], strict=True))
+
+
+def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
+    """The tensors in a file, each in memory of its own, which the bytes of the file are read into.
+
+    Raises:
+        ValueError: it is no such file.
+        MemoryError: there is no memory for it.
+    """
+    try:
+        entries = _entries(file)
+    except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        raise ValueError(f"is no file of tensors ({type(error).__name__})") from error
+    named: dict[str, torch.Tensor] = {}
+    memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
+    sized = ((entry, entry.dtype if entry.size else None, entry.size * entry.dtype.itemsize) for entry in entries)
+    for neighbours, size in _together(sized):
+        first = neighbours[0]
+        if len(neighbours) == 1:
+            named[first.name] = _empty(first)
+            if size:
+                file.fill(named[first.name].reshape(-1).view(torch.uint8).numpy().data)
+            continue
+        file.fill(memory[:size].numpy().data)
+        # At once: to copy 100,000 one by one takes 0.4 s more.
+        sizes = [entry.size for entry in neighbours]
+        # The stub is of the form that is given `out`.
+        copies: Any = torch.split_with_sizes_copy(memory[:size].view(first.dtype), sizes)  # type: ignore[func-returns-value]
+        for entry, tensor in zip(neighbours, copies, strict=True):
+            named[entry.name] = tensor if len(entry.shape) == 1 else tensor.resize_(entry.shape)
+    return named
+
+
+class _Entry(NamedTuple):
+    """A tensor in the header of a file; `size` counts elements."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    size: int
+
+
+def _entries(file: HashedReader) -> list[_Entry]:
+    """The tensors in the order of their bytes, which follow each other without gaps."""
+    (length,) = struct.unpack("<Q", file.read(min(8, file.left)))
+    if length > min(file.left, _MOST_BYTES_OF_A_HEADER):
+        raise ValueError(f"is no file of tensors (a header of {length} bytes)")
+    try:
+        header = json.loads(file.read(length).decode())
+    except ValueError as error:
+        raise ValueError("is no file of tensors (a header that is no JSON)") from error
+    end, entries, kinds = 0, [], set[type]()
+    described = [entry for entry in header.items() if entry[0] != _METADATA]
+    for name, entry in sorted(described, key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, offsets = _BY_TYPE[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
+        if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:
+            raise ValueError(f"is no file of tensors (`{name}` has a shape that no tensor has)")
+        kinds.update(map(type, shape), map(type, offsets))
+        count = math.prod(shape)
+        if offsets != [end, end + count * dtype.itemsize]:
+            raise ValueError(f"is no file of tensors (`{name}` is not where it should be)")
+        end = offsets[1]
+        entries.append(_Entry(name, dtype, shape, count))
+    if kinds - {int}:
+        raise ValueError("is no file of tensors (sizes that are no whole numbers)")
+    if end != file.left:
+        raise ValueError(f"is no file of tensors ({end} bytes of them instead of {file.left})")
+    return entries
+
+
+def _together(items: Iterable[tuple[T, torch.dtype | None, int]]) -> Iterator[tuple[list[T], int]]:
+    """Neighbours that are copied together, and how many bytes they are: to begin a copy takes 2 us.
+
+    Arguments:
+        items: each with its type, None for one that is to be by itself, and its bytes.
+    """
+    neighbours: list[T] = []
+    alike, size = None, 0
+    for item, dtype, count in items:
+        if neighbours and (alike is None or dtype is not alike or count >= _SMALL or size + count > _PIECE):
+            yield neighbours, size
+            neighbours, size = [], 0
+        neighbours.append(item)
+        alike, size = dtype if count < _SMALL else None, size + count
+    if neighbours:
+        yield neighbours, size
+
+
+def _empty(entry: _Entry) -> torch.Tensor:
+    try:
+        return torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
+    except (RuntimeError, OverflowError, TypeError) as error:
+        if entry.size:
+            raise MemoryError from error
+        raise ValueError("is no file of tensors (a shape that no tensor has)") from error
+
+
+def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
+    """Copy the values of tensors of one type into bytes, one after the other."""
+    if len(tensors) == 1:
+        memory.view(tensors[0].dtype).view(tensors[0].shape).copy_(tensors[0])
+    else:
+        flat = [tensor if tensor.dim() <= 1 else tensor.reshape(-1) for tensor in tensors]
+        torch.hstack(flat, out=memory.view(tensors[0].dtype))
+
+
+def _cut(data: Bytes) -> Iterator[Bytes]:
+    for start in range(0, len(data), _PIECE):
+        yield data[start : start + _PIECE]

@@ -487,7 +487,7 @@ def test_a_tree_is_split_over_files_by_resource_and_joined_again() -> None:
         "gradients": ["model/layer.weight"],
         "slots": ["batch/0"],
     }
-    joined = join(parts.packed, {one.file: one.named for one in parts.files})
+    joined = join(parts.packed, copy.deepcopy({one.file: one.named for one in parts.files}))
     assert same(joined["slots"], tree["slots"])
     assert same(joined["resources"], tree["resources"])
     assert state_digest(joined) == state_digest(tree)

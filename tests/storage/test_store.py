@@ -216,6 +216,33 @@ def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
         read_checkpoint(forged)
 
 
+@pytest.mark.parametrize("file", ["progress.msgpack", "model.safetensors"])
+def test_a_file_of_holes_that_is_larger_than_the_memory(file: str, store: FolderStore, said: list[str]) -> None:
+    sound = save(store, TREE, MANIFEST, step=1, keep=3)
+    forged = save(store, TREE, MANIFEST, step=2, keep=3)
+    files = read_checkpoint(forged).manifest["files"]
+    size = 1 << 43
+    with (forged / file).open("r+b") as opened:
+        opened.truncate(size)
+    forge(forged, files={**files, file: [size, files[file][1]]})
+    newest = store.newest()
+    assert newest is not None and newest.path == sound
+    assert said == [f"skipped a damaged checkpoint: {forged}: {file} has {size} bytes, for which there is no memory"]
+
+
+def test_of_several_files_each_is_read_side_by_side_and_the_damaged_one_is_named(store: FolderStore) -> None:
+    tree = {"resources": {name: {"w": torch.randn(500_000)} for name in "abcd"}}
+    path = save(store, tree, MANIFEST, step=1, keep=1)
+    back = read_checkpoint(path).sections["resources"]
+    assert all(torch.equal(back[name]["w"], tree["resources"][name]["w"]) for name in "abcd")
+    flip(path / "c.safetensors")
+    with pytest.raises(CheckpointError, match=r"c\.safetensors is not as it was written"):
+        read_checkpoint(path)
+    (path / "b.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"(b\.safetensors cannot be read|c\.safetensors is not)"):
+        read_checkpoint(path)
+
+
 def test_a_manifest_holds_any_text(store: FolderStore) -> None:
     path = save(store, TREE, {**MANIFEST, "about": {"command": "caf\udce9"}}, step=1, keep=1)
     assert read_checkpoint(path).manifest["about"] == {"command": "caf\\udce9"}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +13,9 @@ import safetensors.torch
 import torch
 
 from graphtrain.storage.encoding import Tensors
+from graphtrain.storage.regular import HashedReader, opened_regular
 from graphtrain.storage.state_files import split, state_digest
-from graphtrain.storage.tensor_files import StagingBuffers, checksums, stage
+from graphtrain.storage.tensor_files import Layout, StagingBuffers, checksums, read_tensors, stage
 
 TYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -32,6 +36,11 @@ def every_type() -> Tensors:
         if dtype is torch.bool
         else random[: 3 * dtype.itemsize].view(dtype)
         for dtype in TYPES
+    }
+    # Neighbours of one type, one of them a single number.
+    named |= {f"{name} again": tensor[1:].clone() for name, tensor in [*named.items()]}
+    named |= {
+        f"{name} alone": tensor[2].clone() for name, tensor in [*named.items()] if tensor.ndim and len(tensor) > 2
     }
     named["transposed"] = torch.arange(6.0).reshape(2, 3).T
     named["expanded"] = torch.ones(1, dtype=torch.int16).expand(3)
@@ -108,3 +117,84 @@ def test_a_digest_sees_what_is_no_tensor_and_whose_a_tensor_is() -> None:
 def test_another_section_gives_the_digest_of_the_tree_that_has_it() -> None:
     progress = {"step": {"steps": 3, "mean": torch.ones(1)}}
     assert split(BASE).with_section("progress", progress).digest() == state_digest({**BASE, "progress": progress})
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    size = path.stat().st_size
+    with opened_regular(path, size) as file:
+        return read_tensors(HashedReader(file, size))
+
+
+def test_what_was_laid_out_is_read_into_memory_of_its_own(tmp_path: Path) -> None:
+    tensors = every_type()
+    tensors.named |= {f"small/{number}": torch.full((number % 5,), number) for number in range(50)}
+    tensors.named["large"] = torch.randn(3, 100_000)
+    (tmp_path / "file").write_bytes(stage([tensors], StagingBuffers())["odd.safetensors"])
+    loaded = read(tmp_path / "file")
+    assert loaded.keys() == tensors.named.keys()
+    for name, tensor in tensors.named.items():
+        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
+        assert bytes_of(loaded[name]) == bytes_of(tensor), name
+        assert loaded[name].untyped_storage().nbytes() == tensor.nbytes, "nothing of its neighbours is held with it"
+        assert loaded[name].data_ptr() % 64 == 0, "as the tensors that are made in a run; sums depend on it"
+
+
+def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
+    named = {"b": torch.arange(3), "a": torch.ones(2, 2, dtype=torch.bfloat16), "none": torch.empty(2, 0)}
+    safetensors.torch.save_file(named, tmp_path / "file", {"format": "pt"})
+    assert all(torch.equal(tensor, named[name]) for name, tensor in read(tmp_path / "file").items())
+
+
+def test_a_layout_is_in_its_file_alone(tmp_path: Path) -> None:
+    path, weight = tmp_path / "file", torch.randn(700_000)
+    layout = Layout.of(Tensors("model", {"weight": weight, "bias": torch.zeros(3)}))
+    assert not layout.is_in(path), "there is none"
+    data = bytearray(
+        stage([Tensors("model", {"weight": weight, "bias": torch.zeros(3)})], StagingBuffers()).popitem()[1]
+    )
+    path.write_bytes(data)
+    assert layout.is_in(path)
+    weight[-1].view(torch.int32).bitwise_xor_(1)
+    assert not layout.is_in(path), "one bit of a tensor"
+    weight[-1].view(torch.int32).bitwise_xor_(1)
+    for place in (9, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert not layout.is_in(path), place
+    path.write_bytes(data + b"0")
+    assert not layout.is_in(path), "another length"
+
+
+def entry(kind: Any = "F32", shape: Any = (1,), places: Any = (0, 4)) -> dict[str, Any]:
+    return {"dtype": kind, "shape": shape, "data_offsets": places}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [], 3, None, {"a": 1}, {"a": []}, {"a": {}}, {"a": entry("F31")}, {"a": entry({})}, {"a": entry(shape=None)},
+        {"a": entry(shape="1")}, {"a": entry(shape=[1.0])}, {"a": entry(shape=[-1])}, {"a": entry(shape=[True])},
+        {"a": entry(shape=[2])}, {"a": entry(shape=[2**70])}, {"a": entry(places=[0, 8])}, {"a": entry(places=[4, 8])},
+        {"a": entry(places=[4, 0])}, {"a": entry(places=[0])}, {"a": entry(places="04")}, {"a": entry(places=[0, 4.0])},
+        {"a": entry(), "b": entry()}, {"a": entry(places=[0, None]), "b": entry()},
+        {"a": entry(shape=[0, 2**63], places=[0, 0]), "b": entry()}, {"a": entry(shape=[1] * 99)}, {},
+    ],
+)  # fmt: skip
+def test_a_header_that_does_not_describe_its_file_is_refused(header: Any, tmp_path: Path) -> None:
+    text = json.dumps(header).encode()
+    (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
+    with pytest.raises(ValueError, match="is no file of tensors"):
+        read(tmp_path / "file")
+
+
+@pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 1 << 63), struct.pack("<Q", 9) + b"{}"])
+def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(ValueError, match="is no file of tensors"):
+        read(tmp_path / "file")
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe", b'{"a": ' * 50_000, b"{", b"9" * 5000])
+def test_a_header_that_is_no_json_is_refused(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text)
+    with pytest.raises(ValueError, match="is no file of tensors"):
+        read(tmp_path / "file")

@@ -1,0 +1,97 @@
+"""What a resume costs, whatever it loads: every byte is hashed once, nothing is encoded twice."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphtrain import Graph, Trainer
+from graphtrain.errors import CheckpointError
+
+LARGE = 3 << 20
+
+
+class Table:
+    """A resource with a state."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values, self.saved = values, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        self.saved += 1
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state["values"]
+
+
+class Growing(Table):
+    """One whose state is changed when it is loaded, in a way that no counter of torch sees."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state["values"]
+        self.values.numpy()[-1] += 1
+
+
+def run_with(run_dir: Path, table: Table) -> Trainer:
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1)
+    return Trainer(
+        Graph.load("fit").set("finish", after="6 batches"),
+        run_dir,
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters()),
+        train_data=[torch.ones(1, 1)] * 6,
+        training_step=lambda model, batch: model(batch).sum(),
+        table=table,
+    )
+
+
+def test_every_byte_of_a_checkpoint_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.randn(LARGE // 4)
+    run_with(tmp_path, Table(values)).run(until="3 batches")
+    hashed = 0
+    sha256 = hashlib.sha256
+
+    class Counting:
+        def __init__(self, data: Any = b"", **keywords: Any) -> None:
+            self.hash = sha256()
+            self.update(data)
+
+        def update(self, data: Any) -> None:
+            nonlocal hashed
+            hashed += memoryview(data).nbytes
+            self.hash.update(data)
+
+        def hexdigest(self) -> str:
+            return self.hash.hexdigest()
+
+        def digest(self) -> bytes:
+            return self.hash.digest()
+
+    again = run_with(tmp_path, table := Table(torch.zeros(1)))
+    monkeypatch.setattr(hashlib, "sha256", Counting)
+    again.advance()
+    assert LARGE <= hashed < 1.5 * LARGE
+    assert torch.equal(table.values, values)
+
+
+def test_a_resume_asks_for_a_state_no_more_often_than_it_compares_it(tmp_path: Path) -> None:
+    run_with(tmp_path, Table(torch.ones(3))).run(until="3 batches")
+    again = run_with(tmp_path, table := Table(torch.zeros(3)))
+    table.saved = 0
+    again.advance()
+    assert table.saved == 1, "its digest is compared; that it can be saved follows from that"
+
+
+def test_state_that_is_changed_while_it_is_loaded_is_refused(tmp_path: Path) -> None:
+    run_with(tmp_path, Growing(torch.ones(LARGE // 4))).run(until="3 batches")
+    with pytest.raises(CheckpointError, match="the state loaded is not the state saved"):
+        run_with(tmp_path, Growing(torch.zeros(1))).advance()
