@@ -70,6 +70,9 @@ class Source(ABC):
     redraws = False
     """True if `reopen` draws exactly the same batches again, bit for bit."""
 
+    replays = False
+    """True if `reopen` draws all batches of the epoch again."""
+
     redrawn: Sequence[Any] = ()
     """The last batches that `reopen` was asked to draw again."""
 
@@ -197,6 +200,14 @@ def _resume_cost(loader: DataLoader[Any], keeps_state: bool) -> str:
 def keeps_position(data: Any) -> bool:
     """True for data whose `state_dict` holds its position completely."""
     return _has_state(data) and _restores_itself(data, None)
+
+
+def parts_beside_position(data: Any) -> dict[str, Any]:
+    """The parts, by attribute, of data that keeps its position, of which its state does not hold what they hold."""
+    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
+        return {}
+    parts = {"dataset": data.dataset, "collate_fn": data.collate_fn}
+    return {name: part for name, part in parts.items() if not hasattr(type(part), "state_dict")}
 
 
 def _has_state(data: Any) -> bool:
@@ -372,6 +383,8 @@ class Replayed(Source):
         once: True for data that can be iterated over only once: it can be opened, but not reopened after that.
         notify: called with a line about batches that are drawn again, where that takes long.
     """
+
+    replays = True
 
     def __init__(self, data: Any, once: bool = False, notify: Callable[[str], None] = lambda line: None) -> None:
         self._data, self._once, self._notify = data, once, notify

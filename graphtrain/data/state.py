@@ -36,6 +36,11 @@ class DataState:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
         return self.baseline is not None and self.baseline.name_of_data(data) is not None
 
+    def is_redrawn(self, data: Any) -> None:
+        """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
+        if self.baseline is not None and (name := self.baseline.name_of_data(data)) is not None:
+            self.baseline.is_redrawn(name)
+
     def capture(self, data: Any) -> Mapping[str, Any]:
         """What has changed of data since the run began, as copies; empty for nothing."""
         if self.baseline is None or (name := self.baseline.name_of_data(data)) is None:

@@ -15,7 +15,7 @@ import torch
 
 from graphtrain.data.fingerprint import is_data
 from graphtrain.data.samplers import held_generators
-from graphtrain.data.source import keeps_position
+from graphtrain.data.source import keeps_position, parts_beside_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.metrics.recorder import Recorder
@@ -404,6 +404,10 @@ class StatefulObjects:
                 roots[f"kind {bound.kind.name}"] = implementation
         data = [name for name, value in roots.items() if is_data(name, value)]
         covered = [name for name in data if keeps_position(roots[name])]
+        for name in covered:
+            beside = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
+            roots |= beside
+            data += beside
         owned = self.owned()
         loose = {
             id(parameter)

@@ -165,7 +165,7 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
         yield
     except GraphtrainError:
         raise
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
         reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 

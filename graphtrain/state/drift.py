@@ -100,6 +100,7 @@ class Baseline:
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
         }
         self._copies = self._copied()
+        self._redrawn: set[int] = set()
         self._forms = {
             reached.path: _form(reached.value, is_data=reached.is_data)
             for reached in self.reachable.by_path.values()
@@ -127,6 +128,14 @@ class Baseline:
                     break
                 copies[id(reached.value)] = copy.deepcopy(_detached(reached.value))
         return copies
+
+    def is_redrawn(self, data: str) -> None:
+        """Note that a resume draws all batches of an epoch again: what data has bound since is bound again by that.
+
+        Arguments:
+            data: the name of a root.
+        """
+        self._redrawn |= {id(reached.value) for reached in self._of_data[data]}
 
     def name_of_data(self, value: Any) -> str | None:
         """The name of the root that is this data; None for data that came later, or that saves itself."""
@@ -233,6 +242,8 @@ class Baseline:
         ignored = self._ignored(reached)
         put, taken = (restored.get("set", {}), restored.get("removed", ())) if restored is not None else ({}, ())
         described = {}
+        if id(reached.value) in self._redrawn:
+            unknown = []
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
             is_same = name in before and name not in put and _is_equal(before[name], now[name])
@@ -390,7 +401,10 @@ class Baseline:
                     del namespace[name]
 
     def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...]) -> None:
-        """Let an object hold what it held before: the very same objects."""
+        """Let an object hold what it held before: the very same objects.
+
+        What data holds that has no plain form, such as an iterator over itself, stays: it is where drawing has left it.
+        """
         form = FORMS[reached.category]
         keys_now, parts_now = form.contents(reached.value)
         if _is_identical(keys_now, keys) and _is_identical(parts_now, parts):
@@ -399,6 +413,8 @@ class Baseline:
             ignored = self._ignored(reached)
             now = dict(zip(keys_now, parts_now, strict=True))
             before = dict(zip(keys, parts, strict=True))
+            if reached.is_data:
+                ignored |= {name for name, part in now.items() if not self._has_plain_form(part)}
             changed = {
                 name: part
                 for name, part in before.items()
@@ -409,6 +425,15 @@ class Baseline:
             form.put(reached.value, dict(zip(keys, parts, strict=True)), ())
         else:
             form.put(reached.value, parts, ())
+
+    def _has_plain_form(self, value: Any) -> bool:
+        if is_value(value):
+            return True
+        try:
+            Describer(self.reachable, self.stateful).describe(value, "")
+        except UnknownStateError:
+            return False
+        return True
 
     def _put_copies(self, data: str | None) -> None:
         """Give the small tensors and arrays of data the values that they had."""

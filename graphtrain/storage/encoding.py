@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -330,7 +331,10 @@ class Decoder:
         if code == _TENSOR:
             return self._tensor(inner)
         if code in _OF_PARTS:
-            return _OF_PARTS[code](self._decode(_typed(inner, list), depth))
+            parts = _typed(inner, list)
+            return _OF_PARTS[code](
+                [self._decode(part, inside) if type(part) in _WITH_PARTS else part for part in parts]
+            )
         if code in _OF_PAIRS:
             return _OF_PAIRS[code](self._pairs(inner, inside))
         if code == _DEFAULT:
@@ -367,9 +371,7 @@ class Decoder:
         return _on_device(placed(stored, Placement(tuple(stored.shape), _sizes(stride), 0)), device)
 
 
-def _message(data: bytes) -> Any:
-    return msgpack.unpackb(data, strict_map_key=True, raw=False)
-
+_message = functools.partial(msgpack.unpackb, strict_map_key=True, raw=False)
 
 # The types of a message that stand for something else, or hold what does.
 _WITH_PARTS = (list, dict, msgpack.ExtType, msgpack.Timestamp)

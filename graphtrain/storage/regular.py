@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import math
 import os
@@ -71,6 +72,7 @@ def expect_room(size: int) -> None:
         raise OSError(errno.ENOMEM, f"{size} bytes are more than the {memory} of memory here")
 
 
+@functools.cache
 def _memory() -> int:
     """Bytes of memory that this process can have at most."""
     limits = [2**63]

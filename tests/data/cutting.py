@@ -70,7 +70,7 @@ def checkpoints(run_dir: Path) -> list[Path]:
 def assert_exact(
     made: Made, tmp_path: Path, *, resumed: Made | None = None, every: int = 1, epochs: int = 2, **options: Any
 ) -> None:
-    """Every cut ends as the run never cut does, and so does the run that saves nothing.
+    """Every cut is reported as exact and ends as the run never cut does, and so does the run that saves nothing.
 
     Arguments:
         resumed: makes the data to resume with. Default: the data that the run began with.
@@ -90,8 +90,11 @@ def assert_exact(
     assert len(cuts) > 2
     for path in cuts:
         seed_everything(3)
-        cut, seen_after = run_over((resumed or made)(), None, epochs=epochs, **options)
+        lines: list[str] = []
+        cut, seen_after = run_over((resumed or made)(), None, epochs=epochs, **{**options, "notify": lines.append})
         cut.run(resume=path)
+        (line,) = [line for line in lines if line.startswith("resumed ")]
+        assert line.endswith("exact") and "not exact" not in line, line
         assert seen_after == seen[len(seen) - len(seen_after) :], path.name
         assert cut.digest() == whole.digest(), path.name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,6 @@ def small_trainer(
     graph: Graph | None = None,
     losses: list[float] | None = None,
     workers: int = 0,
-    not_state: Iterable[str] = ("training_step<losses>",),
 ) -> Trainer:
     """A trainer of the small run; `losses` takes the loss of every batch, trained or validated."""
     torch.set_num_threads(1)
@@ -128,7 +126,7 @@ def small_trainer(
         run_dir=run_dir,
         seed=11,
         notify=lambda line: None,
-        not_state=not_state,
+        not_state=["training_step<losses>"],
         model=model,
         optimizer=made,
         scheduler=scheduler,

@@ -70,6 +70,8 @@ def on_batch(trainer: Trainer, number: int, act: Callable[[], None]) -> None:
             act()
         return step(model, batch)
 
+    # What a test remembers is no state of the run.
+    trainer._not_state = ("training_step<act>", "training_step<step>")
     trainer.rewire(trainer.graph, training_step=watched)
 
 
@@ -145,8 +147,7 @@ def test_or_it_is_skipped_and_counted(tmp_path: Path, disk: Disk) -> None:
 def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_be_resumed(tmp_path: Path, disk: Disk) -> None:
     reference = small_trainer(tmp_path / "whole", graph=saving())
     reference.run()
-    # What the test itself remembers is no state of the run.
-    trainer = small_trainer(tmp_path / "r", graph=saving(), not_state=["training_step<act>", "training_step<step>"])
+    trainer = small_trainer(tmp_path / "r", graph=saving())
     refused: list[int] = []
 
     def refuse() -> None:

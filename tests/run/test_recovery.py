@@ -17,20 +17,27 @@ from graphtrain.storage import checkpoint as writing
 EPOCHS, BATCHES = 3, 5
 
 
-class Once:
-    """Calls something at the n-th call, once."""
-
-    def __init__(self, number: int, act: Callable[[], Any]) -> None:
-        self._left, self._act = number, act
-
-    def __call__(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._act()
-
-
 def fail() -> None:
     raise ValueError("a transient failure")
+
+
+def failing(folder: Path, *moments: str | int, act: Callable[[], None] = fail) -> Callable[[object], None]:
+    """A call that acts at each of some moments, once.
+
+    Each has a file, that is gone then: whatever this process holds is put back when the run resumes.
+    """
+    folder = folder / "failing"
+    folder.mkdir()
+    for moment in moments:
+        (folder / str(moment)).touch()
+
+    def at(moment: object) -> None:
+        flag = folder / str(moment)
+        if flag.exists():
+            flag.unlink()
+            act()
+
+    return at
 
 
 def fit(**checkpoint: Any) -> Graph:
@@ -40,10 +47,9 @@ def fit(**checkpoint: Any) -> Graph:
 
 def make_trainer(
     run_dir: Path | None = None,
-    at: Callable[[], None] = lambda: None,
+    at: Callable[[object], None] = lambda moment: None,
     graph: Graph | None = None,
     said: list[str] | None = None,
-    in_validation: bool = False,
     data: Any = None,
 ) -> Trainer:
     torch.manual_seed(0)
@@ -51,14 +57,12 @@ def make_trainer(
     model.append(torch.nn.Linear(4, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 
-    def training_step(model: Any, batch: Any) -> Any:
-        if not in_validation:
-            at()
+    def training_step(model: Any, batch: Any, epoch: int, batch_index: int) -> Any:
+        at(epoch * BATCHES + batch_index + 1)
         return model(batch[0]).square().mean()
 
-    def validation_step(model: Any, batch: Any) -> Any:
-        if in_validation:
-            at()
+    def validation_step(model: Any, batch: Any, step: int, batch_index: int) -> Any:
+        at(f"val-{step}-{batch_index}")
         return {"loss": model(batch).square().mean()}
 
     samples = torch.arange(4.0 * BATCHES).reshape(-1, 1)
@@ -92,12 +96,12 @@ def assert_same(trainer: Trainer, whole: Trainer) -> None:
 
 
 @pytest.mark.parametrize("kept", ["memory", "disk"])
-@pytest.mark.parametrize(("call", "repeats"), [(4, 1), (6, 3), (8, 2)])
+@pytest.mark.parametrize(("batch", "repeats"), [(4, 1), (6, 3), (8, 2)])
 def test_a_run_that_failed_once_is_the_run_that_never_did(
-    call: int, repeats: int, kept: str, whole: Trainer, tmp_path: Path
+    batch: int, repeats: int, kept: str, whole: Trainer, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    trainer = make_trainer(tmp_path if kept == "disk" else None, Once(call, fail), said=said)
+    trainer = make_trainer(tmp_path if kept == "disk" else None, failing(tmp_path, batch), said=said)
     with pytest.raises(ValueError, match="a transient failure") as caught:
         trainer.run()
     assert trainer.state == "failed" and "raised in node `train_batch`" in caught.value.__notes__[0]
@@ -113,7 +117,7 @@ def test_a_run_that_failed_once_is_the_run_that_never_did(
 
 @pytest.mark.parametrize("kept", ["memory", "disk"])
 def test_a_failure_in_a_validation(kept: str, whole: Trainer, tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path if kept == "disk" else None, Once(4, fail), in_validation=True)
+    trainer = make_trainer(tmp_path if kept == "disk" else None, failing(tmp_path, "val-6-1"))
     with pytest.raises(ValueError, match="transient"):
         trainer.run()
     assert trainer.position == "validate/eval_batch"
@@ -122,16 +126,7 @@ def test_a_failure_in_a_validation(kept: str, whole: Trainer, tmp_path: Path) ->
 
 
 def test_it_may_fail_again(whole: Trainer, tmp_path: Path) -> None:
-    fails = iter([4, 2, 3, 1])
-
-    def at() -> None:
-        calls[0] -= 1
-        if not calls[0]:
-            calls[0] = next(fails, 0)
-            fail()
-
-    calls = [next(fails)]
-    trainer = make_trainer(tmp_path, at)
+    trainer = make_trainer(tmp_path, failing(tmp_path, 4, 5, 8, 15))
     for _ in range(4):
         with pytest.raises(ValueError, match="transient"):
             trainer.run()
@@ -142,7 +137,7 @@ def test_it_may_fail_again(whole: Trainer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", ["memory", "disk"])
 def test_before_the_first_save_point_there_is_nothing_to_resume_from(kept: str, tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path if kept == "disk" else None, Once(3, fail))
+    trainer = make_trainer(tmp_path if kept == "disk" else None, failing(tmp_path, 3))
     with pytest.raises(ValueError, match="transient"):
         trainer.run()
     for _ in range(2):
@@ -160,8 +155,9 @@ def test_what_was_resumed_from_is_a_save_point(whole: Trainer, tmp_path: Path) -
     first.run(until="2 batches")
     (path,) = (tmp_path / "checkpoints").iterdir()
     kept = shutil.copytree(path, tmp_path / path.name)
-    for run_dir, resume in ((tmp_path, "auto"), (None, kept)):
-        trainer = make_trainer(run_dir, Once(1, fail))
+    for name, run_dir, resume in (("a", tmp_path, "auto"), ("b", None, kept)):
+        (tmp_path / name).mkdir()
+        trainer = make_trainer(run_dir, failing(tmp_path / name, 3))
         with pytest.raises(ValueError, match="transient"):
             trainer.run(resume=resume)
         assert trainer.run() is Outcome.FINISHED
@@ -171,7 +167,7 @@ def test_what_was_resumed_from_is_a_save_point(whole: Trainer, tmp_path: Path) -
 def test_a_save_that_failed_is_held_in_memory(whole: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is newer than what the disk holds; the resume writes it first."""
     said: list[str] = []
-    trainer = make_trainer(tmp_path, Once(8, fail), fit(if_failed="continue"), said)
+    trainer = make_trainer(tmp_path, failing(tmp_path, 8), fit(if_failed="continue"), said)
     write, written = writing._write, []
 
     def refuse_the_second(path: Path, data: Any) -> None:
@@ -193,24 +189,24 @@ def test_a_save_that_failed_is_held_in_memory(whole: Trainer, tmp_path: Path, mo
     assert make_trainer(tmp_path).run() is Outcome.ALREADY_FINISHED
 
 
-def test_an_interrupt_inside_a_node_is_recovered_from(whole: Trainer) -> None:
+def test_an_interrupt_inside_a_node_is_recovered_from(whole: Trainer, tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    trainer = make_trainer(None, Once(5, interrupt))
+    trainer = make_trainer(None, failing(tmp_path, 5, act=interrupt))
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     assert trainer.run() is Outcome.FINISHED
     assert_same(trainer, whole)
 
 
-def test_data_that_cannot_be_reopened_is_refused() -> None:
+def test_data_that_cannot_be_reopened_is_refused(tmp_path: Path) -> None:
     def batches() -> Iterator[Any]:
         for number in range(EPOCHS * BATCHES):
             yield (torch.full((4, 1), float(number)),)
 
     graph = fit().set("finish", after="9 batches")
-    trainer = make_trainer(None, Once(5, fail), graph, data=batches())
+    trainer = make_trainer(None, failing(tmp_path, 5), graph, data=batches())
     with pytest.raises(ValueError, match="transient"):
         trainer.run()
     with pytest.raises(DataError, match="can be iterated over only once"):
@@ -227,10 +223,10 @@ class Unsaveable:
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def test_a_run_that_cannot_be_held_trains_on_without(whole: Trainer) -> None:
+def test_a_run_that_cannot_be_held_trains_on_without(tmp_path: Path) -> None:
     """Without a run directory nobody has asked for it to be saveable."""
     model = torch.nn.Linear(1, 1)
-    step = Once(5, fail)
+    at = failing(tmp_path, 4)
     trainer = Trainer(
         fit(),
         device="cpu",
@@ -239,7 +235,7 @@ def test_a_run_that_cannot_be_held_trains_on_without(whole: Trainer) -> None:
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.ones(2, 1)] * BATCHES,
-        training_step=lambda model, batch: [step(), model(batch).mean()][1],
+        training_step=lambda model, batch, batch_index: [at(batch_index), model(batch).mean()][1],
         other=Unsaveable(),
     )
     with pytest.raises(ValueError, match="transient"):
@@ -252,7 +248,8 @@ def test_after_a_rewire_the_graph_of_now_is_resumed(tmp_path: Path) -> None:
     """The nodes that it kept from the former graph are set up again too."""
     results = []
     for number in (0, 6):
-        trainer = make_trainer(tmp_path / f"{number}", Once(number, fail))
+        (tmp_path / f"{number}").mkdir()
+        trainer = make_trainer(tmp_path / f"{number}", failing(tmp_path / f"{number}", number))
         trainer.run(until="3 batches")
         trainer.rewire(fit().set("log", every="1 steps"))
         if number:

@@ -19,7 +19,9 @@ from graphtrain.storage.lock import LOCK_FILE
 from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.ranking import BEST_FILE
 from graphtrain.storage.run_directory import METRICS_FILE, STARTS_FILE, STATUS_FILE, last_rows, read_starts, read_status
+from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.saved_graph import saved_manifest
+from tests.storage.test_untrusted_checkpoint import seal
 
 
 def trainer_of(run_dir: Path, said: list[str] | None = None, **checkpoint: Any) -> Trainer:
@@ -281,8 +283,6 @@ def test_temporary_files_are_links_of_somebody_else(part: Path, theirs: Path, wh
 
 
 def test_the_difference_of_the_source_is_not_written_through_a_link(part: Path, theirs: Path) -> None:
-    from graphtrain.storage.run_files import RunFiles
-
     (part / "source-0.diff").symlink_to(theirs / "absent")
     RunFiles(part, print).started({}, {"source-0.diff": "text", "source-1.diff": "other"})
     assert (part / "source-1.diff").read_text() == "other"
@@ -345,8 +345,6 @@ def test_what_cannot_be_the_folder_of_checkpoints(
 def test_rows_of_any_size_are_not_read(part: Path) -> None:
     """A sparse file, of as many bytes as a forged manifest says."""
     os.truncate(part / METRICS_FILE, 1 << 40)
-    from tests.storage.test_untrusted_checkpoint import seal
-
     for checkpoint in (part / "checkpoints").iterdir():
         seal(checkpoint, {"metrics_bytes": 1 << 40})
     with pytest.raises(UsageError, match=r"metrics\.jsonl does not hold the rows that were written"):
