@@ -147,7 +147,7 @@ class Baseline:
             restored, self._restored = self._restored, {}
         for reached in self._in(data):
             last = restored.get(reached.path)
-            if id(reached.value) in self._elsewhere or (last is None and _has_not_changed(reached)):
+            if id(reached.value) in self._elsewhere or (last is None and self._has_not_changed(reached)):
                 continue
             with describer.attempt(drift.unknown):
                 if (change := self._change(reached, describer, drift.unknown, last)) is not None:
@@ -162,7 +162,11 @@ class Baseline:
         return drift
 
     def _in(self, data: str | None) -> Iterator[Reached]:
-        for reached in self.reachable.by_path.values() if data is None else self._of_data[data]:
+        listed = self.reachable.by_path.values() if data is None else self._of_data[data]
+        if not self.left_out:
+            yield from listed
+            return
+        for reached in listed:
             if not self.is_left_out(reached.path):
                 yield reached
 
@@ -182,6 +186,22 @@ class Baseline:
         return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self.left_out)
 
     # ---- comparing
+
+    def _has_not_changed(self, reached: Reached) -> bool:
+        """A quick look at what most objects are: they hold the very same as before."""
+        value, category = reached.value, reached.category
+        if category == "tensor":
+            return reached.is_covered and not value.__dict__
+        if category == "module":
+            form = self._forms[reached.path]
+            if reached.is_data or form["hooks"] or any(getattr(value, name) for name in HOOKS):
+                return False
+            if tuple(map(id, value._modules.values())) != form["submodules"]:
+                return False
+        elif category not in ("object", "optimizer", "cell", "list", "mapping") or not reached.is_entered:
+            return False
+        keys, parts = FORMS[category].contents(value)
+        return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
 
     def _change(
         self, reached: Reached, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
@@ -474,16 +494,6 @@ class Baseline:
             for name, value in before.items():
                 if not self.is_left_out(f"{module}:{name}"):
                     yield module, name, value, namespace.get(name)
-
-
-def _has_not_changed(reached: Reached) -> bool:
-    """A quick look at what most objects are: they hold the very same as before."""
-    if reached.category not in ("object", "optimizer", "cell", "list", "mapping"):
-        return False
-    if not reached.is_entered:
-        return False
-    keys, parts = FORMS[reached.category].contents(reached.value)
-    return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
 
 
 def _holds(reached: Reached) -> bool:
