@@ -35,17 +35,17 @@ NO_DRIFT: Section = {"changed": {}, "new": []}
 # Of larger tensors and arrays a sample is hashed.
 _WHOLE_BYTES = 64 * 2**10
 
-# Of the tensors and arrays of data that are not larger, copies of this much are kept.
-_MOST_COPIED = 16 * 2**20
-
-# How a change of what is changed where it is, is described.
-_VALUES = ("tensor", "array", "bytes", "state")
-
 # The length of the mark of a strided tensor.
 _OF_A_USUAL_TENSOR = 5
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
+
+# Of the tensors and arrays of data that are not larger, copies of this much are kept.
+_MOST_COPIED = 16 * 2**20
+
+# How a change of what is changed where it is, is described.
+_VALUES = ("tensor", "array", "bytes", "state")
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Baseline:
         copies: dict[int, Any] = {}
         rest = _MOST_COPIED
         for reached in self.reachable.by_path.values():
-            if reached.is_data and _is_marked(reached) and 0 < (size := _size_of(reached.value)) <= _WHOLE_BYTES:
+            if reached.is_data and _is_marked(reached) and 0 < (size := _bytes_of(reached.value)) <= _WHOLE_BYTES:
                 rest -= size
                 if rest < 0:
                     break
@@ -156,7 +156,7 @@ class Baseline:
             restored, self._restored = self._restored, {}
         for reached in self._in(data):
             last = restored.get(reached.path)
-            if id(reached.value) in self._elsewhere or (last is None and _has_not_changed(reached)):
+            if id(reached.value) in self._elsewhere or (last is None and self._has_not_changed(reached)):
                 continue
             with describer.attempt(drift.unknown):
                 if (change := self._change(reached, describer, drift.unknown, last)) is not None:
@@ -171,7 +171,11 @@ class Baseline:
         return drift
 
     def _in(self, data: str | None) -> Iterator[Reached]:
-        for reached in self.reachable.by_path.values() if data is None else self._of_data[data]:
+        listed = self.reachable.by_path.values() if data is None else self._of_data[data]
+        if not self.left_out:
+            yield from listed
+            return
+        for reached in listed:
             if not self.is_left_out(reached.path):
                 yield reached
 
@@ -192,6 +196,22 @@ class Baseline:
         return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self.left_out)
 
     # ---- comparing
+
+    def _has_not_changed(self, reached: Reached) -> bool:
+        """A quick look at what most objects are: they hold the very same as before."""
+        value, category = reached.value, reached.category
+        if category == "tensor":
+            return reached.is_covered and not value.__dict__
+        if category == "module":
+            form = self._forms[reached.path]
+            if reached.is_data or form["hooks"] or any(getattr(value, name) for name in HOOKS):
+                return False
+            if tuple(map(id, value._modules.values())) != form["submodules"]:
+                return False
+        elif category not in ("object", "optimizer", "cell", "list", "mapping") or not reached.is_entered:
+            return False
+        keys, parts = FORMS[category].contents(value)
+        return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
 
     def _change(
         self, reached: Reached, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
@@ -357,12 +377,12 @@ class Baseline:
                 elif path not in self.reachable.by_path:
                     self._is_missing(path)
                 else:
-                    self._put(self.reachable.by_path[path], self._without_left_out(path, change), rebuilder)
+                    _put(self.reachable.by_path[path], self._without_left_out(path, change), rebuilder)
         if data is None:
             self._restored = changed
 
     def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "set" not in change:
+        if not isinstance(change.get("set"), Mapping):
             return change
         described = {name: part for name, part in change["set"].items() if not self.is_left_out(f"{path}.{name}")}
         removed = [name for name in change.get("removed", ()) if not self.is_left_out(f"{path}.{name}")]
@@ -441,7 +461,7 @@ class Baseline:
             copied = self._copies.get(id(reached.value))
             if copied is not None and _content(_mark(reached)) != _content(self._marks[id(reached.value)]):
                 change: dict[str, Any] = {reached.category: copied}
-                self._put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+                _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
 
     @contextmanager
     def kept(self, data: str) -> Iterator[None]:
@@ -463,7 +483,7 @@ class Baseline:
             self._put_copies(data)
             for path, change in values.items():
                 reached = self.reachable.by_path[path]
-                self._put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+                _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
             for reached, (keys, parts) in held:
                 self._put_contents(reached, keys, parts)
 
@@ -477,41 +497,6 @@ class Baseline:
             if name not in names:
                 raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
             namespace[name] = rebuilder.rebuild(described)
-
-    def _put(self, reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
-        """Put one change over an object."""
-        value, category = reached.value, reached.category
-        match change:
-            case {"state": state} if category == "generator":
-                any_generator(value).set_state(state)
-            case {"tensor": torch.Tensor() as saved} if category == "tensor":
-                _put_tensor(value, saved, change)
-            case {"array": numpy.ndarray() as saved} if category == "array":
-                if (value.shape, value.dtype) != (saved.shape, saved.dtype):
-                    raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
-                value[...] = saved
-            case {"bytes": bytes(content)} if category == "bytearray":
-                value[:] = content
-            case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
-                removed = tuple(change.get("removed", ()))
-                for name in (*described, *removed):
-                    if not isinstance(name, str) or name in self._bookkeeping(reached):
-                        raise CheckpointError(f"`{name}` is no state of it")
-                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
-                FORMS[category].put(value, parts, removed)
-            case {"pairs": pairs} if category == "mapping":
-                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
-            case {"items": items} if category in ("list", "deque", "set", "cell"):
-                FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
-            case _:
-                raise CheckpointError("it is of another type now")
-
-    @staticmethod
-    def _bookkeeping(reached: Reached) -> frozenset[str]:
-        """The attributes that no change can have."""
-        return reached.ignored | {"__class__", "__dict__"}
-
-    # ---- what setup made
 
     def places(self) -> Iterator[str]:
         """The path of everything that is reachable, plain values included."""
@@ -535,26 +520,45 @@ class Baseline:
                     yield module, name, value, namespace.get(name)
 
 
-def _has_not_changed(reached: Reached) -> bool:
-    """A quick look at what most objects are: they hold the very same as before."""
-    if reached.category not in ("object", "optimizer", "cell", "list", "mapping"):
-        return False
-    if not reached.is_entered:
-        return False
-    keys, parts = FORMS[reached.category].contents(reached.value)
-    return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
-
-
 def _holds(reached: Reached) -> bool:
     """True for what can be made to hold what it held before."""
-    if (
-        reached.category not in FORMS
-        or reached.category == "tuple"
-        or isinstance(reached.value, frozenset)
-        or reached.length > MOST_COMPARED
-    ):
+    if reached.category not in FORMS or isinstance(reached.value, tuple | frozenset) or reached.length > MOST_COMPARED:
         return False
     return not reached.is_covered or reached.category == "module"
+
+
+def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+    """Put one change over an object."""
+    value, category = reached.value, reached.category
+    match change:
+        case {"state": state} if category == "generator":
+            any_generator(value).set_state(state)
+        case {"tensor": torch.Tensor() as saved} if category == "tensor":
+            _put_tensor(value, saved, change)
+        case {"array": numpy.ndarray() as saved} if category == "array":
+            if (value.shape, value.dtype) != (saved.shape, saved.dtype):
+                raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
+            value[...] = saved
+        case {"bytes": bytes(content)} if category == "bytearray":
+            value[:] = content
+        case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
+            removed = tuple(change.get("removed", ()))
+            for name in (*described, *removed):
+                if not isinstance(name, str) or name in _bookkeeping(reached):
+                    raise CheckpointError(f"`{name}` is no state of it")
+            parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
+            FORMS[category].put(value, parts, removed)
+        case {"pairs": pairs} if category == "mapping":
+            FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
+        case {"items": items} if category in ("list", "deque", "set", "cell"):
+            FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
+        case _:
+            raise CheckpointError("it is of another type now")
+
+
+def _bookkeeping(reached: Reached) -> frozenset[str]:
+    """The attributes that no change can have."""
+    return reached.ignored | {"__class__", "__dict__"}
 
 
 @contextmanager
@@ -668,12 +672,18 @@ def _mark(reached: Reached) -> Any:
         content = tuple(value.flat) if value.dtype.hasobject else _hash(_sample_of_array(value))
         return value.shape, str(value.dtype), content
     try:
-        parts = [_bytes_of(part) for part in _strided_parts(value)]
+        content = hash_of_values(value)
     except (RuntimeError, NotImplementedError):  # of a class with other memory than torch's
         return (type(value), tuple(value.shape))
-    is_usual = value.layout is torch.strided and not torch.nn.parameter.is_lazy(value)
-    place = (0 if value.is_inference() else value._version, value.data_ptr()) if is_usual and parts else ()
-    return (value.shape, value.dtype, *place, _hash(b"".join(parts)))
+    is_usual = value.layout is torch.strided and not torch.nn.parameter.is_lazy(value) and not value.is_meta
+    place = (0 if value.is_inference() else value._version, value.data_ptr()) if is_usual else ()
+    shape = None if torch.nn.parameter.is_lazy(value) else value.shape
+    return (shape, value.dtype, *place, content)
+
+
+def hash_of_values(tensor: torch.Tensor) -> bytes:
+    """A hash of a tensor's values; of more than 64 KiB some of them, evenly spaced."""
+    return _hash(b"".join(map(_bytes_of_strided, _strided_parts(tensor))))
 
 
 def _strided_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -695,14 +705,9 @@ def _strided_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
-def _bytes_of(tensor: torch.Tensor) -> bytes:
+def _bytes_of_strided(tensor: torch.Tensor) -> bytes:
     flat = tensor.reshape(-1) if tensor.numel() * tensor.element_size() <= _WHOLE_BYTES else _sample(tensor)
-    return _contiguous(flat).view(torch.uint8).numpy().tobytes()
-
-
-def hash_of_values(tensor: torch.Tensor) -> bytes:
-    """A hash of a tensor's values; of more than 64 KiB some of them, evenly spaced."""
-    return _hash(_bytes_of(tensor.detach()))
+    return bytes(_contiguous(flat).view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
 
 
 def _content(mark: Any) -> Any:
@@ -710,10 +715,11 @@ def _content(mark: Any) -> Any:
     return (mark[0], mark[1], mark[-1])
 
 
-def _size_of(value: Any) -> int:
+def _bytes_of(value: Any) -> int:
     """The size of a tensor or an array whose values can be copied; 0 for another."""
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size() if is_saveable(value) and not value.is_inference() else 0
+        is_plain = is_saveable(value) and value.layout is torch.strided and not value.is_inference()
+        return value.numel() * value.element_size() if is_plain else 0
     return 0 if value.dtype.hasobject or not value.flags.writeable else int(value.nbytes)
 
 
@@ -743,13 +749,13 @@ def _hash(content: bytes) -> bytes:
 def content_of(reached: Reached) -> Any:
     """What identifies the content of a tensor or an array in any process; None where that is not known."""
     mark = _mark(reached)
-    return (tuple(mark[0]), str(mark[1]), mark[-1]) if isinstance(mark[-1], bytes) else None
+    return (tuple(mark[0]), str(mark[1]), mark[-1]) if len(mark) > 2 and isinstance(mark[-1], bytes) else None
 
 
 def _form(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
     """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
     return {
-        "parameters": tuple((name, id(held)) for name, held in module._parameters.items()) if is_data else (),
+        "parameters": tuple(module._parameters) if is_data else (),
         "buffers": tuple(module._buffers) if is_data else (),
         "submodules": tuple(map(id, module._modules.values())),
         "hooks": tuple(

@@ -34,7 +34,7 @@ EPOCHS = 2
 TRANSITIONS = range(3, 85)
 COMPARED = ("weights and optimizer", "metrics", "digest")
 
-_SECONDS = 60
+_SECONDS = 300
 
 
 def trainer_of(row: Row, run_dir: Path, lines: list[str]) -> Trainer:
