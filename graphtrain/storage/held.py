@@ -42,7 +42,10 @@ class HeldCheckpoint:
         files = self.state.files
         sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         tensors = {
-            name.removesuffix(TENSOR_SUFFIX): safetensors.torch.load(bytes(data))
+            # Copies, which are aligned as the tensors of a run are.
+            name.removesuffix(TENSOR_SUFFIX): {
+                key: tensor.clone() for key, tensor in safetensors.torch.load(bytes(data)).items()
+            }
             for name, data in files.items()
             if name != PROGRESS_FILE
         }

@@ -54,7 +54,7 @@ def read_regular(path: Path, most: int, *, exactly: bool = False) -> bytes:
         OSError: it cannot be opened or read, or is larger than memory.
     """
     with opened_regular(path, most, exactly=exactly) as file, io.BufferedReader(file) as buffered:
-        return buffered.read(most)
+        return buffered.read(os.fstat(file.fileno()).st_size)
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
