@@ -40,7 +40,7 @@ def is_foreign(optimizer: torch.optim.Optimizer, resources: Mapping[str, Any]) -
 
 
 def _forms(tensors: Sequence[torch.Tensor]) -> Counter[Any]:
-    return Counter((tensor.shape, tensor.dtype) for tensor in tensors)
+    return Counter((tensor.shape, tensor.dtype) for tensor in tensors if not torch.nn.parameter.is_lazy(tensor))
 
 
 def _tensors(value: Any, depth: int, seen: dict[int, tuple[Any, int]]) -> Iterator[torch.Tensor]:

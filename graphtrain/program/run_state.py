@@ -16,8 +16,9 @@ import torch
 from graphtrain.data.fingerprint import is_data
 from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position
-from graphtrain.errors import CheckpointError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.category import is_users
@@ -27,12 +28,14 @@ from graphtrain.state.modules import (
     capture_gradients,
     capture_module,
     capture_optimizer,
+    fill_buffers,
     load_optimizer,
     restore_gradients,
     restore_module,
     restore_optimizer,
 )
 from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.references import shown_path
 from graphtrain.storage.state_files import state_digest
 
 Section = Mapping[str, Any]
@@ -79,6 +82,8 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             if name in run.optimizers:
                 load_optimizer(resource, saved[name])
             else:
+                if name in run.modules:
+                    fill_buffers(resource, saved[name])
                 resource.load_state_dict(saved[name])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().replace("\n\t", "\n    ")
@@ -304,7 +309,14 @@ class StatefulObjects:
         self.groups: dict[str, int] = {}
 
     def begin(self, left_out: Collection[str] = ()) -> None:
-        """List what is reachable, before anything has changed."""
+        """List what is reachable, before anything has changed.
+
+        Arguments:
+            left_out: paths that are no state. Default: none.
+
+        Raises:
+            UsageError: nothing is reachable under one of them.
+        """
         roots = {name: value for name, value in self._resources.items() if value is not None}
         for bound in self.program.nodes:
             implementation = bound.kind.implementation
@@ -321,7 +333,12 @@ class StatefulObjects:
             if id(parameter) not in owned
         }
         elsewhere = loose | {id(value) for value in self.generators.values()}
-        self.watch(Baseline(roots, data, covered, elsewhere, left_out))
+        baseline = Baseline(roots, data, covered, elsewhere, left_out)
+        places = list(baseline.places()) if left_out else []
+        for path in left_out:
+            if path not in places:
+                raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
+        self.watch(baseline)
 
     def watch(self, baseline: Baseline) -> None:
         """Save what differs from a baseline, and the objects with a `state_dict` that it lists."""
@@ -433,7 +450,8 @@ class StatefulObjects:
         ]
         if not paths and _text_of(now["new"]) != _text_of(saved.get("new", [])):
             paths = sorted(changed)
-        return [f"{path} is not what it was when it was saved: `setup` makes something else" for path in paths]
+        what = "is not what it was when it was saved: `setup` makes something else"
+        return [f"{shown_path(path)} {what}" for path in paths]
 
     def restore(
         self, state: RunState, exempt: Exemptions = Exemptions(), sections: Collection[str] = tuple(SECTIONS)
@@ -461,7 +479,7 @@ class StatefulObjects:
 
 
 def _text_of(part: Any) -> str:
-    return state_digest({"": {"": part}})
+    return state_digest({"reachable": {"part": part}})
 
 
 def _stored(bound: BoundNode) -> list[str]:

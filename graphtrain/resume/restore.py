@@ -119,7 +119,9 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     compiled.state.restore_after_setup(state)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     lost = compiled.state.not_restored() or compiled.state.differs_from(state.reachable)
-    if not (fresh or not_restored or change.renaming.names or change.difference.matters):
+    # What was not saved is lost, as the line of the resume says: another module, for instance.
+    is_partial = bool(checkpoint.manifest["unknown"])
+    if not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters):
         alive = compiled.alive(position, ended)
         _expect_digest(checkpoint, compiled.state.digest(alive, sections, state.reachable))
     notes = hyper_parameters.apply(chosen, in_force)

@@ -37,8 +37,8 @@ _WHOLE_BYTES = 64 * 2**10
 # The length of the mark of a strided tensor.
 _OF_A_USUAL_TENSOR = 5
 
-# Attributes that the compiler gives to tensors.
-_OF_THE_COMPILER = "_dynamo"
+# Attributes that the compiler gives to tensors and functions.
+_OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 
 
 @dataclass
@@ -458,7 +458,7 @@ def _naming(what: str) -> Iterator[None]:
 def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
     with torch.no_grad():
         if tensor.layout is saved.layout is torch.sparse_coo and tensor.shape == saved.shape:
-            tensor.detach().copy_(saved)
+            tensor.copy_(saved)
         elif _has_form(tensor, saved):
             _fill(tensor, saved)
         else:
@@ -612,7 +612,7 @@ def _mark_of_content(reached: Reached, mark: Any) -> Any:
     pairs = [
         (name if is_value(name) else "", _shown(part))
         for name, part in zip(names, reached.parts, strict=True)
-        if name not in reached.ignored and name not in reached.covered
+        if name not in reached.ignored and name not in reached.covered and not str(name).startswith(_OF_THE_COMPILER)
     ]
     return reached.category, reached.length or len(reached.parts), pairs if reached.is_entered else ()
 

@@ -45,6 +45,7 @@ def _of_numpy(source: numpy.random.Generator) -> AnyGenerator:
     bits: Any = source.bit_generator
 
     def set_state(state: Any) -> None:
+        _check_position(state)
         bits.state = state
 
     def seed(seed: int) -> None:
@@ -55,14 +56,35 @@ def _of_numpy(source: numpy.random.Generator) -> AnyGenerator:
 
 def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
     """Of a `RandomState`, which takes a seed modulo 2**32."""
+
+    def set_state(state: Any) -> None:
+        _check_position(state)
+        source.set_state(state)
+
     return AnyGenerator(
         lambda: source.get_state(legacy=False),
-        source.set_state,
+        set_state,
         lambda seed: source.seed(seed % 2**32),
         lambda: int(source.randint(2**62, dtype=numpy.int64)),
     )
 
 
+def _check_position(state: Any) -> None:
+    """NumPy takes any position in a list of numbers, and reads from there.
+
+    Raises:
+        ValueError: a position that is not in it.
+    """
+    if not isinstance(state, dict):
+        raise ValueError(f"a state of a generator is a dictionary, not {type(state).__name__}")
+    positions = [(state["state"].get("pos", 0), _TWISTER_NUMBERS), (state.get("buffer_pos", 0), _PHILOX_NUMBERS)]
+    for position, most in positions:
+        if not 0 <= position <= most:
+            raise ValueError(f"the position {position} in the numbers of a generator is not in 0 to {most}")
+
+
+_PHILOX_NUMBERS = 4
+_TWISTER_NUMBERS = 624
 # struct { uint32_t key[624]; int pos; }, at the address that NumPy documents for use from C.
 _TWISTER_BYTES = 624 * 4 + 4
 
@@ -91,6 +113,7 @@ class NumpyGlobal:
     def set_state(self, state: Any) -> None:
         address = _twister_address()
         if address is None or state is not self._state or state["has_gauss"]:
+            _check_position(state)
             numpy.random.set_state(state)
             self._state = None  # the new one may differ from it in its half pair alone
         else:

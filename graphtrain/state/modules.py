@@ -52,6 +52,14 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
             parameters[name].copy_(saved)
 
 
+def fill_buffers(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Fill persistent buffers that are empty, and were not when the state was saved: loading would not."""
+    for name, owner, key in _buffers(module):
+        saved = state.get(name)
+        if owner._buffers[key] is None and isinstance(saved, torch.Tensor):
+            owner._buffers[key] = torch.empty_like(saved)
+
+
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
     """Every place of a buffer, also an empty one: its name, the module it is in, and its name there."""
     for prefix, owner in module.named_modules():

@@ -174,7 +174,9 @@ class Reachable:
             reached.keys, reached.parts = form.contents(value)
         match reached.category:
             case "module":
-                reached.ignored = _MODULE
+                # What the compiler makes holds its own bookkeeping, and the module.
+                is_compiler = type(value).__module__.startswith("torch._dynamo")
+                reached.ignored = frozenset(vars(value)) if is_compiler else _MODULE
                 yield from self._in_module(reached)
             case "optimizer":
                 reached.ignored = _OPTIMIZER

@@ -38,6 +38,8 @@ from graphtrain.state.reachable import Reachable, shown_key
 MOST_BYTES = 256 * 2**20
 MOST_DEPTH = 100
 _MOST_SHOWN = 120
+# Of a larger tensor that nobody else holds, a view is saved without the rest.
+_MOST_SHARED_BYTES = 64 * 2**10
 
 # What goes wrong where a description is not one that a `Describer` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -265,7 +267,8 @@ class Describer:
             if base is not None:
                 view = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
                 return described | {"of": base, "view": view, "dtype": tensor.dtype}
-            self._bases()[storage._cdata] = ("new", self._numbers[id(tensor)])
+            if storage.nbytes() == tensor.numel() * tensor.element_size():
+                self._bases()[storage._cdata] = ("new", self._numbers[id(tensor)])
         self.count(tensor.numel() * tensor.element_size(), path)
         return described | {"values": values}
 
@@ -287,7 +290,7 @@ class Describer:
 
     def _whole(self, storage: Any, tensor: torch.Tensor, path: str) -> Any:
         """All of the memory that a new view is of, as one more new tensor; None if that is far larger than the view."""
-        if storage.nbytes() > 4 * tensor.numel() * tensor.element_size():
+        if storage.nbytes() > max(4 * tensor.numel() * tensor.element_size(), _MOST_SHARED_BYTES):
             return None
         self.count(storage.nbytes(), path)
         whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -479,7 +482,9 @@ class Rebuilder:
         if not isinstance(owner, numpy.ndarray) or owner.dtype.hasobject or not owner.flags.c_contiguous:
             raise CheckpointError("an array that it is a view of is of another form now")
         dtype = numpy.dtype(str(described["dtype"]))
-        # Which checks that it lies within, and refuses types that hold objects.
+        if dtype.hasobject:
+            raise CheckpointError("a view of numbers as objects cannot be made")
+        # Which checks that it lies within.
         return numpy.ndarray(tuple(shape), dtype, owner.reshape(-1).view(numpy.uint8), offset, tuple(strides))
 
     def _tensor(self, described: Mapping[str, Any]) -> torch.Tensor:

@@ -51,7 +51,7 @@ def iterator_over_a_loader() -> dict[str, Any]:
 
 @row("is an open file, whose position is not saved")
 def open_file() -> dict[str, Any]:
-    file = tempfile.TemporaryFile("w+")
+    file = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open it stays
     file.writelines(f"{number}\n" for number in range(1, 60))
     file.seek(0)
 

@@ -1,6 +1,6 @@
 """Runs of a row: to its end, with copies of its run directory at some transitions; and resumed from such a copy.
 
-As a program it resumes one row in an interpreter of its own: ``python -m tests.state.setups.cutting ROW FOLDER ANSWER``.
+As a program it resumes one row in an interpreter of its own: `python -m tests.state.setups.cutting ROW FOLDER ANSWER`.
 """
 
 from __future__ import annotations
@@ -64,28 +64,30 @@ def whole(name: str, folder: Path, cuts: Sequence[int]) -> dict[str, Any]:
     """Train to the end, and keep a copy of the run directory at each cut."""
     lines: list[str] = []
     trainer = trainer_of(ROWS[name], folder / "whole", lines)
-    return _to_the_end(trainer, folder / "whole", folder, cuts) | {"lines": lines}
+    return _to_the_end(trainer, folder / "whole", folder, cuts, lines)
 
 
 def resumed(name: str, folder: Path, cuts: Sequence[int] = ()) -> dict[str, Any]:
     """Resume the run in a folder to its end, and keep copies of it: `again0` is that of the first cut."""
     lines: list[str] = []
     trainer = trainer_of(ROWS[name], folder, lines)
+    return _to_the_end(trainer, folder, folder.parent / "again", cuts, lines)
+
+
+def _to_the_end(
+    trainer: Trainer, run_dir: Path, folder: Path, cuts: Sequence[int], lines: list[str]
+) -> dict[str, Any]:
+    transitions = 0
     try:
-        return _to_the_end(trainer, folder, folder.parent / "again", cuts) | {"lines": lines}
+        for number, cut in enumerate(sorted(cuts)):
+            trainer.advance(cut - transitions)
+            transitions = cut
+            trainer.save()
+            shutil.copytree(run_dir, folder / f"cut{number}")
+        trainer.run()
     except GraphtrainError as error:
         return {"refused": str(error)}
-
-
-def _to_the_end(trainer: Trainer, run_dir: Path, folder: Path, cuts: Sequence[int]) -> dict[str, Any]:
-    transitions = 0
-    for number, cut in enumerate(sorted(cuts)):
-        trainer.advance(cut - transitions)
-        transitions = cut
-        trainer.save()
-        shutil.copytree(run_dir, folder / f"cut{number}")
-    trainer.run()
-    return result_of(trainer, run_dir)
+    return result_of(trainer, run_dir) | {"lines": lines}
 
 
 def _answer(function: Any, arguments: tuple[Any, ...], file: Path) -> None:

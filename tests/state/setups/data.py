@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from graphtrain import Loader
 from tests.state.setups.models import perceptron
@@ -266,5 +276,226 @@ def validation_with_a_counter() -> dict[str, Any]:
 
 
 @row()
-def samples_in_worker_processes() -> dict[str, Any]:
-    return trained_on(Loader(Samples(), batch_size=4, shuffle=True, num_workers=0))
+def weighted_sampler_with_a_generator() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(3)
+    sampler = WeightedRandomSampler([1.0 + index % 3 for index in range(28)], 28, generator=generator)
+    return trained_on(loader(Samples(), sampler=sampler))
+
+
+@row()
+def batch_sampler_of_the_users_own() -> dict[str, Any]:
+    class Buckets(Sampler[list[int]]):
+        def __init__(self) -> None:
+            self.rounds = 0
+
+        def __len__(self) -> int:
+            return 7
+
+        def __iter__(self) -> Iterator[list[int]]:
+            self.rounds += 1
+            order = list(range(28))
+            random.shuffle(order)
+            for number in range(7):
+                yield sorted(order[number * 4 : number * 4 + 4])[:: 1 if self.rounds % 2 else -1]
+
+    return trained_on(DataLoader(Samples(), batch_sampler=Buckets()))
+
+
+@row()
+def collate_object_with_state() -> dict[str, Any]:
+    class Collate:
+        def __init__(self) -> None:
+            self.generator = random.Random(2)
+            self.longest = 0.0
+
+        def __call__(self, samples: list[torch.Tensor]) -> torch.Tensor:
+            batch = torch.stack(samples)
+            self.longest = max(self.longest, float(batch.norm()))
+            return batch / self.longest + self.generator.random()
+
+    return trained_on(loader(Samples(), shuffle=True, collate_fn=Collate()))
+
+
+@row()
+def data_that_grows() -> dict[str, Any]:
+    class Growing(Samples):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if index == 5 and len(self.samples) < 40:
+                self.samples = torch.cat([self.samples, self.samples[:4] * 1.5])
+            return self.samples[index]
+
+    return trained_on(loader(Growing()))
+
+
+@row()
+def curriculum_that_training_sets() -> dict[str, Any]:
+    class Curriculum(Samples):
+        difficulty = 0.0
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return self.samples[index] * (1 + self.difficulty)
+
+    dataset = Curriculum()
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        dataset.difficulty += 0.1
+        return model(batch).square().mean()
+
+    return trained_on(loader(dataset, shuffle=True), training_step=step)
+
+
+@row()
+def one_data_set_for_training_and_validation() -> dict[str, Any]:
+    dataset = Counted()
+    return trained_on(loader(dataset, shuffle=True), val_data=loader(dataset))
+
+
+@row()
+def generator_shared_with_the_step_function() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(2)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        return model(batch).square().mean() * (1 + torch.rand((), generator=generator))
+
+    return trained_on(loader(Samples(), shuffle=True, generator=generator), training_step=step)
+
+
+@row()
+def subset_of_joined_data_that_counts() -> dict[str, Any]:
+    joined = ConcatDataset([Counted(), Counted()])
+    return trained_on(loader(Subset(joined, list(range(0, 56, 2))), shuffle=True))
+
+
+@row()
+def batches_as_dictionaries() -> dict[str, Any]:
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        batch["weight"] *= 0.9
+        batch["seen"] = batch.get("seen", 0) + 1
+        return model(batch["x"]).square().mean() * batch["weight"].mean() / batch["seen"]
+
+    data = [{"x": batch, "weight": torch.ones(4)} for batch in batches()]
+    return trained_on(data, training_step=step)
+
+
+@row()
+def arrays_that_are_scaled_in_place() -> dict[str, Any]:
+    class Arrays(Samples):
+        def __init__(self) -> None:
+            self.samples = torch.cat(batches()).numpy().copy()
+
+        def __getitem__(self, index: int) -> Any:
+            self.samples[index] *= 0.95
+            return torch.from_numpy(self.samples[index].copy())
+
+    return trained_on(loader(Arrays(), shuffle=True))
+
+
+@row()
+def memory_map_that_is_read() -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile() as file:
+        array = numpy.memmap(file.name, dtype="float32", mode="w+", shape=(28, 3))
+        array[:] = torch.cat(batches()).numpy()
+        return trained_on(loader(TensorDataset(torch.from_numpy(numpy.asarray(array))), collate_fn=first_of))
+
+
+def first_of(samples: list[tuple[torch.Tensor]]) -> torch.Tensor:
+    """A batch of data whose samples are tuples of one tensor."""
+    return torch.stack([sample for (sample,) in samples])
+
+
+@row()
+def stream_with_a_buffer() -> dict[str, Any]:
+    class Shuffled(IterableDataset[torch.Tensor]):
+        def __init__(self) -> None:
+            self.buffer: list[torch.Tensor] = []
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            for sample in Samples().samples:
+                self.buffer.append(sample)
+                if len(self.buffer) > 5:
+                    yield self.buffer.pop(random.randrange(5))
+
+    return trained_on(loader(Shuffled()))
+
+
+@row()
+def data_that_keeps_its_own_position() -> dict[str, Any]:
+    """A class that keeps its own position, and is covered by it."""
+
+    class Positioned:
+        def __init__(self) -> None:
+            self.batches, self.next = batches(), 0
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            while self.next < len(self.batches):
+                self.next += 1
+                yield self.batches[self.next - 1]
+            self.next = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"next": self.next}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.next = state["next"]
+
+    return trained_on(Positioned())
+
+
+@row()
+def samples_of_two_worker_processes() -> dict[str, Any]:
+    return trained_on(loader(Augmented(), shuffle=True, num_workers=2))
+
+
+@row()
+def samples_of_two_workers_of_the_own_loader() -> dict[str, Any]:
+    return trained_on(Loader(Augmented(), batch_size=4, shuffle=True, num_workers=2))
+
+
+class Lazily(Samples):
+    """Makes its generator when the first sample is fetched, seeded by torch: in a worker, by that of the worker."""
+
+    generator: Any = None
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.generator is None:
+            self.generator = numpy.random.default_rng(torch.initial_seed() % 2**32)
+        return self.samples[index] + float(self.generator.normal())
+
+
+@row()
+def lazy_generator() -> dict[str, Any]:
+    return trained_on(loader(Lazily(), shuffle=True))
+
+
+@row()
+def lazy_generator_in_two_workers() -> dict[str, Any]:
+    return trained_on(loader(Lazily(), shuffle=True, num_workers=2))
+
+
+@row()
+def lazy_generator_of_the_own_loader() -> dict[str, Any]:
+    return trained_on(Loader(Lazily(), batch_size=4, shuffle=True))
+
+
+@row(requires="torchdata")
+def stateful_data_loader() -> dict[str, Any]:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return trained_on(StatefulDataLoader(Samples(), batch_size=4, shuffle=True))
+
+
+@row(requires="datasets")
+def data_set_of_hugging_face() -> dict[str, Any]:
+    import datasets
+
+    data = datasets.Dataset.from_dict({"x": torch.cat(batches()).tolist()}).with_format("torch")
+    return trained_on(loader(data, shuffle=True, collate_fn=lambda rows: torch.stack([row["x"] for row in rows])))
+
+
+@row(requires="datasets")
+def stream_of_hugging_face() -> dict[str, Any]:
+    import datasets
+
+    data = datasets.Dataset.from_dict({"x": torch.cat(batches()).tolist()}).with_format("torch")
+    stream = data.to_iterable_dataset().shuffle(seed=1, buffer_size=8)
+    return trained_on(loader(stream, collate_fn=lambda rows: torch.stack([row["x"] for row in rows])))

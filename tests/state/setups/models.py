@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import warnings
 from typing import Any
 
@@ -390,3 +391,222 @@ def teacher_in_a_closure() -> dict[str, Any]:
         return (model(batch) - teacher(batch).detach()).square().mean()
 
     return resources | {"training_step": step}
+
+
+class Remembering(nn.Module):
+    """A hidden state of two tensors, a buffer that is bound again and again, and one that is empty at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(3, 3, batch_first=True)
+        self.hidden: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("first", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, (hidden, cell) = self.cell(x[:, None], self.hidden)
+        self.hidden = hidden.detach(), cell.detach()
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        if self.first is None:
+            self.first = x.mean(0)
+        return out[:, 0] + self.mean + self.first
+
+
+@row()
+def hidden_state_of_two_tensors() -> dict[str, Any]:
+    return seeded(Remembering)
+
+
+@row()
+def average_as_an_attribute() -> dict[str, Any]:
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+            self.average = {name: weight.detach().clone() for name, weight in self.linear.named_parameters()}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for name, weight in self.linear.named_parameters():
+                self.average[name].lerp_(weight.detach(), 0.2)
+            return self.linear(x) - nn.functional.linear(x, self.average["weight"], self.average["bias"]) / 2
+
+    return seeded(Averaged)
+
+
+@row()
+def average_as_a_copy_that_is_exchanged() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    copies = [copy.deepcopy(resources["model"]), copy.deepcopy(resources["model"])]
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        copies.reverse()
+        copies[0].load_state_dict(model.state_dict())
+        return squared(model, batch) + squared(copies[1], batch).detach()
+
+    return resources | {"training_step": step}
+
+
+@row()
+def running_mean_written_through_data() -> dict[str, Any]:
+    class Running(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+            self.statistics = [torch.zeros(3), torch.ones(3)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.statistics[0].data.mul_(0.9).add_(x.mean(0))
+            self.statistics[1].data = self.statistics[1] + 1
+            return self.linear(x - self.statistics[0] / self.statistics[1])
+
+    return seeded(Running)
+
+
+@row()
+def attributes_of_parameters() -> dict[str, Any]:
+    def make() -> nn.Module:
+        model = perceptron()
+        for weight in model.parameters():
+            weight.age = 0
+        return model
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        for weight in model.parameters():
+            weight.age += 1
+        return squared(model, batch) / model[0].weight.age
+
+    return seeded(make, training_step=step)
+
+
+@row()
+def hook_of_a_parameter() -> dict[str, Any]:
+    def make() -> nn.Module:
+        model, calls = perceptron(), [0]
+
+        def scale(gradient: torch.Tensor) -> torch.Tensor:
+            calls[0] += 1
+            return gradient / calls[0]
+
+        model[0].weight.register_hook(scale)
+        return model
+
+    return seeded(make)
+
+
+@row("refused: pass a batch through the model first")
+def lazy_modules_that_the_first_batch_initialises() -> dict[str, Any]:
+    return seeded(lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2)))
+
+
+@row()
+def compiled_model() -> dict[str, Any]:
+    resources = seeded(Counting)
+    return resources | {"model": torch.compile(resources["model"], backend="eager")}
+
+
+@row()
+def compiled_in_place() -> dict[str, Any]:
+    def make() -> nn.Module:
+        model = perceptron(nn.Dropout(0.3))
+        model.compile(backend="eager")
+        return model
+
+    return seeded(make)
+
+
+@row()
+def compiled_step_function() -> dict[str, Any]:
+    seen = [0.0]
+    loss = torch.compile(lambda output: output.square().mean(), backend="aot_eager")
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        seen[0] += 1
+        return loss(model(batch)) / seen[0]
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def compiled_forward() -> dict[str, Any]:
+    def make() -> nn.Module:
+        model = Recurrent()
+        model.forward = torch.compile(model.forward, backend="eager")
+        return model
+
+    return seeded(make)
+
+
+@row()
+def layers_dropped_at_random() -> dict[str, Any]:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+            self.used: list[int] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.used = [index for index in range(3) if torch.rand(()) < 0.7] or self.used or [0]
+            for index in self.used:
+                x = self.layers[index](x)
+            return x
+
+    return seeded(Dropped)
+
+
+@row(requires="torchmetrics")
+def metric_of_torchmetrics_in_mid_validation() -> dict[str, Any]:
+    import torchmetrics
+
+    metric, total = torchmetrics.MeanMetric(), torchmetrics.MeanSquaredError()
+
+    def validation_step(model: Any, batch: Any) -> Any:
+        loss = squared(model, batch)
+        metric.update(loss)
+        total.update(model(batch), torch.ones(4, 2))
+        return {"loss": loss, "mean": metric.compute(), "total": total.compute()}
+
+    return seeded(perceptron, val_data=batches(5), validation_step=validation_step)
+
+
+@row(requires="torchmetrics")
+def metrics_of_torchmetrics_in_a_model() -> dict[str, Any]:
+    import torchmetrics
+
+    class Measured(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+            self.metrics = torchmetrics.MetricCollection([torchmetrics.MeanMetric(), torchmetrics.MaxMetric()])
+            self.kept = torchmetrics.CatMetric()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = self.linear(x)
+            values = self.metrics(out.detach().abs().mean())
+            self.kept.update(out.detach().mean())
+            return out / (1 + values["MeanMetric"] + values["MaxMetric"] + self.kept.compute().sum())
+
+    return seeded(Measured)
+
+
+@row()
+def metric_with_states_as_attributes() -> dict[str, Any]:
+    class Metric(nn.Module):
+        """As torchmetrics keeps them: plain tensors and lists, none of them in `state_dict`."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = torch.zeros(())
+            self.values: list[torch.Tensor] = []
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            self.total = self.total + value
+            self.values.append(value)
+            return self.total / len(self.values)
+
+    metric = Metric()
+
+    def validation_step(model: Any, batch: Any) -> Any:
+        loss = squared(model, batch)
+        return {"loss": loss, "mean": metric(loss.detach())}
+
+    return seeded(perceptron, val_data=batches(5), validation_step=validation_step)

@@ -233,3 +233,177 @@ def group_added_in_mid_run() -> dict[str, Any]:
         return squared(model, batch)
 
     return resources | {"optimizer": optimizer, "training_step": step}
+
+
+@row()
+def grad_scaler_between_unscale_and_update() -> dict[str, Any]:
+    """It unscales after one batch, and steps and updates after the next one."""
+    weight = nn.Parameter(torch.ones(2))
+    inner = torch.optim.SGD([weight], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        loss = (model(batch) * weight.detach().clone()).square().mean()
+        if weight.grad is None:
+            scaler.scale((model(batch).detach() * weight).square().mean()).backward()
+            scaler.unscale_(inner)
+        else:
+            scaler.step(inner)
+            scaler.update()
+            weight.grad = None
+        return loss * scaler.get_scale() / 8
+
+    return seeded(perceptron, training_step=step)
+
+
+@row()
+def reduced_on_a_plateau_by_hand() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    schedule = lr_scheduler.ReduceLROnPlateau(resources["optimizer"], patience=1, factor=0.7)
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        loss = squared(model, batch)
+        schedule.step(loss.item())
+        return loss
+
+    return resources | {"training_step": step}
+
+
+@row()
+def schedules_in_a_list() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    schedules = [lr_scheduler.StepLR(resources["optimizer"], 3), lr_scheduler.PolynomialLR(resources["optimizer"], 20)]
+
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        if step:
+            schedules[step % 2].step()
+        return squared(model, batch)
+
+    return resources | {"training_step": step}
+
+
+@row()
+def multiplicative_schedule() -> dict[str, Any]:
+    return scheduled(lambda optimizer: lr_scheduler.MultiplicativeLR(optimizer, lambda step: 0.95))
+
+
+@row()
+def schedule_of_the_users_own() -> dict[str, Any]:
+    class Own(lr_scheduler.LRScheduler):
+        def __init__(self, optimizer: Any) -> None:
+            self.drawn = [1]
+            super().__init__(optimizer)
+
+        def get_lr(self) -> list[float]:
+            self.drawn.append(self.drawn[-1] * 75 % 65537)
+            noise = self.drawn[-1] / 65537
+            return [0.01 * (1 + noise) for _ in self.optimizer.param_groups]
+
+    return scheduled(Own)
+
+
+@row()
+def amsgrad_with_groups() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    model = resources["model"]
+    groups = [
+        {"params": model[0].parameters(), "lr": 0.01, "name": "first"},
+        {"params": model[2].parameters(), "lr": 0.02, "weight_decay": 0.1},
+    ]
+    return resources | {"optimizer": torch.optim.AdamW(groups, amsgrad=True)}
+
+
+@row()
+def momentum_of_an_optimizer_that_is_changed() -> dict[str, Any]:
+    resources = seeded(perceptron, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.5))
+
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        for group in resources["optimizer"].param_groups:
+            group["momentum"] = min(0.9, 0.5 + step / 20)
+        return squared(model, batch)
+
+    return resources | {"training_step": step}
+
+
+@row()
+def hook_of_an_optimizer() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    calls = [0]
+
+    def after(optimizer: Any, *arguments: Any) -> None:
+        calls[0] += 1
+        for group in optimizer.param_groups:
+            group["lr"] = 0.02 / calls[0]
+
+    resources["optimizer"].register_step_post_hook(after)
+    return resources
+
+
+@row()
+def swa_with_its_schedule() -> dict[str, Any]:
+    resources = seeded(lambda: perceptron(nn.BatchNorm1d(4)))
+    average = torch.optim.swa_utils.AveragedModel(
+        resources["model"], multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9), use_buffers=True
+    )
+    schedule = torch.optim.swa_utils.SWALR(resources["optimizer"], swa_lr=0.005, anneal_epochs=4)
+
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        if step > 4:
+            average.update_parameters(model)
+            schedule.step()
+        return squared(model, batch) + 0.1 * squared(average.module, batch).detach()
+
+    return resources | {"training_step": step}
+
+
+@row()
+def two_models_two_optimizers_in_an_object() -> dict[str, Any]:
+    class Adversarial:
+        def __init__(self) -> None:
+            self.critic = nn.Linear(2, 1)
+            self.optimizer = torch.optim.RMSprop(self.critic.parameters(), lr=0.01)
+            self.turn = 0
+
+        def training_step(self, model: Any, batch: Any) -> torch.Tensor:
+            self.turn += 1
+            out = model(batch)
+            if self.turn % 2:
+                self.optimizer.zero_grad()
+                self.critic(out.detach()).square().mean().backward()
+                self.optimizer.step()
+            return self.critic(out).square().mean() + out.square().mean()
+
+    resources = seeded(perceptron)
+    return resources | {"training_step": Adversarial().training_step}
+
+
+@row()
+def optimizers_in_a_dictionary() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    scales = {"a": nn.Parameter(torch.ones(())), "b": nn.Parameter(torch.ones(()))}
+    optimizers = {name: torch.optim.Adagrad([scale], lr=0.1) for name, scale in scales.items()}
+
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        name = "ab"[step % 2]
+        optimizers[name].zero_grad()
+        (scales[name] * float(batch.mean()) - 1).square().backward()
+        optimizers[name].step()
+        return squared(model, batch) * scales["a"].detach() * scales["b"].detach()
+
+    return resources | {"training_step": step}
+
+
+@row()
+def state_of_an_optimizer_that_is_read() -> dict[str, Any]:
+    """A moment of Adam is kept elsewhere too: it is one tensor again."""
+    resources = seeded(perceptron)
+    kept: dict[str, torch.Tensor] = {}
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        state = resources["optimizer"].state.get(model[0].weight)
+        if state and not kept:
+            kept["moment"] = state["exp_avg"]
+        scale = float(kept["moment"].abs().sum()) if kept else 0.0
+        return squared(model, batch) * (1 + scale)
+
+    return resources | {"training_step": step}
