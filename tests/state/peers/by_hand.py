@@ -1,4 +1,4 @@
-"""The loop written by hand, with what a careful person saves: every `state_dict`, every generator, the position."""
+"""The loop written by hand, with what a careful person saves: every `state_dict`, the generators, the position."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ def train(name: str, folder: Path, cut: int | None = None, resume: bool = False)
         at_the_beginning = random_states(generator)
         batch_index = skipped if saved else 0
         announce(data, epoch)
-        iterator = opened(data, epoch, batch_index)
+        if saved and saved["data"] is not None:
+            data.load_state_dict(saved["data"])
+            iterator = iter(data)
+        else:
+            iterator = opened(data, epoch, batch_index)
         if saved:
             set_random_states(saved["random"], generator)
             saved = {}
@@ -55,6 +59,7 @@ def train(name: str, folder: Path, cut: int | None = None, resume: bool = False)
                     "model": model.state_dict(),
                     "optimizer": optimizer.state_dict(),
                     "scheduler": None if scheduler is None else scheduler.state_dict(),
+                    "data": data.state_dict() if hasattr(data, "state_dict") else None,
                     "random at the beginning of the epoch": at_the_beginning,
                     "random": random_states(generator),
                     "epoch": epoch,

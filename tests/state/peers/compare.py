@@ -22,6 +22,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def result(train: Train, name: str, folder: Path) -> str:
     if "refused" in whole:
         return f"reported: {_short(whole['refused'])}"
     if "error" in whole:
-        raise RuntimeError(whole["traceback"])
+        return f"-: {_short(whole['error'])}"
     losses = whole["losses"] if "losses" in whole else _forked(by_hand.train, name, folder / "length").get("losses", ())
     first, second = (sum(place == epoch for place, _ in losses) or USUAL_LENGTH for epoch in (0, 1))
     cut = _forked(train, name, folder / "cut", cut=first + (BATCHES if second > BATCHES else BATCHES // 2))
@@ -117,7 +118,8 @@ def _forked(train: Train, name: str, folder: Path, **options: Any) -> dict[str, 
     process.join(_SECONDS)
     if process.exitcode is None:
         process.kill()
-    assert process.exitcode == 0, f"{name}: exit code {process.exitcode}"
+    if process.exitcode != 0:
+        return {"error": f"exit code {process.exitcode}"}
     answer = dict(json.loads(file.read_text(encoding="utf-8")))
     file.unlink()
     return answer
@@ -142,7 +144,7 @@ def _answer(train: Train, name: str, folder: Path, options: dict[str, Any], file
     file.write_text(json.dumps(answer), encoding="utf-8")
 
 
-def results(means: str, names: list[str]) -> dict[str, str]:
+def results(means: str, names: Iterable[str]) -> dict[str, str]:
     """Row -> result, for rows whose libraries are installed."""
     train: Train = importlib.import_module(MEANS[means]).train
     answers = {}
@@ -157,7 +159,7 @@ def results(means: str, names: list[str]) -> dict[str, str]:
 
 def main(means: str, answers: str, *names: str) -> None:
     """Write the results of all rows, or of those that are named."""
-    rows = list(names) or (list(OF_ALL) if means in PEERS else list(ROWS))
+    rows = names or (OF_ALL if means in PEERS else tuple(ROWS))
     Path(answers).write_text(json.dumps(results(means, rows), indent=1), encoding="utf-8")
 
 
