@@ -4,7 +4,7 @@ BIN := .venv/bin
 PEERS := .venv-peers/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 INSTALL := $(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt
-BENCHMARKS := loop transition check startup data resume checkpoint soak
+BENCHMARKS := loop transition check startup state data resume checkpoint soak
 RESULTS := benchmarks/results
 
 .PHONY: demo test sweep lint bench bench-peers clean

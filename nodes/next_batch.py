@@ -7,16 +7,20 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Annotated, Any
 
-from graphtrain.data.batch import EarlyMover, batch_mover, sample_counter
-from graphtrain.data.source import Indexed, Resume, Source, source_of
+from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
+from graphtrain.data.samplers import generators_of, samples_per_batch
+from graphtrain.data.source import Indexed, Recut, Resume, Source, source_of
 from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
 from graphtrain.kind import Batches, derived_clock, node, progress
 from graphtrain.kind.parameter import Above
+from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
+from graphtrain.storage.state_files import state_digest
 
 _NEVER = 2**62
 _NOTHING = object()
@@ -83,9 +87,10 @@ class NextBatch:
     length: int | None = progress(None)
     fetched_ahead: int = progress(0)
     source_state: dict[str, Any] = progress({})
+    last_batch: dict[str, Any] = progress({}, in_digest=False)
 
     _data: Any
-    _data_state: DataState | None
+    _data_state: DataState
     _turns: int
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
     _clock: Callable[[], float]
@@ -100,6 +105,8 @@ class NextBatch:
         self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
+        self._held: Any = _NOTHING  # of the last batch that was fetched here
+        self._begin_cut: Callable[[], None] | None = None  # once a batch is fetched of an epoch that is cut again
 
     def setup(
         self,
@@ -112,7 +119,8 @@ class NextBatch:
         running_seconds: Callable[[], float] | None = None,
         data_state: DataState | None = None,
     ) -> None:
-        self._data, self._data_state = train_data, data_state
+        self._data, self._data_state = train_data, data_state or DataState()
+        self._held, self._begin_cut = _NOTHING, None
         self._source = source_of(
             train_data, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
         )
@@ -127,15 +135,72 @@ class NextBatch:
         self._source.load_position(dict(position), inside=inside)
         self._ahead = list(position.get("ahead", ())) if inside else []
         if inside:
-            if data_state is not None:
-                data_state.restore(train_data, self.source_state.get("data", {}))
-            drawn = self.epoch_batches + len(self._ahead)
-            self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
-            self._ahead += itertools.islice(self._iterator, self.fetched_ahead - len(self._ahead))
+            self._iterator = self._resumed()
         self._move, self._hold = batch_mover(device), self._ahead.append
         if self.prefetch and device.type == "cuda":
             early = EarlyMover(device)
             self._move, self._hold = early.move, self._begin_early(early)
+
+    def _resumed(self) -> Iterator[Any]:
+        """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""
+        state, drawn = self._data_state, self.epoch_batches + len(self._ahead)
+        recut = self._source.recut(drawn, self.source_state, self.last_batch.get("batch_size"))
+        if recut is not None:
+            return self._recut(recut, drawn)
+        saved = self.last_batch.get("tensors")
+        compares = bool(saved) and self._source.redraws and self.epoch_batches > 0 and state.is_known(self._data)
+        again = 1 + len(self._ahead) if compares else 0
+        with self._opened_again():
+            iterator = self._source.reopen(self.epoch, drawn, self.source_state, again)
+            batch, *_ = *self._source.redrawn, None
+            if compares and (len(self._source.redrawn) < again or is_other(traces(tensors_held(batch)), saved or [])):
+                place = f"batch {self.epoch_batches} of epoch {self.epoch + 1}"
+                line = f"{state.name(self._data)} differs: {place} is not what it was"
+                drawn_again = _digest(state.capture(self._data))
+                # A batch of data that changes while it is trained on cannot be drawn again, and need not be.
+                state.comparisons.append(lambda: line if _digest(state.capture(self._data)) == drawn_again else "")
+            self._fetch_ahead_again(iterator)
+        return iterator
+
+    def _fetch_ahead_again(self, iterator: Iterator[Any]) -> None:
+        """Fetch the batch ahead if it was not saved, from where those before it were drawn again."""
+        self._ahead += itertools.islice(iterator, self.fetched_ahead - len(self._ahead))
+
+    def _recut(self, recut: Recut, drawn: int) -> Iterator[Any]:
+        """The rest of an epoch in batches of another size. Until one is fetched, the position stays what it was."""
+        line = f"{self._data_state.name(self._data)}: {recut.text}"
+        if recut.is_complete:
+            self._data_state.changes.append(line)
+        else:
+            self._data_state.comparisons.append(lambda: line)
+        state = {**self.source_state, "cut": recut.cut}
+        with self._opened_again():
+            iterator = self._source.reopen(self.epoch, drawn, state)
+            length = recut.length()
+            self._fetch_ahead_again(iterator)
+
+        def begin() -> None:
+            self._begin_cut = None
+            self.length, self.source_state = length, state
+            self._certain = self._first_uncertain()
+            self._turns += 1
+
+        def begun() -> Iterator[Any]:
+            if self._begin_cut is not None:
+                self._begin_cut()
+            self._iterator = iterator
+            yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
+
+        self._begin_cut = begin
+        return begun()
+
+    @contextmanager
+    def _opened_again(self) -> Iterator[None]:
+        """A span in which data holds what it held when the epoch was opened; nothing of it is left afterwards."""
+        state = self._data_state
+        with RandomAside([*global_generators(), *generators_of(self._data)]), state.kept(self._data):
+            state.restore(self._data, self.source_state.get("data", {}))
+            yield
 
     def _begin_early(self, early: EarlyMover) -> Callable[[Any], None]:
         for batch in self._ahead:
@@ -156,8 +221,11 @@ class NextBatch:
         if self._ahead:
             batch = self._ahead.pop()
             self.fetched_ahead = 0
+            if self._begin_cut is not None:
+                self._begin_cut()
         else:
             batch = next(self._iterator, _NOTHING)
+        self._held = tensors_held(batch)
         if batch is _NOTHING:
             self.exhausted = True
             self._close_epoch()
@@ -195,7 +263,7 @@ class NextBatch:
         self.epoch_batches = 0
         self.last = self.exhausted = self.empty = False
         # Before the data is told the epoch: a resume draws the epoch again from here.
-        state = self._data_state.capture(self._data) if self._data_state is not None else {}
+        state = self._data_state.capture(self._data)
         self._iterator, self.length, self.source_state = self._source.open(self.epoch)
         if state:
             self.source_state["data"] = state
@@ -221,15 +289,21 @@ class NextBatch:
             self._iterator = self._reopened(self.epoch_batches + len(self._ahead))
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
-        self._iterator = self._source.reopen_aside(self.epoch, drawn, self.source_state)
-        for batch in self._iterator:
-            yield batch
-            return  # what follows is asked of the iterator itself
+        if self._begin_cut is not None:  # nothing was fetched since the resume
+            yield from self._resumed()
+            return
+        with self._opened_again():
+            self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
+        yield from itertools.islice(self._iterator, 1)  # what follows is asked of the iterator itself
 
     def state_dict(self) -> dict[str, Any]:
         """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
         if self._position:
             return dict(self._position)
+        if self._held is not _NOTHING:
+            self.last_batch = {"batch_size": samples_per_batch(self._data), "tensors": traces(self._held)}
+        for line in self._source.unsaved():
+            self._data_state.unsaved[f"{self._data_state.name(self._data)}{line}"] = None
         position = self._source.position()
         # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
         if self._ahead:
@@ -292,6 +366,10 @@ def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:
             ) from None
 
     return count
+
+
+def _digest(section: Mapping[str, Any]) -> str:
+    return state_digest({"data": section})
 
 
 def _cannot_be_drawn_again(batch: Any) -> UnsaveableError:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
+import numpy
 import torch
 
 from graphtrain.errors import UsageError
+from graphtrain.state.drift import hash_of_values
 
 
 def sample_counter() -> Callable[[Any], int]:
@@ -84,6 +87,77 @@ def _leaves(batch: Any) -> Iterator[Any]:
         return
     for part in batch.values() if isinstance(batch, Mapping) else batch:
         yield from _leaves(part)
+
+
+def feed(digest: Any, value: Any) -> None:
+    """Feed the bits of a value into a hash: of tensors, arrays, plain values, and plain containers of those."""
+    if type(value) is torch.Tensor:
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        flat = value.detach().cpu().contiguous()
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() and flat.ndim else repr(flat).encode())
+    elif type(value) in (numpy.ndarray, numpy.memmap) or isinstance(value, numpy.generic):
+        if not value.dtype.hasobject:  # the bytes of objects are their addresses
+            digest.update(value.tobytes())
+    elif type(value) is dict:
+        for entry in value.items():
+            feed(digest, entry)
+    elif type(value) in (list, tuple):
+        for entry in value:
+            feed(digest, entry)
+    elif value is None or type(value) in (str, bytes, int, float, bool):
+        digest.update(repr(value).encode(errors="backslashreplace"))
+    # Anything else has no form that is the same in another process.
+
+
+def same_bits(batch: Any, other: Any) -> bool:
+    """True if two batches hold the same values, as far as those have a form that can be compared.
+
+    >>> same_bits({"inputs": torch.ones(2)}, {"inputs": torch.ones(2)}), same_bits([torch.ones(2)], [torch.zeros(2)])
+    (True, False)
+    """
+    digests = []
+    for value in (batch, other):
+        digest = hashlib.sha256()
+        for leaf in _leaves(value):
+            feed(digest, leaf)
+        digests.append(digest.digest())
+    return digests[0] == digests[1]
+
+
+def tensors_held(batch: Any) -> Any:
+    """What to keep of a batch to know its tensors later: a dict or a list may be given others meanwhile."""
+    kind = type(batch)
+    return tuple(batch.values()) if kind is dict else tuple(batch) if kind is list else batch
+
+
+def traces(held: Any) -> list[list[Any]]:
+    """Of each tensor in what `tensors_held` gave: how often it has been changed, and a hash.
+
+    Only tensors on the host, which are looked at without waiting for a device; of more than 64 KiB a sample is hashed.
+
+    >>> tensor = torch.zeros(2); before = traces((tensor, "a")); tensor += 1; after = traces((tensor, "a"))
+    >>> before[0][0], after[0][0], before[0][1] == after[0][1]
+    (0, 1, False)
+    """
+    if isinstance(held, tuple):
+        return [trace for part in held for trace in traces(part)]
+    if not isinstance(held, torch.Tensor) or held.device.type != "cpu" or held.is_inference():
+        return []
+    if held.layout is not torch.strided or held.is_quantized or held.is_nested or not held.numel():
+        return []
+    return [[held._version, hash_of_values(held)]]
+
+
+def is_other(trace: list[list[Any]], saved: list[list[Any]]) -> bool:
+    """True if a batch is not the one that was saved; of tensors that were changed since they were fetched, none knows.
+
+    >>> is_other([[0, b"a"], [0, b"b"]], [[0, b"a"], [1, b"c"]]), is_other([[0, b"a"]], [[0, b"b"]])
+    (False, True)
+    """
+    return len(trace) != len(saved) or any(
+        version == version_saved and content != content_saved
+        for (version, content), (version_saved, content_saved) in zip(trace, saved, strict=True)
+    )
 
 
 def is_on_host(batch: Any) -> bool:

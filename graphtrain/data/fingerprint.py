@@ -10,7 +10,9 @@ import numpy
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from graphtrain.data.batch import feed
 from graphtrain.data.loader import Loader
+from graphtrain.data.samplers import samples_per_batch
 
 # These types exactly: looking at a sample of them changes nothing. A class of the user may count its samples.
 _PLAIN = (list, tuple, torch.Tensor, numpy.ndarray, numpy.memmap)
@@ -18,7 +20,7 @@ _INDICES = (list, tuple, range, torch.Tensor, numpy.ndarray)
 
 
 def fingerprint(data: Any) -> dict[str, Any]:
-    """The length of data, and a hash of a few samples where looking at them is without any effect.
+    """The length of data, the settings of a loader, and a hash of a few samples where looking at them has no effect.
 
     Samples are looked at in lists, tuples, tensors, NumPy arrays, `TensorDataset` and `Subset` of those. Any other data
     set may have a generator, a cursor or an open file, so only its length is read.
@@ -27,7 +29,8 @@ def fingerprint(data: Any) -> dict[str, Any]:
     2
     """
     dataset = getattr(data, "dataset", data) if isinstance(data, Loader | DataLoader) else data
-    return {"length": _length(data), "samples": _length(dataset), "hash": _hash_of_samples(dataset)}
+    facts = {"length": _length(data), "samples": _length(dataset), "hash": _hash_of_samples(dataset)}
+    return facts | {"settings": _settings(data)} if isinstance(data, Loader | DataLoader) else facts
 
 
 def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -35,16 +38,67 @@ def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
     >>> data_changes({"train_data": {"length": 3, "hash": "a"}}, {"train_data": {"length": 4, "hash": "b"}})
     ['train_data (length 3 -> 4)']
+    >>> before, after = ({"d": {"length": 9, "settings": {"batch size": size}}} for size in (4, 8))
+    >>> data_changes(before, after)
+    ['d: batch size 8, was 4']
     """
     changes = []
     for name, after in now.items():
         before = saved.get(name, after)
         lengths = [key for key in ("length", "samples") if before.get(key) != after.get(key)]
-        if lengths:
+        settings = _other_settings(before, after, matter=True)
+        if settings:
+            changes.append(f"{name}: {'; '.join(settings)}")
+        if "samples" in lengths or (lengths and not settings):  # a batch size changes the length too
             changes.append(f"{name} ({lengths[0]} {before.get(lengths[0])} -> {after.get(lengths[0])})")
         elif before.get("hash") and after.get("hash") and before["hash"] != after["hash"]:
             changes.append(f"{name} (its samples)")
     return changes
+
+
+def data_asides(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs and changes no batch, in words: the number of workers of a `Loader`.
+
+    >>> before, after = ({"d": {"settings": {"loader": "Loader", "workers": count}}} for count in (0, 2))
+    >>> data_asides(before, after), data_changes(before, after)
+    (['d: workers 2, was 0, which changes no batch'], [])
+    """
+    differing = {name: _other_settings(saved.get(name, after), after, matter=False) for name, after in now.items()}
+    return [f"{name}: {', '.join(lines)}, which changes no batch" for name, lines in differing.items() if lines]
+
+
+def _other_settings(before: Mapping[str, Any], after: Mapping[str, Any], *, matter: bool) -> list[str]:
+    """The settings that differ, in words; earlier versions saved none.
+
+    Arguments:
+        matter: True for those on which batches depend, False for the others.
+    """
+    saved, now = before.get("settings"), after.get("settings")
+    if not isinstance(saved, Mapping) or not isinstance(now, Mapping):
+        return []
+    return [
+        f"{name} {'none' if now[name] is None else now[name]}, was {'none' if saved[name] is None else saved[name]}"
+        for name in now
+        if name in saved
+        and saved[name] != now[name]
+        and matter is not (name == "workers" and saved.get("loader") == now.get("loader") == "Loader")
+    ]
+
+
+def _settings(loader: Any) -> dict[str, Any]:
+    """The settings of a loader on which its batches may depend."""
+    order = loader.batch_sampler if samples_per_batch(loader) is None else loader.sampler
+    kind = None if order is None else type(order).__name__
+    is_shuffled = kind == "RandomSampler" if isinstance(loader, DataLoader) else loader.shuffle
+    is_usual = kind in ("RandomSampler", "SequentialSampler", "_InfiniteConstantSampler")
+    return {
+        "loader": type(loader).__name__,
+        "batch size": samples_per_batch(loader),
+        "shuffle": is_shuffled,
+        "sampler": None if isinstance(loader, DataLoader) and is_usual else kind,
+        "drop_last": loader.drop_last,
+        "workers": loader.num_workers,
+    }
 
 
 def is_data(name: str, resource: Any) -> bool:
@@ -77,26 +131,7 @@ def _hash_of_samples(dataset: Any) -> str:
     digest = hashlib.sha256()
     try:
         for index in sorted({0, length // 2, length - 1}):
-            _feed(digest, dataset[index])
+            feed(digest, dataset[index])
     except Exception:  # an index beyond the data, or a tensor without bytes: the run will raise it
         return ""
     return digest.hexdigest()[:16]
-
-
-def _feed(digest: Any, value: Any) -> None:
-    if type(value) is torch.Tensor:
-        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        flat = value.detach().cpu().contiguous()
-        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() and flat.ndim else repr(flat).encode())
-    elif type(value) in (numpy.ndarray, numpy.memmap) or isinstance(value, numpy.generic):
-        if not value.dtype.hasobject:  # the bytes of objects are their addresses
-            digest.update(value.tobytes())
-    elif type(value) is dict:
-        for entry in value.items():
-            _feed(digest, entry)
-    elif type(value) in (list, tuple):
-        for entry in value:
-            _feed(digest, entry)
-    elif value is None or type(value) in (str, bytes, int, float, bool):
-        digest.update(repr(value).encode(errors="backslashreplace"))
-    # Anything else has no form that is the same in another process.

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from graphtrain.data.memory import Generators, Reports, WorkerMemory
 from graphtrain.data.samplers import announce_epoch, generators_of
 from graphtrain.data.workers import WorkerStart, iterate, shut_down
 from graphtrain.errors import DataError
-from graphtrain.state.generators import HOST, AnyGenerator
+from graphtrain.state.generators import HOST
 from graphtrain.state.random import RandomAside, seed_all
 
 
@@ -27,7 +28,8 @@ class Loader:
 
     Takes `DataLoader`'s keywords. Differs from it in where randomness comes from: order, augmentation and collation of
     batch `b` of epoch `e` are the same however the run got there, and the global generators are not changed by them.
-    Generators held by the dataset, its transforms, the samplers or `collate_fn` are seeded with the global ones.
+    Generators held by the dataset, its transforms, the samplers or `collate_fn` are seeded with the global ones; where
+    one is made only when it is first needed, that batch is fetched again.
 
     Arguments:
         dataset: anything with ``__getitem__`` and ``__len__``.
@@ -51,8 +53,8 @@ class Loader:
     (3, True)
     """
 
-    # Made when batches are drawn; their order follows from the epoch alone.
-    _graphtrain_not_state = ("_inner", "_numbered", "_epochs", "_options")
+    # Made when batches are drawn, whose order follows from the epoch alone; and what changes no batch.
+    _graphtrain_not_state = ("_inner", "_numbered", "_epochs", "_options", "_reports", "num_workers")
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class Loader:
         self._collate = collate_fn or (default_collate if batch_size is not None or batch_sampler is not None else None)
         self._numbered = _NumberedBatches()
         self._inner: DataLoader[Any] | None = None
+        self._reports: Reports | None = None
         self._options: dict[str, Any] = {
             "num_workers": num_workers,
             "pin_memory": pin_memory,
@@ -116,26 +119,30 @@ class Loader:
     def __len__(self) -> int:
         if self.batch_sampler is not None:
             return _length(self.batch_sampler, "batch_sampler")
-        samples = len(self.dataset) if self.sampler is None else _length(self.sampler, "sampler")
-        if self.batch_size is None:
-            return samples
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        return self.batches_from(0)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch: epoch 0 on the first call, epoch 1 on the second, and so on."""
         return self.batches(next(self._epochs))
 
-    def batches(self, epoch: int, start: int = 0, seed: int = 0) -> Iterator[Any]:
-        """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none."""
+    def batches(self, epoch: int, start: int = 0, seed: int = 0, *, sample: int | None = None) -> Iterator[Any]:
+        """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none.
+
+        Arguments:
+            sample: the place in the order of the epoch at which that batch begins. Default: where it does if all
+                batches before it are of the same size.
+        """
         seed = seed if self.seed is None else self.seed
         generators = generators_of(self)
         with RandomAside([*HOST.values(), *generators]):
             seed_all(derived_seed(seed, epoch), generators)
             announce_epoch(self, epoch)
-            indices = self._order(start)
+            indices = self._order(start, sample)
         self._numbered.jobs = ((seed, epoch, number, batch) for number, batch in enumerate(indices, start))
         if self._inner is None:
-            fetch = _SeededFetch(self.dataset, self._collate, in_process=self.num_workers == 0)
+            if self.num_workers and self._reports is None:
+                self._reports = Reports(self.num_workers)
+            fetch = _SeededFetch(self.dataset, self._collate, self._reports)
             # A separate generator: the inner loader's base seed must not be drawn from the global one.
             self._inner = DataLoader(
                 fetch,
@@ -160,7 +167,25 @@ class Loader:
             batches = batches if persistent is None else persistent
         return shut_down(batches, even_persistent=True)
 
-    def _order(self, start: int) -> Iterable[Any]:
+    def samples_from(self, sample: int) -> int:
+        """How many samples of an epoch remain from a place in its order on."""
+        total = len(self.dataset) if self.sampler is None else _length(self.sampler, "sampler")
+        return max(total - sample, 0)
+
+    def batches_from(self, sample: int) -> int:
+        """How many batches those samples make."""
+        rest, size = self.samples_from(sample), self.batch_size or 1
+        return rest // size if self.drop_last else -(-rest // size)
+
+    def unsaved(self) -> list[str]:
+        """What workers remember that batches depend on, and that nothing can save, as far as it is known."""
+        return [
+            f".{path} changes in worker processes, whose memory is not saved, and batches depend on it: use "
+            "num_workers=0, or derive it from the index"
+            for path in (self._reports.read() if self._reports is not None else ())
+        ]
+
+    def _order(self, start: int, sample: int | None) -> Iterable[Any]:
         """The indices of each batch from number `start`. A sampler is exhausted here, while the epoch's seed is set."""
         if self.batch_sampler is not None:
             return list(itertools.islice(self.batch_sampler, start, None))
@@ -171,16 +196,21 @@ class Loader:
             order = torch.randperm(len(self.dataset))
         else:
             order = range(len(self.dataset))
-        return _slices(order, self.batch_size, self.drop_last, start)
+        first = start * (self.batch_size or 1) if sample is None else sample
+        return _slices(order, self.batch_size, self.drop_last, first)
 
 
 def _slices(order: Any, size: int | None, drop_last: bool, start: int) -> Iterator[Any]:
-    """The indices of each batch, made lazily: starting at batch ten million costs the same as at batch ten."""
+    """The indices of each batch, made lazily: starting at batch ten million costs the same as at batch ten.
+
+    Arguments:
+        start: the place in the order at which the first batch begins.
+    """
     as_list = torch.Tensor.tolist if isinstance(order, torch.Tensor) else list
     if size is None:
         return itertools.chain.from_iterable(as_list(order[first : first + 1]) for first in range(start, len(order)))
-    end = len(order) - len(order) % size if drop_last else len(order)
-    return (as_list(order[first : first + size]) for first in range(start * size, end, size))
+    end = len(order) - (len(order) - start) % size if drop_last else len(order)
+    return (as_list(order[first : first + size]) for first in range(start, end, size))
 
 
 class _NumberedBatches:
@@ -193,27 +223,45 @@ class _NumberedBatches:
 
 
 class _SeededFetch(Dataset[Any]):
-    """Load and collate one batch under its own seed. In this process the generators are restored afterwards."""
+    """Load and collate one batch under its own seed. In this process the generators are restored afterwards.
 
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, in_process: bool) -> None:
+    Arguments:
+        reports: what workers report to; None in this process.
+    """
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, reports: Reports | None) -> None:
         self._dataset = dataset
         self._collate = collate
-        self._in_process = in_process
+        self._reports = reports
         self._epoch = -1
-        self._generators: list[AnyGenerator] = []
+        self._generators = Generators(())
+        self._memory: WorkerMemory | None = None
 
     def __getitem__(self, job: tuple[int, int, int, Any]) -> Any:
         seed, epoch, number, indices = job
-        announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
-        if epoch != self._epoch:  # 5 us: once an epoch is enough
-            self._epoch, self._generators = epoch, [*generators_of(self._dataset), *generators_of(self._collate)]
-        if not self._in_process:
-            return self._fetch(derived_seed(seed, epoch, number), indices)
-        with RandomAside([*HOST.values(), *self._generators]):
-            return self._fetch(derived_seed(seed, epoch, number), indices)
+        if self._reports is not None and self._memory is None:
+            self._memory = WorkerMemory({"dataset": self._dataset, "collate_fn": self._collate}, self._reports)
+        if epoch != self._epoch:  # to look for generators anywhere takes long
+            self._epoch, self._generators = epoch, Generators([self._dataset, self._collate])
+        batch_seed = derived_seed(seed, epoch, number)
+        if self._memory is None:
+            with RandomAside([*HOST.values(), *self._generators.all()]):
+                return self._fetch(epoch, batch_seed, indices)
+        batch = self._fetch(epoch, batch_seed, indices)
+        if self._memory.is_due():
+            self._memory.compare(batch, lambda: self._fetch(epoch, batch_seed, indices), self._generators.identities())
+        return batch
 
-    def _fetch(self, seed: int, indices: Any) -> Any:
-        seed_all(seed, self._generators)
+    def _fetch(self, epoch: int, seed: int, indices: Any) -> Any:
+        announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
+        seed_all(seed, self._generators.all())
+        batch = self._load(indices)
+        if self._generators.has_more():  # made unseeded, and numbers were drawn from it
+            seed_all(seed, self._generators.all())
+            batch = self._load(indices)
+        return batch
+
+    def _load(self, indices: Any) -> Any:
         if self._collate is None:
             return self._dataset[indices]
         return self._collate([self._dataset[index] for index in indices])

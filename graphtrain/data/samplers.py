@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import (
@@ -16,8 +16,6 @@ from torch.utils.data import (
 )
 
 from graphtrain.state.generators import AnyGenerator, generator_of
-
-SamplerAttributes = Sequence[tuple[dict[str, Any], Mapping[str, Any]]]
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
@@ -71,20 +69,6 @@ def _all_parts(data: Any) -> Iterator[Any]:
         waiting += [attributes[name] for name in _PARTS if name in attributes]
 
 
-def sampler_attributes(data: Any) -> SamplerAttributes:
-    """The attributes of the samplers of data, and a copy of each: a sampler may count the epochs itself."""
-    others = (data, getattr(data, "dataset", None))
-    samplers = [part for part in parts_of(data) if not any(part is other for other in others)]
-    return [(vars(part), dict(vars(part))) for part in samplers if hasattr(part, "__dict__")]
-
-
-def put_back(held: SamplerAttributes) -> None:
-    """Give samplers the attributes that they had."""
-    for attributes, before in held:
-        attributes.clear()
-        attributes.update(before)
-
-
 def announce_epoch(data: Any, epoch: int) -> None:
     """Call ``set_epoch(epoch)`` on every part that has it, as `DistributedSampler` requires before every epoch."""
     for part in {id(part): part for part in parts_of(data)}.values():
@@ -108,6 +92,22 @@ def draws_at_once(loader: DataLoader[Any]) -> bool:
         one_draw = not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
         return sampler.generator is None or one_draw
     return type(sampler) in (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+
+
+def samples_per_batch(loader: Any) -> int | None:
+    """How many samples a loader puts in a batch; None where its batches are not made by their size.
+
+    >>> samples_per_batch(DataLoader(range(8), 4)), samples_per_batch(DataLoader(range(8), None))
+    (4, 1)
+    >>> samples_per_batch(DataLoader(range(4), batch_sampler=[[0, 1], [2, 3]])), samples_per_batch([1, 2])
+    (None, None)
+    """
+    size = getattr(loader, "batch_size", None)
+    if isinstance(loader, DataLoader):
+        is_by_size = loader.batch_sampler is None or size is not None
+    else:
+        is_by_size = getattr(loader, "batch_sampler", loader) is None
+    return (size or 1) if is_by_size and (size is None or type(size) is int) else None
 
 
 def of_torchdata(kind: type) -> bool:

@@ -12,29 +12,32 @@ from __future__ import annotations
 
 import copy
 import itertools
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, final
 
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
+from graphtrain.data.batch import tensors_of
 from graphtrain.data.loader import Loader
-from graphtrain.data.samplers import (
-    SamplerAttributes,
-    announce_epoch,
-    draws_at_once,
-    generators_of,
-    of_torchdata,
-    put_back,
-    sampler_attributes,
-)
+from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_of, of_torchdata, samples_per_batch
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST
 from graphtrain.state.random import RandomAside, capture_random, restore_random
+from graphtrain.state.reachable import MOST_ITEMS_OF_DATA
 
 Resume = Literal["auto", "replay", "state"]
+
+# Of a long list so many batches are looked at to see whether training changes them.
+_SAMPLES = 256
+
+# Batches that are drawn again are reported after so long, and then every so often.
+_FIRST_REPORT_SECONDS = 2.0
+_REPORT_SECONDS = 10.0
 
 
 class Opened(NamedTuple):
@@ -45,24 +48,44 @@ class Opened(NamedTuple):
     state: dict[str, Any]
 
 
+class Recut(NamedTuple):
+    """How an epoch continues with another batch size.
+
+    Attributes:
+        cut: the batches drawn so far, and the number of the sample that comes next: part of the state of the epoch.
+        length: the batches that the epoch will have, once it is reopened.
+        text: what that means, in words.
+        is_complete: True if every sample that remains is seen, once, in the order of the epoch.
+    """
+
+    cut: dict[str, int]
+    length: Callable[[], int | None]
+    text: str
+    is_complete: bool
+
+
 class Source(ABC):
     """Data with a position."""
 
-    _data: Any = None
-    _opened_with: SamplerAttributes = ()  # what the samplers held when the epoch was opened
-
     redraws = False
     """True if `reopen` draws exactly the same batches again, bit for bit."""
+
+    redrawn: Sequence[Any] = ()
+    """The last batches that `reopen` was asked to draw again."""
 
     @abstractmethod
     def open(self, epoch: int) -> Opened:
         """Begin an epoch. The length is read after the data was told the epoch, and before `iter()`."""
 
     @abstractmethod
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        """Continue an epoch after `drawn` batches. May leave the random generators in any state.
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
+        """Continue an epoch after `drawn` batches. May leave the random generators, and the data, in any state.
 
         Whatever has to be saved beyond `drawn` is added to `state` while the epoch goes on, here as in `open`.
+
+        Arguments:
+            again: how many of the batches before are drawn again for `redrawn`; fewer if the data has no more. Only of
+                a source that `redraws`. Default: none.
         """
 
     def has_length(self) -> bool:
@@ -73,17 +96,18 @@ class Source(ABC):
         """End the worker processes that load these batches; True if the epoch has to be reopened therefore."""
         return False
 
-    def reopen_aside(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        """As `reopen`, in the middle of a run: random generators and samplers stay as they are."""
-        random, samplers = capture_random(), sampler_attributes(self._data)
-        held = [(generator, generator.get_state()) for generator in generators_of(self._data)]
-        put_back(self._opened_with)
-        batches = self.reopen(epoch, drawn, state)
-        put_back(samplers)
-        restore_random(random)
-        for generator, before in held:
-            generator.set_state(before)
-        return batches
+    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
+        """What becomes of an epoch that was begun with another batch size; None where it has not changed.
+
+        Arguments:
+            drawn: the batches drawn of it.
+            size: the samples in each when the run was saved; None where that is not known.
+        """
+        return None
+
+    def unsaved(self) -> list[str]:
+        """What a save cannot hold of this data, as far as it is known: each says what about the data."""
+        return []
 
     def position(self) -> dict[str, Any]:
         """The position that the data itself reports; empty if it has none."""
@@ -153,7 +177,7 @@ def source_of(
                 "use graphtrain.Loader, which takes the same keywords, or persistent_workers=False",
             )
         notify(_resume_cost(data, keeps_state and resume == "auto" and limit is None))
-    return Replayed(data, once)
+    return Replayed(data, once, notify)
 
 
 def _resume_cost(loader: DataLoader[Any], keeps_state: bool) -> str:
@@ -204,12 +228,30 @@ class Indexed(Source):
 
     def __init__(self, batches: Sequence[Any]) -> None:
         self._batches = batches
+        # A list that is not larger is saved if it changes.
+        step = max(1, len(batches) // _SAMPLES)
+        looked_at = batches[::step] if len(batches) > MOST_ITEMS_OF_DATA else ()
+        self._versions = [
+            (tensor, tensor._version)
+            for batch in looked_at
+            for tensor in tensors_of(batch)
+            if not tensor.is_inference()
+        ]
 
     def open(self, epoch: int) -> Opened:
         return Opened(iter(self._batches), len(self._batches), {})
 
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
+        self.redrawn = self._batches[max(drawn - again, 0) : drawn]
         return itertools.islice(self._batches, drawn, None)
+
+    def unsaved(self) -> list[str]:
+        if all(tensor._version == version for tensor, version in self._versions):
+            return []
+        return [
+            f" is a list of more than {MOST_ITEMS_OF_DATA} batches, which training changes in place: it is not saved; "
+            "change a copy, as in `batch = batch.clone()`"
+        ]
 
 
 @final
@@ -224,10 +266,32 @@ class Ordered(Source):
     def open(self, epoch: int) -> Opened:
         return Opened(self.reopen(epoch, 0, {}), len(self._data), {})
 
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        self._opened_with = sampler_attributes(self._data)
-        batches: Iterator[Any] = self._data.batches(epoch, start=drawn, seed=self._seed)
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
+        first = max(drawn - again, 0)
+        sample = self._sample(first, state) if "cut" in state else None
+        batches: Iterator[Any] = self._data.batches(epoch, start=first, seed=self._seed, sample=sample)
+        self.redrawn = list(itertools.islice(batches, drawn - first))
         return batches
+
+    def _sample(self, drawn: int, state: Mapping[str, Any], size: int | None = None) -> int:
+        """The place in the order of the epoch after some batches of it."""
+        return _sample_after(drawn, state, size or samples_per_batch(self._data) or 1)
+
+    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
+        now = samples_per_batch(self._data)
+        if size is None or now is None or size == now:
+            return None
+        sample = self._sample(drawn, state, size)
+        rest = self._data.samples_from(sample)
+        return Recut(
+            {"batches": drawn, "sample": sample},
+            lambda: drawn + self._data.batches_from(sample),
+            f"the {rest} samples that remain of the epoch are cut into batches of {now}",
+            is_complete=True,
+        )
+
+    def unsaved(self) -> list[str]:
+        return self._data.unsaved()
 
     def release(self, batches: Iterator[Any]) -> bool:
         return bool(self._data.release(batches))
@@ -259,7 +323,7 @@ class Stateful(Source):
             return itertools.chain([first], iterator)
         return iterate(self._data)
 
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         if not self._loaded:
             raise _position_unknown(self._data, drawn)
         announce_epoch(self._data, epoch)
@@ -306,16 +370,16 @@ class Replayed(Source):
 
     Arguments:
         once: True for data that can be iterated over only once: it can be opened, but not reopened after that.
+        notify: called with a line about batches that are drawn again, where that takes long.
     """
 
-    def __init__(self, data: Any, once: bool = False) -> None:
-        self._data, self._once = data, once
+    def __init__(self, data: Any, once: bool = False, notify: Callable[[str], None] = lambda line: None) -> None:
+        self._data, self._once, self._notify = data, once, notify
         # Augmentation in this process differs in a replay, which drops those batches.
         in_process = isinstance(data, DataLoader) and not data.num_workers
         self.redraws = not in_process or isinstance(data.dataset, IterableDataset)
 
     def open(self, epoch: int) -> Opened:
-        self._opened_with = sampler_attributes(self._data)
         announce_epoch(self._data, epoch)
         length = _length(self._data)
         state: dict[str, Any] = {
@@ -353,7 +417,7 @@ class Replayed(Source):
         generators = {f"{number}": generator for number, generator in enumerate(generators_of(self._data))}
         return Stream(iterator, {**HOST, **generators}, state["streams"])
 
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         if "random" not in state:
             raise _position_unknown(self._data, drawn)
         if self._once and "once" in state:
@@ -362,19 +426,76 @@ class Replayed(Source):
                 "middle of it: the node that reads it cannot be replaced without losing batches",
                 "keep the node that fetches batches, and its data, until the epoch has ended",
             )
-        self._opened_with = sampler_attributes(self._data)
         announce_epoch(self._data, epoch)
         restore_random(state["random"])
         for generator, saved in zip(generators_of(self._data), state["generators"], strict=False):
             generator.set_state(saved)
         iterator = self._begin(state)
+        if "cut" in state:
+            size = samples_per_batch(self._data) or 1
+            drawn = _sample_after(drawn, state, size) // size
+        progress = _Progress(epoch, drawn, self._notify)
+        redrawn: deque[Any] = deque(maxlen=again)
         for number in range(drawn):
-            if next(iterator, self) is self:
+            batch = next(iterator, self)
+            if batch is self:
                 raise DataError(
                     f"the data ended after {number} batches, it gave {drawn} before: it has changed",
                     "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
                 )
+            redrawn.append(batch)
+            progress.report(number + 1)
+        self.redrawn = tuple(redrawn)
         return iterator
+
+    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
+        now = samples_per_batch(self._data) if isinstance(self._data, DataLoader) else None
+        if size is None or now is None or size == now or "random" not in state:
+            return None
+        # Batches are all that can be skipped: those that hold a sample which was seen before.
+        seen = _sample_after(drawn, state, size)
+        skipped = -(-seen // now)
+        lost = f"; {skipped * now - seen} samples of it are not seen" if skipped * now > seen else ""
+
+        def length() -> int | None:
+            total = _length(self._data)
+            return None if total is None else drawn + max(total - skipped, 0)
+
+        return Recut(
+            {"batches": drawn, "sample": skipped * now},
+            length,
+            f"the epoch continues with batches of {now}, and was begun with batches of {size}{lost}; a "
+            "graphtrain.Loader cuts what remains, in its order",
+            is_complete=False,
+        )
+
+
+def _sample_after(drawn: int, state: Mapping[str, Any], size: int) -> int:
+    """The place in the order of an epoch after some batches, of which those since the last cut have this size."""
+    cut = state.get("cut", {"batches": 0, "sample": 0})
+    return int(cut["sample"] + (drawn - cut["batches"]) * size)
+
+
+@final
+class _Progress:
+    """Reports batches that are drawn again, if that takes long, with an estimate."""
+
+    def __init__(self, epoch: int, batches: int, notify: Callable[[str], None]) -> None:
+        self._epoch, self._batches, self._notify = epoch, batches, notify
+        self._begun = time.monotonic()
+        self._next = _FIRST_REPORT_SECONDS
+
+    def report(self, number: int) -> None:
+        """Note that this many were drawn."""
+        seconds = time.monotonic() - self._begun
+        if seconds < self._next:
+            return
+        rest = seconds / number * (self._batches - number)
+        place = f"{number:,} of {self._batches:,} batches of epoch {self._epoch + 1} are drawn again, {rest:.0f} s left"
+        if self._next == _FIRST_REPORT_SECONDS:
+            place += "; a graphtrain.Loader, or data with a state_dict, resumes at once"
+        self._notify(place)
+        self._next = seconds + _REPORT_SECONDS
 
 
 def _length(data: Any) -> int | None:

@@ -1,18 +1,63 @@
-"""What data holds beside its position, such as a cache or a counter: captured when an epoch begins."""
+"""What data holds beside its position, such as a cache or a counter; and what of its batches cannot be promised."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, final
+
+from graphtrain.state.drift import NO_DRIFT, Baseline
 
 
-class DataState(NamedTuple):
-    """Two calls that know what data held when the run was set up.
+@final
+class DataState:
+    """The state of the data of a run, and what nodes report about it.
 
     Attributes:
-        capture: what has changed of data since; empty for nothing.
-        restore: puts data in a state that was captured.
+        baseline: what was reachable when the run began; None before, and where nothing of it is known.
+        unsaved: a line for everything about data that a save cannot hold, as far as it is known.
+        changes: what a resume does differently since a setting of the data has changed, in words.
+        comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
-    capture: Callable[[Any], Mapping[str, Any]]
-    restore: Callable[[Any, Mapping[str, Any]], None]
+    def __init__(self) -> None:
+        self.baseline: Baseline | None = None
+        self.unsaved: dict[str, None] = {}
+        self.changes: list[str] = []
+        self.comparisons: list[Callable[[], str]] = []
+
+    def name(self, data: Any) -> str:
+        """What data is called: the path under which it was reached."""
+        reached = self.baseline.reachable.find(data) if self.baseline is not None else None
+        return reached.path if reached is not None else "the data"
+
+    def is_known(self, data: Any) -> bool:
+        """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
+        return self.baseline is not None and self.baseline.name_of_data(data) is not None
+
+    def capture(self, data: Any) -> Mapping[str, Any]:
+        """What has changed of data since the run began, as copies; empty for nothing."""
+        if self.baseline is None or (name := self.baseline.name_of_data(data)) is None:
+            return {}
+        section = self.baseline.drift(name).section
+        return copy.deepcopy(section) if section["changed"] else {}
+
+    def restore(self, data: Any, section: Mapping[str, Any]) -> None:
+        """Put data in the state that was captured."""
+        if self.baseline is not None and (name := self.baseline.name_of_data(data)) is not None:
+            self.baseline.restore(section or NO_DRIFT, name)
+
+    @contextmanager
+    def kept(self, data: Any) -> Iterator[None]:
+        """A span after which data holds the same objects, with the same values, as before it."""
+        if self.baseline is None or (name := self.baseline.name_of_data(data)) is None:
+            yield
+            return
+        with self.baseline.kept(name):
+            yield
+
+    def not_as_before(self) -> list[str]:
+        """What the comparisons have found; each is made once."""
+        comparisons, self.comparisons = self.comparisons, []
+        return [line for compare in comparisons if (line := compare())]

@@ -78,6 +78,7 @@ class Kind:
     optional: tuple[str, ...]
     idle_without: tuple[str, ...]
     transient: tuple[str, ...]
+    remade: tuple[str, ...]
     step_inputs: Mapping[str, str]
     records: str
     also_due: Mapping[str, str]

@@ -28,6 +28,7 @@ def node(
     optional: str | tuple[str, ...] = (),
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
+    remade: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
     also_due: Mapping[str, str] = MappingProxyType({}),
@@ -45,6 +46,7 @@ def node(
     optional: str | tuple[str, ...] = (),
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
+    remade: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
     also_due: Mapping[str, str] = MappingProxyType({}),
@@ -64,6 +66,8 @@ def node(
             infinity, the node is bypassed. Default: none.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
             Default: none.
+        remade: written slots with objects that have a `state_dict`, such as a model and its optimizer. They are saved
+            by it; a resume calls the function once more, with the same inputs, and loads it. Default: none.
         step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
             holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
         records: the parameter with the name that is put before its metrics, as in ``val/loss``: no two nodes may have
@@ -92,6 +96,7 @@ def node(
         "optional": _names(optional),
         "idle_without": _names(idle_without),
         "transient": _names(transient),
+        "remade": _names(remade),
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "records": records,
         "also_due": MappingProxyType(dict(also_due)),
@@ -177,6 +182,14 @@ def _check(kind: Kind) -> None:
     for slot in kind.transient:
         if slot not in kind.writes:
             raise TypeError(f"{kind.name}: transient slot {slot!r} is not among what it writes")
+    for slot in kind.remade:
+        if slot not in kind.writes:
+            raise TypeError(f"{kind.name}: remade slot {slot!r} is not among what it writes")
+        if slot in kind.transient:
+            raise TypeError(f"{kind.name}: slot {slot!r} is either remade or transient, not both")
+    if kind.remade and (inspect.isclass(kind.implementation) or kind.effects):
+        what = f"has the effect {kind.effects[0]!r}" if kind.effects else "is a class, which has progress"
+        raise TypeError(f"{kind.name}: what it makes cannot be remade: it {what}; let a function of its own make it")
     for parameter in kind.idle_without:
         if parameter not in kind.parameters:
             known = ", ".join(kind.parameters) or "none"

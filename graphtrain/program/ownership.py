@@ -29,7 +29,10 @@ def is_foreign(optimizer: torch.optim.Optimizer, resources: Mapping[str, Any]) -
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not all(isinstance(parameter, torch.nn.Parameter) for parameter in parameters):
         return False
+    if any(torch.nn.parameter.is_lazy(parameter) for parameter in parameters):  # without a form so far
+        return False
     modules = [value for value in resources.values() if isinstance(value, torch.nn.Module)]
+    modules = [module for module in modules if not any(map(torch.nn.parameter.is_lazy, module.parameters()))]
     trained = [[tensor for tensor in module.parameters() if tensor.requires_grad] for module in modules]
     alike = [*(list(module.parameters()) for module in modules), *trained]
     if not any(_forms(parameters) == _forms(others) for others in alike):

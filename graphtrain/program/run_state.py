@@ -16,26 +16,33 @@ import torch
 from graphtrain.data.fingerprint import is_data
 from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position
+from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.category import is_users
 from graphtrain.state.drift import NO_DRIFT, Baseline, Drift
 from graphtrain.state.generators import generator_of
 from graphtrain.state.modules import (
+    ModuleForm,
+    OptimizerForm,
     capture_gradients,
     capture_module,
     capture_optimizer,
-    fill_buffers,
+    is_lazy,
     load_optimizer,
+    reshape_module,
     restore_gradients,
     restore_module,
     restore_optimizer,
+    settle_lazy,
 )
 from graphtrain.state.random import capture_random, restore_random
 from graphtrain.state.references import shown_path
+from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.state_files import state_digest
 
 Section = Mapping[str, Any]
@@ -66,11 +73,31 @@ class Handler:
 
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: resource.state_dict() for name, resource in run.stateful.items()}
+    return {name: _state_of(name, resource) for name, resource in run.stateful.items()}
+
+
+def _state_of(name: str, resource: Any) -> Any:
+    try:
+        return resource.state_dict()
+    except Exception as error:
+        raise CheckpointError(
+            f"`{name}` cannot be saved: its state_dict raised {error!r}", _advice(resource)
+        ) from error
+
+
+def _advice(resource: Any) -> str:
+    if not isinstance(resource, torch.optim.Optimizer):
+        return ""
+    grouped = {parameter for group in resource.param_groups for parameter in group["params"]}
+    if all(parameter in grouped for parameter in resource.state):
+        return ""
+    return "it keeps state of a parameter that was removed from its groups: `del optimizer.state[parameter]` too"
 
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name in sorted(set(saved) - set(run.stateful) - set(exempt.fresh)):
+    for name in sorted(
+        name for name in set(saved) - set(run.stateful) - set(exempt.fresh) if not run.is_left_out(name)
+    ):
         raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
     # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
     for name, resource in sorted(run.stateful.items(), key=lambda item: item[0] not in run.modules):
@@ -82,8 +109,6 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             if name in run.optimizers:
                 load_optimizer(resource, saved[name])
             else:
-                if name in run.modules:
-                    fill_buffers(resource, saved[name])
                 resource.load_state_dict(saved[name])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().replace("\n\t", "\n    ")
@@ -93,26 +118,39 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
 
 
-def _of_modules(
-    capture: Callable[[torch.nn.Module], Section], restore: Callable[[torch.nn.Module, Section], None]
-) -> Handler:
-    """A section with an entry for each module."""
+def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: capture_module(module, run.forms.get(name)) for name, module in run.modules.items()}
 
-    def capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
-        return {name: capture(module) for name, module in run.modules.items()}
 
-    def restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-        for name, module in run.modules.items():
-            if name not in exempt.fresh:
-                restore(module, saved[name])
+def _reshape_modules(run: StatefulObjects, saved: Section, resources: Section, exempt: Exemptions) -> None:
+    """Put modules into the form that they had; loading fills them."""
+    for name, module in run.modules.items():
+        if name not in exempt.fresh and (forms := saved.get(name, {}).get("forms")):
+            reshape_module(module, forms, resources.get(name, ()))
 
-    return Handler(capture_modules, restore_modules)
+
+def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, module in run.modules.items():
+        if name not in exempt.fresh:
+            settle_lazy(module)
+            restore_module(module, saved[name])
+
+
+def _capture_gradients(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: capture_gradients(module) for name, module in run.modules.items()}
+
+
+def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, module in run.modules.items():
+        if name not in exempt.fresh:
+            restore_gradients(module, saved[name])
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
     captured = {name: capture_optimizer(optimizer, run.owned()) for name, optimizer in run.optimizers.items()}
     for name, optimizer in run.optimizers.items():
-        if further := optimizer.param_groups[run.groups.get(name, len(optimizer.param_groups)) :]:
+        made = len(run.groups[name]) if name in run.groups else len(optimizer.param_groups)
+        if further := optimizer.param_groups[made:]:
             captured[name]["added"] = [list(map(run.path_of, group["params"])) for group in further]
     return captured
 
@@ -121,7 +159,7 @@ def _add_groups(run: StatefulObjects, saved: Section) -> None:
     """Add the groups again that optimizers were given during training; loading fills them."""
     for name, optimizer in run.optimizers.items():
         added = saved.get(name, {}).get("added", [])
-        for paths in added[len(optimizer.param_groups) - run.groups.get(name, 0) :]:
+        for paths in added[len(optimizer.param_groups) - len(run.groups[name]) :] if added else ():
             if all(paths):  # else loading refuses, and says what to do
                 optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
 
@@ -138,9 +176,9 @@ def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
         if bound.bypassed:
             continue
         bound.check_fields()
-        captured[bound.path] = {name: getattr(bound.instance, name) for name in _stored(bound)}
-        if bound.kind.keeps_state:
-            captured[bound.path]["state"] = bound.instance.state_dict()
+        # First: a node may bring what it stores up to date when it is asked for its state.
+        state = {"state": bound.instance.state_dict()} if bound.kind.keeps_state else {}
+        captured[bound.path] = {name: getattr(bound.instance, name) for name in _stored(bound)} | state
     return captured
 
 
@@ -162,9 +200,11 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
                 bound.check_fields()
                 taken.append("state")
         yield from (f"{bound.path}.{name} left out" for name in sorted(set(values) - set(taken)))
-        # What an observer remembers now and did not before, nothing that was saved depends on.
+        # On what an observer remembers now and did not before, and on what no digest has, nothing saved depends.
         if not bound.kind.observer:
-            yield from (f"{bound.path}.{name} new" for name in stored if name not in taken and name not in values)
+            fields = bound.kind.fields
+            essential = [name for name in stored if name not in fields or fields[name].in_digest]
+            yield from (f"{bound.path}.{name} new" for name in essential if name not in taken and name not in values)
 
 
 def _essential_progress(run: StatefulObjects, saved: Section) -> Section:
@@ -191,6 +231,15 @@ def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
     return {run.program.slot_names[index]: run.program.slots[index] for index in sorted(alive)}
 
 
+def _capture_made(run: StatefulObjects, alive: set[int]) -> Section:
+    run.unknown_of_made = []
+    return run.remade.capture(alive, run.owned(), run.unknown_of_made)
+
+
+def _restore_made(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    run.remade.restore(saved, run.owned)
+
+
 def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, value in saved.items():
         if name in run.program.slot_names:
@@ -203,7 +252,7 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift = run.drift()
-    run.unknown = drift.unknown
+    run.unknown = [*run.lost_forms(), *run.unknown_of_made, *drift.unknown, *run.data_state.unsaved]
     return drift.section if drift.section["changed"] else {}
 
 
@@ -242,17 +291,19 @@ class RunState:
         optimizers: what `state_dict` leaves out of optimizers.
         progress: the fields of each node, by path.
         slots: values between nodes: those alive.
+        made: the objects among them that nodes have made and make again, by the paths of these nodes.
         metrics: running means.
         reachable: what has changed since the run was set up, of all that is reachable and that nothing else saves.
         random: of the process, and of the generators that data holds.
     """
 
     resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
-    modules: Annotated[Section, _of_modules(capture_module, restore_module)]
-    gradients: Annotated[Section, _of_modules(capture_gradients, restore_gradients)]
+    modules: Annotated[Section, Handler(_capture_modules, _restore_modules)]
+    gradients: Annotated[Section, Handler(_capture_gradients, _restore_gradients)]
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
+    made: Annotated[Section, Handler(_capture_made, _restore_made)]
     metrics: Annotated[Section, Handler(lambda run, alive: run.recorder.state_dict(), _restore_metrics)]
     reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
     random: Annotated[Section, Handler(_capture_generators, _restore_generators)]
@@ -263,8 +314,12 @@ class RunState:
         return cls(**{name: sections.get(name, {}) for name in SECTIONS})
 
     def sections(self) -> dict[str, Section]:
-        """Section -> name -> state, in the order of the format; without `reachable` where nothing has changed."""
-        return {name: getattr(self, name) for name in SECTIONS if name != "reachable" or self.reachable}
+        """Section -> name -> state, in the order of the format; without those that few runs have if they are empty."""
+        return {name: getattr(self, name) for name in SECTIONS if name not in _RARE or getattr(self, name)}
+
+    def slot_names(self) -> set[str]:
+        """The slots whose values it has."""
+        return {*self.slots, *(slot for entry in self.made.values() for slot in entry["slots"])}
 
 
 SECTIONS: Mapping[str, Handler] = {
@@ -272,6 +327,7 @@ SECTIONS: Mapping[str, Handler] = {
 }
 # What another graph takes over in memory; resources and means are the same objects, and stay as they are.
 OF_NODES = ("progress", "slots", "random")
+_RARE = ("made", "reachable")
 # Put back once nodes are set up, which calls code of the data, and draws random numbers.
 _AFTER_SETUP = ("reachable", "random")
 
@@ -286,9 +342,11 @@ class StatefulObjects:
     Attributes:
         stateful: the objects with a `state_dict`: resources, and once the run has begun those that they hold, by path.
         generators: random generators that resources hold: ``"train_data/0"``.
+        data_state: of the data; nodes report to it.
         baseline: what was reachable when the run began; None before.
         unknown: a line for all that the last capture could not describe.
-        groups: how many groups each optimizer was set up with.
+        forms: what modules were set up as, by path; none before the run has begun.
+        groups: the groups that optimizers were set up with.
     """
 
     def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
@@ -303,10 +361,14 @@ class StatefulObjects:
             if name not in self.modules and name not in self.optimizers
             for number, generator in enumerate(held_generators(value))
         }
+        self.data_state: DataState = program.resources.get("data_state", DataState())
         self.baseline: Baseline | None = None
         self._resources = resources
         self.unknown: list[str] = []
-        self.groups: dict[str, int] = {}
+        self.unknown_of_made: list[str] = []
+        self.remade = Remade(program)
+        self.forms: dict[str, ModuleForm] = {}
+        self.groups: dict[str, OptimizerForm] = {}
 
     def begin(self, left_out: Collection[str] = ()) -> None:
         """List what is reachable, before anything has changed.
@@ -340,19 +402,55 @@ class StatefulObjects:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
         self.watch(baseline)
 
-    def watch(self, baseline: Baseline) -> None:
-        """Save what differs from a baseline, and the objects with a `state_dict` that it lists."""
-        self.baseline = baseline
-        self.groups = {name: len(optimizer.param_groups) for name, optimizer in self.optimizers.items()}
+    def watch(self, baseline: Baseline, former: StatefulObjects | None = None) -> None:
+        """Save what differs from a baseline, and the objects with a `state_dict` that it lists.
+
+        Arguments:
+            former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
+        """
+        self.baseline = self.data_state.baseline = baseline
+        self.program.elsewhere = baseline.reachable.by_id
+        for held in (self.stateful, self.modules, self.optimizers):
+            for name in [name for name in held if baseline.is_left_out(name)]:
+                del held[name]
         known = {id(value) for value in self.stateful.values()}
         for path, value in baseline.stateful.items():
-            if id(value) not in known and keeps_state(value):
+            if id(value) not in known and keeps_state(value) and not baseline.is_left_out(path):
                 self.stateful[path] = value
                 if isinstance(value, torch.nn.Module):
                     self.modules[path] = value
                 elif isinstance(value, torch.optim.Optimizer):
                     self.optimizers[path] = value
-                    self.groups[path] = len(value.param_groups)
+        self.forms = {name: ModuleForm(module) for name, module in self.modules.items()}
+        self.groups = {name: OptimizerForm(optimizer) for name, optimizer in self.optimizers.items()}
+        if former is not None:
+            kept = {name for name, value in former.stateful.items() if self.stateful.get(name) is value}
+            self.forms |= {name: form for name, form in former.forms.items() if name in kept}
+            self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
+
+    def is_left_out(self, path: str) -> bool:
+        """True for what is declared to be no state."""
+        return self.baseline is not None and self.baseline.is_left_out(path)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The paths that are declared to be no state."""
+        return self.baseline.left_out if self.baseline is not None else ()
+
+    def lost_forms(self) -> list[str]:
+        """A line for each way in which modules and optimizers are not what a resume could load."""
+        return [
+            *(line for name, form in self.forms.items() for line in form.lost(name, self.modules[name])),
+            *(
+                line
+                for name, groups in self.groups.items()
+                for line in groups.lost(name, self.optimizers[name], lambda parameter: bool(self.path_of(parameter)))
+            ),
+        ]
+
+    def is_lazy(self) -> bool:
+        """True as long as a module waits for its first batch to know what its parameters are."""
+        return any(map(is_lazy, self.modules.values()))
 
     def path_of(self, parameter: torch.Tensor) -> str:
         """Where a parameter was reached when the run began; empty where it was not."""
@@ -373,35 +471,19 @@ class StatefulObjects:
             )
         return reached.value
 
-    def setup_hashes(self) -> dict[str, str]:
-        """A hash of what was set up, by path."""
-        return self.baseline.hashes() if self.baseline is not None else {}
-
     def not_restored(self) -> list[str]:
-        """A line for everything that was saved and has no place now."""
-        return self.baseline.not_restored if self.baseline is not None else []
+        """A line for everything that was saved and has no place now, or is not what it was."""
+        missing = self.baseline.not_restored if self.baseline is not None else []
+        return [*missing, *self.data_state.not_as_before()]
 
     def drift(self) -> Drift:
         """What has changed since the run began, that nothing else saves."""
         return self.baseline.drift() if self.baseline is not None else Drift(NO_DRIFT)
 
-    def capture_data(self, data: Any) -> Section:
-        """What has changed of data since the run began; empty for nothing."""
-        name = self.baseline.name_of_data(data) if self.baseline is not None else None
-        if self.baseline is None or name is None:
-            return {}
-        section = self.baseline.drift(name).section
-        return section if section["changed"] else {}
-
-    def restore_data(self, data: Any, section: Section) -> None:
-        """Put data in the state that was captured."""
-        name = self.baseline.name_of_data(data) if self.baseline is not None else None
-        if self.baseline is not None and name is not None:
-            self.baseline.restore(section or NO_DRIFT, name)
-
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""
-        return {id(parameter) for module in self.modules.values() for parameter in module.parameters()}
+        owned = {id(parameter) for module in self.modules.values() for parameter in module.parameters()}
+        return owned | self.remade.owned()
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The modules that an optimizer trains and that are in evaluation mode as a whole, as pretrained ones come."""
@@ -419,7 +501,13 @@ class StatefulObjects:
 
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The state as it is, sharing its tensors with the run; `alive` are the slots that will be read."""
-        return RunState.of({name: SECTIONS[name].capture(self, alive) for name in sections})
+        made = self.remade.slots(alive) if "made" in sections else set()
+        if "made" in sections:
+            _refuse_objects({name: value for name, value in _capture_slots(self, alive).items() if name not in made})
+        captured = {name: SECTIONS[name].capture(self, alive) for name in sections}
+        if made:
+            captured["slots"] = {name: value for name, value in captured["slots"].items() if name not in made}
+        return RunState.of(captured)
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """The sections of which the continuation depends on a part only: that part."""
@@ -464,6 +552,7 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
+        _reshape_modules(self, state.modules, state.resources, exempt)
         _add_groups(self, state.optimizers)
         return [
             line
@@ -478,8 +567,19 @@ class StatefulObjects:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
 
 
+def _refuse_objects(slots: Section) -> None:
+    for name, value in slots.items():
+        if keeps_state(value):
+            slot = name.rpartition("/")[2]
+            raise UnsaveableError(
+                f"the slot `{name}`",
+                f"nothing is known that could make its {type(value).__qualname__} again",
+                f'if the node that writes it can be called once more, declare so: @node(..., remade="{slot}")',
+            )
+
+
 def _text_of(part: Any) -> str:
-    return state_digest({"reachable": {"part": part}})
+    return state_digest({"part": {"part": part}})
 
 
 def _stored(bound: BoundNode) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import torch
 
-from graphtrain.data.fingerprint import data_changes, fingerprint, is_data
+from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint, is_data
 from graphtrain.printable import one_line
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
 from graphtrain.storage.text import all_utf8
@@ -51,6 +51,10 @@ class RunEnvironment:
             *data_changes(saved["data"], now["data"]),
         ]
 
+    def asides(self, saved: Mapping[str, Any]) -> str:
+        """What has been changed since and makes no difference, in words; empty for nothing."""
+        return "; ".join(one_line(line, _MOST_CHARACTERS) for line in data_asides(saved["data"], dict(self.data)))
+
     def changed_data(self, saved: Mapping[str, Any]) -> list[str]:
         """The names of the data that differ from those of a manifest."""
         now = self.as_plain()["data"]
@@ -85,7 +89,7 @@ class RunEnvironment:
         was_compared = {
             "code": code_changes(saved["origin"], now["origin"]) is not None,
             "arguments": bool(saved["about"].get("arguments")),
-            "data": any({*facts.values()} - {None, ""} for facts in data),
+            "data": any(facts[key] not in (None, "") for facts in data for key in ("length", "samples", "hash")),
             "versions, threads": bool(saved["environment"]),
         }
         unchanged = ", ".join(name for name, compared in was_compared.items() if compared)

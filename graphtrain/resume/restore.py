@@ -97,7 +97,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     state = RunState.of(change.renaming.sections(checkpoint.sections))
     path = change.renaming.path(manifest["position"])
     hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-    position = compiled.locate(path, state.slots, ended, hint)
+    position = compiled.locate(path, state.slot_names(), ended, hint)
     saved = manifest.get("hyper_parameters")
     in_force = manifest.get("hyper_parameters_in_force", saved)
     differences = hyper_parameters.differences(saved, in_force)
@@ -118,10 +118,12 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     compiled.resume_at(position)
     compiled.state.restore_after_setup(state)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    lost = compiled.state.not_restored() or compiled.state.differs_from(state.reachable)
+    left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
+    lost = compiled.state.not_restored() or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    is_partial = bool(checkpoint.manifest["unknown"])
-    if not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters):
+    if not (
+        fresh or not_restored or left_out or manifest["unknown"] or change.renaming.names or change.difference.matters
+    ):
         alive = compiled.alive(position, ended)
         _expect_digest(checkpoint, compiled.state.digest(alive, sections, state.reachable))
     notes = hyper_parameters.apply(chosen, in_force)
@@ -132,11 +134,19 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     ]
     decided += [f"{name} (taken)" for name in sorted(chosen - {difference.name for difference in differences})]
     gone = sorted(set(state.progress) - set(compiled.program.by_path))
-    left_out = [f"progress of {', '.join(gone)} left out"] if gone else []
+    gone_progress = [f"progress of {', '.join(gone)} left out"] if gone else []
     return Restored(
         bool(differences or chosen or change.renaming.names),
         change.difference.matters,
-        [*change.words(), *left_out, *not_restored, *decided, *notes],
+        [
+            *change.words(),
+            *gone_progress,
+            *left_out,
+            *not_restored,
+            *decided,
+            *notes,
+            *compiled.state.data_state.changes,
+        ],
         lost,
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
@@ -192,6 +202,11 @@ def _most_seconds_since(written_at: Any, now: float) -> float:
     if isinstance(written_at, bool) or not isinstance(written_at, int | float) or not written_at <= now:
         return STATUS_SECONDS
     return min(now - written_at, STATUS_SECONDS)
+
+
+def _not_state_changes(before: Iterable[str], now: Iterable[str]) -> list[str]:
+    """The paths that are left out now and were not, or the other way round, in words."""
+    return [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted({*before} ^ {*now})]
 
 
 def _expect_digest(checkpoint: Checkpoint, digest: str) -> None:

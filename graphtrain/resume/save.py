@@ -86,8 +86,12 @@ class CheckpointWriter:
         Raises:
             UnsaveableError: something cannot be encoded; its path is named.
         """
-        for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
-            Layout.of(tensors)
+        try:
+            for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
+                Layout.of(tensors)
+        except UnsaveableError:
+            if not run.compiled.state.is_lazy():  # the first batch makes it something that can be saved
+                raise
 
     def resumed_from(self, checkpoint: Checkpoint, run: Resumable) -> None:
         """Note that the run is where its newest checkpoint was made, and nothing was changed since."""
@@ -148,7 +152,10 @@ class CheckpointWriter:
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
-            if error.path.startswith("slots"):
+            if error.path.startswith(("slots", "the slot ")) or run.compiled.state.is_lazy():
+                self._report_once(
+                    f"no checkpoint can be made here: {'; '.join(filter(None, (error.message, error.hint)))}"
+                )
                 return self._refuse(run, error.message)
             raise
         self._attempts = 0
@@ -238,9 +245,7 @@ class CheckpointWriter:
     def _begin(self, run: Resumable, run_files: RunFiles, value: float | None) -> None:
         state, facts = capture(run)
         for line in facts["unknown"]:
-            if line not in self._reported:
-                self._reported.add(line)
-                self._notify(f"a resume will not be exact: {line}")
+            self._report_once(f"a resume will not be exact: {line}")
         staged = StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers)
         retention = self._policy.retention
         try:
@@ -255,6 +260,11 @@ class CheckpointWriter:
         self._staged, self._written_moment = staged, moment
         post_written = functools.partial(self._requests.post, "written")
         self._writing = Background(lambda: run_files.save(staged, facts, retention, value, replaced), post_written)
+
+    def _report_once(self, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
+            self._notify(line)
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1

@@ -1,35 +1,166 @@
-"""What was set up when a run began, compared with what is set up for a resume."""
+"""What `setup` has made when a run begins, compared with what it makes for a resume.
+
+Only plain values and data are compared: of all else either the very state is saved, or a change is reported. What a
+resume restores over is no difference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, final
+
+from graphtrain.state.category import is_value
+from graphtrain.state.contents import FORMS, sample_of
+from graphtrain.state.drift import Baseline, content_of
+from graphtrain.state.reachable import Reached, parts_of
 
 _MOST = 3
+_STARTED = time.time()
+_OF_A_PROCESS = "p"  # behind the hash of a number that is the identity of the process: so may a number of layers be
+_ATTRIBUTES = ("module", "optimizer", "object", "function", "class")
+_CONTAINERS = ("list", "tuple", "deque", "set", "mapping", "cell")
+
+Owner = Literal["module", "data", "object", "program"]
+_REMEDIES: Mapping[Owner, str] = {
+    "module": "seed `setup`, or register it as a buffer",
+    "data": "seed `setup`",
+    "object": "seed `setup`, or give {owner} a state_dict",
+    "program": "seed what makes it",
+}
 
 
-def setup_changes(saved: Mapping[str, str], now: Mapping[str, str], without: Collection[str] = ()) -> list[str]:
-    """The paths of what differs, by the hashes of what was set up.
+@final
+@dataclass
+class SetupHashes:
+    """A short hash of each plain value, container and tensor of data that is reachable: equal for equal set-ups.
+
+    Attributes:
+        by_path: path -> hash.
+        owners: path -> what it is of, and the path of that.
+    """
+
+    by_path: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, tuple[Owner, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, baseline: Baseline, *, now: bool = False) -> SetupHashes:
+        """Of what was set up; or of what the same objects hold now."""
+        hashes = cls()
+        for reached in baseline.listed():
+            if reached.is_covered and reached.category != "module":
+                continue
+            if reached.category in (*_ATTRIBUTES, *_CONTAINERS):
+                hashes._add(_as_it_is(reached) if now else reached, baseline)
+            elif reached.is_data and reached.category in ("tensor", "array"):
+                hashes._put(reached.path, content_of(reached), _owner(reached), reached.path)
+        for module, name, before, after in baseline.globals_in_use():
+            if is_value(before):
+                hashes._put(f"{module}:{name}", _text(after if now else before, baseline), "program", module)
+        return hashes
+
+    def _add(self, reached: Reached, baseline: Baseline) -> None:
+        owner = _owner(reached)
+        if reached.category in _ATTRIBUTES:
+            for place, part, is_covered in parts_of(reached):
+                name = place.rpartition(".")[2]
+                if is_value(part) and not (is_covered and name in reached.covered) and not baseline.is_left_out(place):
+                    self._put(place, _text(part, baseline), owner, reached.path)
+                    if type(part) is int and part == os.getpid():
+                        self.by_path[place] += _OF_A_PROCESS
+        elif reached.is_entered:
+            keys = [_text(key, baseline) for key in reached.keys]
+            parts = [_text(part, baseline) for part in reached.parts]
+            order = sorted if reached.category == "set" else list
+            self._put(reached.path, (len(parts), keys, order(parts)), owner, reached.path)
+        else:
+            self._put(reached.path, reached.length, owner, reached.path)
+
+    def _put(self, path: str, content: Any, owner: Owner, owner_path: str) -> None:
+        text = repr(content).encode("utf-8", "replace")
+        self.by_path[path] = hashlib.blake2b(text, digest_size=4).hexdigest()
+        self.owners[path] = owner, owner_path
+
+
+def setup_changes(
+    saved: Mapping[str, str], made: SetupHashes, baseline: Baseline, drift: Mapping[str, Any], but: Collection[str] = ()
+) -> dict[str, str]:
+    """What `setup` has made otherwise than for the saved run, and no restore has put right: path -> what to do.
 
     Arguments:
         saved: path -> hash; empty where it is not known.
-        without: paths of what is known to differ, with all that is reached through it. Default: none.
-
-    >>> setup_changes({"model.noise": "a1", "task": "b2"}, {"model.noise": "c3", "task": "b2"})
-    ['model.noise']
+        made: of this process, before anything was restored.
+        baseline: of this process, after the restore.
+        drift: what was restored of the reachable state.
+        but: names of data that is reported already.
     """
-    return [
-        path
-        for path, found in now.items()
-        if path in saved
-        and saved[path] != found
-        and not any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in without)
-    ]
+    differing = [path for path, found in made.by_path.items() if not _is_same(saved.get(path, found), found)]
+    if not differing:
+        return {}
+    now, restored = SetupHashes.of(baseline, now=True).by_path, _restored_by(drift)
+    changes = {}
+    for path in differing:
+        owner, owner_path = made.owners[path]
+        is_restored = path in restored or now.get(path) != made.by_path[path]
+        if not is_restored and not any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in but):
+            changes[path] = _REMEDIES[owner].format(owner=owner_path)
+    return changes
 
 
-def unexplained(paths: Sequence[str]) -> list[str]:
-    """A line for each path that differs although nobody changed anything."""
-    lines = [
-        f"{path} differs from what was set up when the run began: seed what makes it, or give it a state_dict"
-        for path in paths[:_MOST]
-    ]
-    return lines + ([f"{len(paths) - _MOST} more objects differ"] if len(paths) > _MOST else [])
+def unexplained(changes: Mapping[str, str]) -> list[str]:
+    """A line for each path that differs although nobody changed anything.
+
+    >>> unexplained({"model.noise": "seed `setup`"})
+    ['model.noise differs from what `setup` made: seed `setup`']
+    """
+    lines = [f"{path} differs from what `setup` made: {remedy}" for path, remedy in changes.items()]
+    more = len(lines) - _MOST
+    return lines if more <= 0 else [*lines[:_MOST], f"{more} more such {'difference' if more == 1 else 'differences'}"]
+
+
+def _is_same(saved: str, now: str) -> bool:
+    return saved == now or (saved.endswith(_OF_A_PROCESS) and now.endswith(_OF_A_PROCESS))
+
+
+def _restored_by(drift: Mapping[str, Any]) -> set[str]:
+    restored = set()
+    for path, change in drift.get("changed", {}).items():
+        restored.add(path)
+        separator = "" if path.endswith(":") else "."
+        restored |= {f"{path}{separator}{name}" for name in change.get("set", ())}
+    return restored
+
+
+def _as_it_is(reached: Reached) -> Reached:
+    if reached.category in _ATTRIBUTES or reached.category == "cell":
+        keys, parts = FORMS[reached.category].contents(reached.value)
+    else:
+        keys, parts = sample_of(reached.value, reached.category)
+    return replace(reached, keys=keys, parts=parts)
+
+
+def _owner(reached: Reached) -> Owner:
+    if reached.is_data:
+        return "data"
+    if reached.category == "module":
+        return "module"
+    return "object" if reached.category == "object" else "program"
+
+
+def _text(value: Any, baseline: Baseline) -> str:
+    """A value as text that is the same in every process that sets up alike: it names no process, place or time."""
+    if not is_value(value):
+        return ""
+    if type(value) in (int, float):
+        if _STARTED - 3600 < value <= time.time():
+            return "a time"
+        if type(value) is int and value in baseline.reachable.by_id:
+            return f"the identity of {baseline.reachable.by_id[value].path}"
+    if isinstance(value, str) and tempfile.gettempdir() in value:
+        return "a temporary file"
+    text = repr(value)
+    return text if " at 0x" not in text else ""

@@ -53,7 +53,7 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.resume.setup_change import setup_changes, unexplained
+from graphtrain.resume.setup_change import SetupHashes, setup_changes, unexplained
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of, picture_of
@@ -140,7 +140,7 @@ class Trainer:
         notify: Callable[[str], None] | None = None,
         say: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
-        not_state: Iterable[str] = (),
+        not_state: str | Iterable[str] = (),
         **resources: Any,
     ) -> None:
         graph = checked_graph(graph)
@@ -151,8 +151,7 @@ class Trainer:
             torch.backends.cudnn.benchmark = False
         self._deterministic = deterministic
         self._about = dict(about or {})
-        self._not_state = tuple(not_state)
-        self._setup: dict[str, str] = {}
+        self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
         self._resources = dict(resources)
         self._seed = seed
         self._device = resolve_device(device)
@@ -163,10 +162,7 @@ class Trainer:
         self._requests = Requests()
         provided = {
             "checkpoints": self._requests,
-            "data_state": DataState(
-                lambda data: self._compiled.state.capture_data(data),
-                lambda data, state: self._compiled.state.restore_data(data, state),
-            ),
+            "data_state": DataState(),
             "device": self._device,
             "recorder": self._recorder,
             "running_seconds": self._watch.running,
@@ -490,7 +486,7 @@ class Trainer:
                 position, is_other = self._move(state, renaming, compiled)
             hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
             if former.state.baseline is not None:
-                compiled.state.watch(former.state.baseline)
+                compiled.state.watch(former.state.baseline, former.state)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
@@ -523,7 +519,7 @@ class Trainer:
         state = RunState.of(renaming.sections(state.sections()))
         path = renaming.path(self._path)
         hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-        position = compiled.locate(path, state.slots, self._loop.ended, hint)
+        position = compiled.locate(path, state.slot_names(), self._loop.ended, hint)
         # Nodes that keep their object hold their progress in it.
         kept_paths = {bound.path for bound in compiled.kept}
         progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
@@ -696,9 +692,12 @@ class Trainer:
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         self._compiled.state.begin(self._not_state)
-        self._setup = self._compiled.state.setup_hashes()
+        if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
+            origin = self._environment.origin.with_functions(baseline.reachable)
+            self._environment = replace(self._environment, origin=origin)
+        setup = self._setup_hashes()
         if checkpoint is not None:
-            self._resume(checkpoint, options)
+            self._resume(checkpoint, options, setup)
         else:
             if self._seed is not None:
                 seed_everything(self._seed)
@@ -711,7 +710,7 @@ class Trainer:
                 {
                     **self._environment.as_plain(),
                     "checkpoint": checkpoint.path.name if checkpoint else None,
-                    "setup": self._setup,
+                    "setup": setup.by_path,
                 },
                 {origin.difference_file: origin.difference} if origin.difference else {},
             )
@@ -719,11 +718,15 @@ class Trainer:
         self._announce()
         self._write_status()
 
-    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions) -> None:
+    def _setup_hashes(self) -> SetupHashes:
+        baseline = self._compiled.state.baseline
+        return SetupHashes.of(baseline) if baseline is not None and self._environment is not None else SetupHashes()
+
+    def _resume(self, checkpoint: Checkpoint, options: ResumeOptions, setup: SetupHashes) -> None:
         run_files, run = self._run_files, self._resumable
         status = run_files.last_status() if run_files is not None else {}
-        before = run_files.setup_of(checkpoint) if run_files is not None else {}
         restored = restore(checkpoint, run, options)
+        made_otherwise = self._setup_changes(checkpoint, setup)
         where = str(run_files.path) if run_files is not None else checkpoint.path.name
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
@@ -735,14 +738,14 @@ class Trainer:
         )
         lost = [*checkpoint.manifest["unknown"], *restored.lost]
         others = [*restored.changes]
-        set_up = setup_changes(before, self._setup, environment.changed_data(checkpoint.manifest))
         if environment.changes(checkpoint.manifest):
-            others += [f"{path} as set up" for path in set_up]
+            others += [f"{path} as set up" for path in made_otherwise]
         else:
-            lost += unexplained(set_up)
+            lost += unexplained(made_otherwise)
         facts = [
             repeated(run_clock.trained(), status) if run_files is not None and run_files.owns(checkpoint) else "",
             restored.aside,
+            environment.asides(checkpoint.manifest),
             environment.compared(checkpoint.manifest, others, lost),
         ]
         place = run_clock.describe() or f"at `{self.position}`"
@@ -761,6 +764,15 @@ class Trainer:
         # On the disk before anything else, so that from now on a resume chooses this.
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
+
+    def _setup_changes(self, checkpoint: Checkpoint, setup: SetupHashes) -> dict[str, str]:
+        """What `setup` has made otherwise than for the run of a checkpoint that was restored: path -> what to do."""
+        state, environment = self._compiled.state, self._environment
+        if self._run_files is None or state.baseline is None or environment is None:
+            return {}
+        saved = self._run_files.setup_of(checkpoint)
+        drift = checkpoint.sections.get("reachable", {})
+        return setup_changes(saved, setup, state.baseline, drift, environment.changed_data(checkpoint.manifest))
 
     def _announce(self) -> None:
         """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""

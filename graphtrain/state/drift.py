@@ -7,6 +7,7 @@ arrays and generators are described whenever nothing else saves them: those of d
 
 from __future__ import annotations
 
+import copy
 import enum
 import hashlib
 import operator
@@ -40,6 +41,12 @@ _OF_A_USUAL_TENSOR = 5
 # Attributes that the compiler gives to tensors and functions.
 _OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 
+# Of the tensors and arrays of data that are not larger, copies of this much are kept.
+_MOST_COPIED = 16 * 2**20
+
+# How a change of what is changed where it is, is described.
+_VALUES = ("tensor", "array", "bytes", "state")
+
 
 @dataclass
 class Drift:
@@ -64,10 +71,12 @@ class Baseline:
         covered: the names of those that something else saves as a whole.
         elsewhere: the identities of objects that something else saves.
         left_out: paths that are no state, with all that is reached through them.
+        with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
     Attributes:
         stateful: what is saved by its `state_dict`, by path.
         not_restored: a line for everything that was saved and has no place now.
+        left_out: the same as the argument.
     """
 
     def __init__(
@@ -77,19 +86,22 @@ class Baseline:
         covered: Collection[str] = (),
         elsewhere: Collection[int] = (),
         left_out: Collection[str] = (),
+        *,
+        with_code: bool = True,
     ) -> None:
-        self.reachable = Reachable(roots, data, covered)
+        self.reachable = Reachable(roots, data, covered, with_code=with_code)
         self.stateful = self.reachable.stateful
         self.not_restored: list[str] = []
         # Path -> what was put there last, until it was looked at once: objects that `setup` makes in this process as
         # they were then have drifted nevertheless, by the account of the process that saved them.
         self._restored: Mapping[str, Mapping[str, Any]] = {}
-        self._elsewhere, self._left_out = frozenset(elsewhere), tuple(left_out)
+        self._elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
         }
+        self._copies = self._copied()
         self._forms = {
-            reached.path: _form(reached.value)
+            reached.path: _form(reached.value, is_data=reached.is_data)
             for reached in self.reachable.by_path.values()
             if reached.category == "module"
         }
@@ -103,6 +115,18 @@ class Baseline:
             for name in data
             if name not in covered
         }
+
+    def _copied(self) -> dict[int, Any]:
+        """Copies of small tensors and arrays of data, such as the weights of a sampler."""
+        copies: dict[int, Any] = {}
+        rest = _MOST_COPIED
+        for reached in self.reachable.by_path.values():
+            if reached.is_data and _is_marked(reached) and 0 < (size := _bytes_of(reached.value)) <= _WHOLE_BYTES:
+                rest -= size
+                if rest < 0:
+                    break
+                copies[id(reached.value)] = copy.deepcopy(_detached(reached.value))
+        return copies
 
     def name_of_data(self, value: Any) -> str | None:
         """The name of the root that is this data; None for data that came later, or that saves itself."""
@@ -139,7 +163,7 @@ class Baseline:
 
     def _in(self, data: str | None) -> Iterator[Reached]:
         for reached in self.reachable.by_path.values() if data is None else self._of_data[data]:
-            if not self._is_left_out(reached.path):
+            if not self.is_left_out(reached.path):
                 yield reached
 
     def _ignored(self, reached: Reached) -> frozenset[str]:
@@ -153,8 +177,9 @@ class Baseline:
         held, state = dict(zip(names, parts, strict=True)), state_of(reached.value)
         return reached.ignored | {name for name in held.keys() & state.keys() if _is_equal(held[name], state[name])}
 
-    def _is_left_out(self, path: str) -> bool:
-        return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self._left_out)
+    def is_left_out(self, path: str) -> bool:
+        """True for what is declared to be no state, and for all that is reached through it."""
+        return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self.left_out)
 
     # ---- comparing
 
@@ -180,7 +205,7 @@ class Baseline:
             case "bytearray":
                 return {"bytes": bytes(value)}
             case "module":
-                unknown += _other_form(path, self._forms[path], _form(value))
+                unknown += _other_form(path, self._forms[path], _form(value, is_data=reached.is_data))
         form = FORMS.get(reached.category)
         if form is None or reached.category == "tuple" or (reached.is_covered and reached.category != "module"):
             return None
@@ -210,7 +235,7 @@ class Baseline:
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
             is_same = name in before and name not in put and _is_equal(before[name], now[name])
-            if is_same or self._is_left_out(path):
+            if is_same or self.is_left_out(path):
                 continue
             if is_left_alone(now[name]):
                 continue
@@ -292,7 +317,7 @@ class Baseline:
         before, described = self._globals[module], {}
         for name in sorted(names & namespace.keys()):
             is_same = name in before and name not in put and _is_equal(before[name], namespace[name])
-            if is_same or is_left_alone(namespace[name]):
+            if is_same or is_left_alone(namespace[name]) or self.is_left_out(f"{module}:{name}"):
                 continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(namespace[name], f"{module}:{name}")
@@ -314,7 +339,7 @@ class Baseline:
             changed, rebuilder = dict(section["changed"]), Rebuilder(self.reachable, self.stateful, [*section["new"]])
         self._back_to_the_baseline(data)
         for path, change in changed.items():
-            if self._is_left_out(path):
+            if self.is_left_out(path):
                 continue
             with _naming(f"the state of `{shown_path(path)}`"):
                 if path.endswith(":"):
@@ -322,9 +347,16 @@ class Baseline:
                 elif path not in self.reachable.by_path:
                     self._is_missing(path)
                 else:
-                    self._put(self.reachable.by_path[path], change, rebuilder)
+                    _put(self.reachable.by_path[path], self._without_left_out(path, change), rebuilder)
         if data is None:
             self._restored = changed
+
+    def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not isinstance(change.get("set"), Mapping):
+            return change
+        described = {name: part for name, part in change["set"].items() if not self.is_left_out(f"{path}.{name}")}
+        removed = [name for name in change.get("removed", ()) if not self.is_left_out(f"{path}.{name}")]
+        return {"set": described, "removed": removed}
 
     def _is_missing(self, path: str) -> None:
         """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
@@ -347,31 +379,10 @@ class Baseline:
 
     def _back_to_the_baseline(self, data: str | None) -> None:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
+        self._put_copies(data)
         for reached in self._in(data):
-            form = FORMS.get(reached.category)
-            if form is None or reached.category == "tuple" or not reached.is_entered:
-                continue
-            if isinstance(reached.value, frozenset):
-                continue
-            if reached.is_covered and reached.category != "module":
-                continue
-            keys, parts = form.contents(reached.value)
-            if _is_identical(keys, reached.keys) and _is_identical(parts, reached.parts):
-                continue
-            if form.is_named:
-                ignored = self._ignored(reached)
-                now = dict(zip(keys, parts, strict=True))
-                before = dict(zip(reached.keys, reached.parts, strict=True))
-                changed = {
-                    name: part
-                    for name, part in before.items()
-                    if name not in ignored and not (name in now and now[name] is part)
-                }
-                form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
-            elif reached.category == "mapping":
-                form.put(reached.value, dict(zip(reached.keys, reached.parts, strict=True)), ())
-            else:
-                form.put(reached.value, reached.parts, ())
+            if _holds(reached) and reached.is_entered:
+                self._put_contents(reached, reached.keys, reached.parts)
         for module, held in self._globals.items() if data is None else ():
             namespace, names = self.reachable.globals[module]
             namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
@@ -379,59 +390,90 @@ class Baseline:
                 if not is_left_alone(namespace[name]):
                     del namespace[name]
 
+    def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...]) -> None:
+        """Let an object hold what it held before: the very same objects."""
+        form = FORMS[reached.category]
+        keys_now, parts_now = form.contents(reached.value)
+        if _is_identical(keys_now, keys) and _is_identical(parts_now, parts):
+            return
+        if form.is_named:
+            ignored = self._ignored(reached)
+            now = dict(zip(keys_now, parts_now, strict=True))
+            before = dict(zip(keys, parts, strict=True))
+            changed = {
+                name: part
+                for name, part in before.items()
+                if name not in ignored and not (name in now and now[name] is part)
+            }
+            form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
+        elif reached.category == "mapping":
+            form.put(reached.value, dict(zip(keys, parts, strict=True)), ())
+        else:
+            form.put(reached.value, parts, ())
+
+    def _put_copies(self, data: str | None) -> None:
+        """Give the small tensors and arrays of data the values that they had."""
+        for reached in self._in(data):
+            copied = self._copies.get(id(reached.value))
+            if copied is not None and _content(_mark(reached)) != _content(self._marks[id(reached.value)]):
+                change: dict[str, Any] = {reached.category: copied}
+                _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+
+    @contextmanager
+    def kept(self, data: str) -> Iterator[None]:
+        """A span after which data holds the same objects, with the same values, as before it.
+
+        Arguments:
+            data: the name of a root.
+        """
+        changed = self.drift(data).section["changed"]
+        values = {
+            path: copy.deepcopy(change) for path, change in changed.items() if any(key in change for key in _VALUES)
+        }
+        held = [
+            (reached, FORMS[reached.category].contents(reached.value)) for reached in self._in(data) if _holds(reached)
+        ]
+        try:
+            yield
+        finally:
+            self._put_copies(data)
+            for path, change in values.items():
+                reached = self.reachable.by_path[path]
+                _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
+            for reached, (keys, parts) in held:
+                self._put_contents(reached, keys, parts)
+
     def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
         if module not in self.reachable.globals:
             raise CheckpointError(f"no function of the module `{module}` is reached now")
         namespace, names = self.reachable.globals[module]
         for name, described in change["set"].items():
+            if self.is_left_out(f"{module}:{name}"):
+                continue
             if name not in names:
                 raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
             namespace[name] = rebuilder.rebuild(described)
 
-    def _put(self, reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
-        """Put one change over an object."""
-        value, category = reached.value, reached.category
-        match change:
-            case {"state": state} if category == "generator":
-                any_generator(value).set_state(state)
-            case {"tensor": torch.Tensor() as saved} if category == "tensor":
-                _put_tensor(value, saved, change)
-            case {"array": numpy.ndarray() as saved} if category == "array":
-                if (value.shape, value.dtype) != (saved.shape, saved.dtype):
-                    raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
-                value[...] = saved
-            case {"bytes": bytes(content)} if category == "bytearray":
-                value[:] = content
-            case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
-                removed = tuple(change.get("removed", ()))
-                for name in (*described, *removed):
-                    if not isinstance(name, str) or name in self._bookkeeping(reached):
-                        raise CheckpointError(f"`{name}` is no state of it")
-                parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
-                FORMS[category].put(value, parts, removed)
-            case {"pairs": pairs} if category == "mapping":
-                FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
-            case {"items": items} if category in ("list", "deque", "set", "cell"):
-                FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
-            case _:
-                raise CheckpointError("it is of another type now")
-
-    @staticmethod
-    def _bookkeeping(reached: Reached) -> frozenset[str]:
-        """The attributes that no change can have."""
-        return reached.ignored | {"__class__", "__dict__"}
-
-    # ---- what setup made
-
-    def hashes(self) -> dict[str, str]:
-        """A short hash of what was set up, by path: two processes that set up the same have the same."""
-        hashes = {}
+    def places(self) -> Iterator[str]:
+        """The path of everything that is reachable, plain values included."""
         for reached in self.reachable.by_path.values():
-            if reached.is_covered or reached.category in ("generator", "iterator", "file", "opaque", "class", "method"):
-                continue
-            text = repr(_mark_of_content(reached, self._marks.get(id(reached.value))))
-            hashes[reached.path] = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
-        return hashes
+            yield reached.path
+            if reached.is_entered:
+                yield from (place for place, _, _ in parts_of(reached))
+        for module, (namespace, names) in self.reachable.globals.items():
+            yield from (f"{module}:{name}" for name in sorted(names & namespace.keys()))
+
+    def listed(self) -> Iterator[Reached]:
+        """What was reachable, all but what is left out."""
+        return self._in(None)
+
+    def globals_in_use(self) -> Iterator[tuple[str, str, Any, Any]]:
+        """Module and name of each global that functions of the user's own use: what it was, and what it is."""
+        for module, before in self._globals.items():
+            namespace = self.reachable.globals[module][0]
+            for name, value in before.items():
+                if not self.is_left_out(f"{module}:{name}"):
+                    yield module, name, value, namespace.get(name)
 
 
 def _has_not_changed(reached: Reached) -> bool:
@@ -442,6 +484,47 @@ def _has_not_changed(reached: Reached) -> bool:
         return False
     keys, parts = FORMS[reached.category].contents(reached.value)
     return _is_identical(parts, reached.parts) and _is_identical(keys, reached.keys)
+
+
+def _holds(reached: Reached) -> bool:
+    """True for what can be made to hold what it held before."""
+    if reached.category not in FORMS or isinstance(reached.value, tuple | frozenset) or reached.length > MOST_COMPARED:
+        return False
+    return not reached.is_covered or reached.category == "module"
+
+
+def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+    """Put one change over an object."""
+    value, category = reached.value, reached.category
+    match change:
+        case {"state": state} if category == "generator":
+            any_generator(value).set_state(state)
+        case {"tensor": torch.Tensor() as saved} if category == "tensor":
+            _put_tensor(value, saved, change)
+        case {"array": numpy.ndarray() as saved} if category == "array":
+            if (value.shape, value.dtype) != (saved.shape, saved.dtype):
+                raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
+            value[...] = saved
+        case {"bytes": bytes(content)} if category == "bytearray":
+            value[:] = content
+        case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
+            removed = tuple(change.get("removed", ()))
+            for name in (*described, *removed):
+                if not isinstance(name, str) or name in _bookkeeping(reached):
+                    raise CheckpointError(f"`{name}` is no state of it")
+            parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
+            FORMS[category].put(value, parts, removed)
+        case {"pairs": pairs} if category == "mapping":
+            FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
+        case {"items": items} if category in ("list", "deque", "set", "cell"):
+            FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
+        case _:
+            raise CheckpointError("it is of another type now")
+
+
+def _bookkeeping(reached: Reached) -> frozenset[str]:
+    """The attributes that no change can have."""
+    return reached.ignored | {"__class__", "__dict__"}
 
 
 @contextmanager
@@ -555,12 +638,18 @@ def _mark(reached: Reached) -> Any:
         content = tuple(value.flat) if value.dtype.hasobject else _hash(_sample_of_array(value))
         return value.shape, str(value.dtype), content
     try:
-        parts = [_bytes_of(part) for part in _strided_parts(value)]
+        content = hash_of_values(value)
     except (RuntimeError, NotImplementedError):  # of a class with other memory than torch's
         return (type(value), tuple(value.shape))
-    is_usual = value.layout is torch.strided and not torch.nn.parameter.is_lazy(value)
-    place = (0 if value.is_inference() else value._version, value.data_ptr()) if is_usual and parts else ()
-    return (value.shape, value.dtype, *place, _hash(b"".join(parts)))
+    is_usual = value.layout is torch.strided and not torch.nn.parameter.is_lazy(value) and not value.is_meta
+    place = (0 if value.is_inference() else value._version, value.data_ptr()) if is_usual else ()
+    shape = None if torch.nn.parameter.is_lazy(value) else value.shape
+    return (shape, value.dtype, *place, content)
+
+
+def hash_of_values(tensor: torch.Tensor) -> bytes:
+    """A hash of a tensor's values; of more than 64 KiB some of them, evenly spaced."""
+    return _hash(b"".join(map(_bytes_of_strided, _strided_parts(tensor))))
 
 
 def _strided_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -582,9 +671,31 @@ def _strided_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
-def _bytes_of(tensor: torch.Tensor) -> bytes:
+def _bytes_of_strided(tensor: torch.Tensor) -> bytes:
     flat = tensor.reshape(-1) if tensor.numel() * tensor.element_size() <= _WHOLE_BYTES else _sample(tensor)
-    return flat.resolve_conj().resolve_neg().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    return bytes(_contiguous(flat).view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
+
+
+def _content(mark: Any) -> Any:
+    """What a mark tells of the values, wherever they are and however they came there."""
+    return (mark[0], mark[1], mark[-1])
+
+
+def _bytes_of(value: Any) -> int:
+    """The size of a tensor or an array whose values can be copied; 0 for another."""
+    if isinstance(value, torch.Tensor):
+        is_plain = is_saveable(value) and value.layout is torch.strided and not value.is_inference()
+        return value.numel() * value.element_size() if is_plain else 0
+    return 0 if value.dtype.hasobject or not value.flags.writeable else int(value.nbytes)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    # `contiguous` leaves a single element with whatever strides it has.
+    return tensor.resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
@@ -601,34 +712,24 @@ def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=8).digest()
 
 
-def _mark_of_content(reached: Reached, mark: Any) -> Any:
-    """What identifies the content of an object in any process."""
-    if reached.category in ("tensor", "array"):
-        is_hashed = isinstance(mark, tuple) and isinstance(mark[-1], bytes)
-        return (mark[0], str(mark[1]), mark[-1]) if is_hashed else None
-    if reached.category == "set":
-        return sorted(map(repr, filter(is_value, reached.parts)))
-    names = reached.keys or range(len(reached.parts))
-    pairs = [
-        (name if is_value(name) else "", _shown(part))
-        for name, part in zip(names, reached.parts, strict=True)
-        if name not in reached.ignored and name not in reached.covered and not str(name).startswith(_OF_THE_COMPILER)
-    ]
-    return reached.category, reached.length or len(reached.parts), pairs if reached.is_entered else ()
+def content_of(reached: Reached) -> Any:
+    """What identifies the content of a tensor or an array in any process; None where that is not known."""
+    mark = _mark(reached)
+    return (tuple(mark[0]), str(mark[1]), mark[-1]) if len(mark) > 2 and isinstance(mark[-1], bytes) else None
 
 
-def _shown(part: Any) -> str:
-    text = repr(part) if is_value(part) else category_of(type(part))
-    return text if " at 0x" not in text else ""
-
-
-def _form(module: torch.nn.Module) -> dict[str, tuple[Any, ...]]:
-    """The names and identities of what a module is made of."""
+def _form(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
+    """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
     return {
-        "parameters": tuple((name, id(parameter)) for name, parameter in module._parameters.items()),
-        "buffers": tuple(module._buffers),
+        "parameters": tuple(module._parameters) if is_data else (),
+        "buffers": tuple(module._buffers) if is_data else (),
         "submodules": tuple(map(id, module._modules.values())),
-        "hooks": tuple(id(hook) for name in HOOKS for hook in getattr(module, name).values()),
+        "hooks": tuple(
+            id(hook)
+            for name in HOOKS
+            for hook in getattr(module, name).values()
+            if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
+        ),
     }
 
 

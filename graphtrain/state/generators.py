@@ -75,9 +75,16 @@ def _check_position(state: Any) -> None:
     Raises:
         ValueError: a position that is not in it.
     """
-    if not isinstance(state, dict):
-        raise ValueError(f"a state of a generator is a dictionary, not {type(state).__name__}")
-    positions = [(state["state"].get("pos", 0), _TWISTER_NUMBERS), (state.get("buffer_pos", 0), _PHILOX_NUMBERS)]
+    match state:
+        case dict():
+            positions = [
+                (state["state"].get("pos", 0), _TWISTER_NUMBERS),
+                (state.get("buffer_pos", 0), _PHILOX_NUMBERS),
+            ]
+        case ("MT19937", _, position, *_):
+            positions = [(position, _TWISTER_NUMBERS)]
+        case _:
+            raise ValueError(f"{str(state)[:100]} is no state of a generator")
     for position, most in positions:
         if not 0 <= position <= most:
             raise ValueError(f"the position {position} in the numbers of a generator is not in 0 to {most}")

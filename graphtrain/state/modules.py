@@ -2,31 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import itertools
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, final
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.strides import without_repeats
 
+# A shape, a dtype and strides.
+_TensorForm = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 
-def capture_module(module: torch.nn.Module) -> dict[str, Any]:
-    """What `state_dict` leaves out of a module, all but the gradients."""
+
+@final
+class ModuleForm:
+    """What the parameters and buffers of a module were set up as, so that changes of that are known at a save.
+
+    A buffer in another form is put into that form before its values are loaded, and so is a parameter as long as it is
+    the same object. Another parameter than that of `setup` is not: an optimizer may have the former one.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._tensors = dict(_tensors(module))
+        self._forms = {name: _form_of(tensor) for name, tensor in self._tensors.items()}
+        # What is asked at every save, for 335 modules in 0.4 ms; to walk through them takes 2 ms.
+        self._held = [
+            (held, tuple(held.values()), tuple(map(_form_of, held.values())))
+            for inner in module.modules()
+            for held in (inner._parameters, inner._buffers)
+        ]
+        self._modules = [(inner._modules, tuple(inner._modules.values())) for inner in module.modules()]
+
+    def _has_same_tensors(self) -> bool:
+        held = itertools.chain(((held, made) for held, made, _ in self._held), self._modules)
+        return all(len(now) == len(made) and all(map(operator.is_, now.values(), made)) for now, made in held)
+
+    def _has_same_forms(self) -> bool:
+        return all(forms == tuple(map(_form_of, held.values())) for held, _, forms in self._held)
+
+    def changed(self, module: torch.nn.Module) -> dict[str, Any]:
+        """Name -> shape, dtype and strides of what has another form now and can be given it again; None if empty."""
+        changed: dict[str, Any] = {}
+        if self._has_same_tensors() and self._has_same_forms():
+            return changed
+        for name, tensor in _tensors(module):
+            form, made = _form_of(tensor), self._forms.get(name)
+            if form == made and name in self._forms:
+                continue
+            is_buffer = not isinstance(tensor if tensor is not None else self._tensors.get(name), torch.nn.Parameter)
+            if is_buffer or (tensor is self._tensors.get(name) and made is not None):
+                changed[name] = None if form is None else [list(form[0]), form[1], list(form[2])]
+        return changed
+
+    def lost(self, path: str, module: torch.nn.Module) -> list[str]:
+        """A line for each parameter that a resume with the same `setup` could not load."""
+        if self._has_same_tensors():
+            return []
+        now, lines = dict(_tensors(module)), []
+        for name in {**self._tensors, **now}:
+            made, tensor = self._tensors.get(name), now.get(name)
+            if made is tensor or not (isinstance(made, torch.nn.Parameter) or isinstance(tensor, torch.nn.Parameter)):
+                continue
+            if tensor is None:
+                what = "was set up and is gone"
+            elif made is None:
+                what = "is a parameter that `setup` did not make"
+            elif made.shape != tensor.shape:
+                what = f"has the shape {tuple(tensor.shape)}, set up as {tuple(made.shape)}"
+            else:
+                what = "is another parameter than the one that `setup` made"
+            lines.append(f"{path}.{name} {what}: a resume needs a `setup` that makes it so")
+        return lines
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Every place of a parameter or buffer, also an empty one."""
+    for prefix, owner in module.named_modules():
+        for held in (owner._parameters, owner._buffers):
+            for key, tensor in held.items():
+                yield (f"{prefix}.{key}" if prefix else key), tensor
+
+
+def _form_of(tensor: torch.Tensor | None) -> _TensorForm | None:
+    if tensor is None or torch.nn.parameter.is_lazy(tensor):
+        return None
+    return tensor.shape, tensor.dtype, tensor.stride() if tensor.layout is torch.strided else ()
+
+
+def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent: Collection[str]) -> None:
+    """Give parameters and buffers the form that they had when a state was saved, so that it can be loaded.
+
+    Arguments:
+        forms: as `ModuleForm.changed` has them.
+        persistent: the names in the `state_dict` that was saved.
+
+    Raises:
+        CheckpointError: the module has no such parameter, or no such module in it, any more.
+    """
+    tensors = dict(_tensors(module))
+    for name, form in forms.items():
+        tensor = tensors.get(name)
+        if form is not None and tensor is not None and not torch.nn.parameter.is_lazy(tensor):
+            if tensor.layout is torch.strided:
+                tensor.data = torch.empty_strided(form[0], form[2], dtype=form[1], device=tensor.device)
+            continue
+        prefix, _, key = name.rpartition(".")
+        try:
+            owner = module.get_submodule(prefix)
+        except AttributeError:
+            raise CheckpointError(f"the model has no module `{prefix}` any more") from None
+        if key in owner._parameters:
+            continue  # lazy: loading makes it
+        device = next((other.device for other in tensors.values() if other is not None), None)
+        values = None if form is None else torch.empty_strided(form[0], form[2], dtype=form[1], device=device)
+        if key in owner._buffers:
+            owner._buffers[key] = values
+        else:
+            owner.register_buffer(key, values, persistent=name in persistent)
+
+
+def is_lazy(module: torch.nn.Module) -> bool:
+    """True for a module with parameters or buffers that the first batch gives their shape."""
+    return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for _, tensor in _tensors(module))
+
+
+def settle_lazy(module: torch.nn.Module) -> None:
+    """Do what the first batch does to lazy modules beside giving them parameters, where those have been loaded."""
+    for inner in module.modules():
+        if isinstance(inner, LazyModuleMixin) and hasattr(inner, "_initialize_hook") and not is_lazy(inner):
+            for name in ("_initialize_hook", "_load_hook"):
+                getattr(inner, name).remove()
+                delattr(inner, name)
+            if inner.cls_to_become is not None:
+                inner.__class__ = inner.cls_to_become
+
+
+def capture_module(module: torch.nn.Module, made: ModuleForm | None = None) -> dict[str, Any]:
+    """What `state_dict` leaves out of a module, all but the gradients.
+
+    Arguments:
+        made: what it was set up as. Default: as it is.
+    """
     saved = module.state_dict(keep_vars=True)
     identities = {id(value) for value in saved.values()}
+    parameters = dict(module.named_parameters())
+    forms = made.changed(module) if made is not None else {}
     return {
         "training": {name: inner.training for name, inner in module.named_modules()},
-        "requires_grad": {name: parameter.requires_grad for name, parameter in module.named_parameters()},
+        "requires_grad": {name: parameter.requires_grad for name, parameter in parameters.items()},
         # None among them: a buffer may be filled, or emptied, during training.
         "buffers": {name: owner._buffers[key] for name, owner, key in _buffers(module) if name not in saved},
         # A `state_dict` of the user's own may leave out what it takes to be frozen.
         "parameters": {
             name: parameter.detach()
-            for name, parameter in module.named_parameters()
+            for name, parameter in parameters.items()
             if parameter.requires_grad and name not in saved and id(parameter) not in identities
         },
-    }
+    } | ({"forms": forms} if forms else {})
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
@@ -50,14 +185,6 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
             if name not in parameters or parameters[name].shape != saved.shape:
                 raise CheckpointError(f"the model has no parameter `{name}` of shape {tuple(saved.shape)} any more")
             parameters[name].copy_(saved)
-
-
-def fill_buffers(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Fill persistent buffers that are empty, and were not when the state was saved: loading would not."""
-    for name, owner, key in _buffers(module):
-        saved = state.get(name)
-        if owner._buffers[key] is None and isinstance(saved, torch.Tensor):
-            owner._buffers[key] = torch.empty_like(saved)
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
@@ -95,6 +222,42 @@ def restore_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Ten
             held.detach().copy_(saved)  # which may be a part of a buffer of all gradients
         else:
             parameter.grad = saved.to(parameter.device)
+
+
+@final
+class OptimizerForm:
+    """The groups of parameters that an optimizer was set up with, so that changes of them are known at a save."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._groups = [list(group["params"]) for group in optimizer.param_groups]
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def lost(self, path: str, optimizer: torch.optim.Optimizer, is_known: Callable[[torch.Tensor], bool]) -> list[str]:
+        """A line for each group that a resume with the same `setup` could not load, or not add again.
+
+        Arguments:
+            is_known: tells whether a parameter of a group that was added can be found again.
+        """
+        count, lines = len(optimizer.param_groups), []
+        if count < len(self):
+            lines.append(f"{path} has {_counted(count, 'group')}, set up with {len(self)}")
+        for number, group in enumerate(optimizer.param_groups):
+            parameters, place = group["params"], f"{path}.param_groups[{number}]"
+            if number >= len(self):
+                if not all(map(is_known, parameters)):
+                    lines.append(f"{place} was added with a parameter that `setup` did not make")
+            elif len(parameters) != len(self._groups[number]):
+                made = len(self._groups[number])
+                lines.append(f"{place} has {_counted(len(parameters), 'parameter')}, set up with {made}")
+            elif not all(map(operator.is_, parameters, self._groups[number])):
+                lines.append(f"{place} has other parameters than it was set up with")
+        return [f"{line}: a resume needs a `setup` that makes it so" for line in lines]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:

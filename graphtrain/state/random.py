@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-from graphtrain.state.generators import HOST, AnyGenerator
+from graphtrain.state.generators import HOST, AnyGenerator, any_generator
 
 
 def seed_everything(seed: int) -> None:
@@ -51,12 +51,18 @@ def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
         generator.seed(seed)
 
 
+def global_generators() -> list[AnyGenerator]:
+    """The global generators of the processor, and of every CUDA device if any is in use."""
+    devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    return [*HOST.values(), *map(any_generator, devices)]
+
+
 class RandomAside:
     """A span of code whose draws leave no trace: generators are put back after it. It can be entered again and again.
 
     Arguments:
         generators: Default: the global ones of the processor (14 us a time, most of it Python's; devices are not asked,
-            so nothing synchronises).
+            so nothing synchronises). `global_generators()` are those of devices too.
 
     >>> seed_all(0); expected = torch.rand(1); seed_all(0)
     >>> with RandomAside():

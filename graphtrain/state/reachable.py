@@ -93,6 +93,7 @@ class Reachable:
         roots: name -> object.
         data: the names of the roots that are data.
         covered: names of roots that something else saves as a whole. Default: none.
+        with_code: False leaves out classes, and the globals of functions. Default: they are listed too.
 
     Attributes:
         by_path, by_id: what was listed.
@@ -104,7 +105,15 @@ class Reachable:
     ['task', 'task.counts']
     """
 
-    def __init__(self, roots: Mapping[str, Any], data: Collection[str] = (), covered: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        data: Collection[str] = (),
+        covered: Collection[str] = (),
+        *,
+        with_code: bool = True,
+    ) -> None:
+        self._with_code = with_code
         self.by_path: dict[str, Reached] = {}
         self.by_id: dict[int, Reached] = {}
         self.stateful: dict[str, Any] = {}
@@ -145,7 +154,7 @@ class Reachable:
         category = category_of(type(value))
         if category in ("value", "skipped") or id(value) in self.by_id:
             return
-        if category == "class" and not is_users(value.__module__):
+        if category == "class" and not (self._with_code and is_users(value.__module__)):
             return
         self._entered += not (is_covered or is_kept)
         if self._entered > MOST_OBJECTS:
@@ -202,7 +211,7 @@ class Reachable:
         elif reached.category in _CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
             yield f"{path}.__dict__", getattr(value, "__dict__", None), reached.is_covered
             yield f"{type(value).__module__}:{type(value).__qualname__}", type(value), False
-        elif reached.category in ("module", "optimizer", "object"):
+        elif self._with_code and reached.category in ("module", "optimizer", "object"):
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
 
     def _read_container(self, reached: Reached) -> None:
@@ -240,7 +249,7 @@ class Reachable:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             yield f"{path}<{name}>", cell, False
         yield f"{path}.__dict__", function.__dict__, False
-        if is_of_users:
+        if is_of_users and self._with_code:
             names = names_in(function.__code__)
             yield from self._in_namespace(namespace, names.variables, names.attributes, set())
             for imported in names.imported:
@@ -412,4 +421,6 @@ def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | Non
 
 
 def _is_of_a_library(value: Any) -> bool:
-    return category_of(type(value)) in ("function", "class") and not is_users(getattr(value, "__module__", None))
+    module = getattr(value, "__module__", None)
+    is_made_by_exec = isinstance(value, types.FunctionType) and module in (None, "builtins")
+    return category_of(type(value)) in ("function", "class") and not is_users(module) and not is_made_by_exec

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from graphtrain import Loader
-from graphtrain.data.fingerprint import data_changes, fingerprint
+from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
 from graphtrain.run import trainer
@@ -143,15 +143,59 @@ class Files(Dataset[int]):
 
 def test_data_is_told_apart() -> None:
     ones, twos = TensorDataset(torch.ones(8, 2)), TensorDataset(torch.full((8, 2), 2.0))
-    same = [fingerprint(Loader(ones, 2)), fingerprint(Loader(TensorDataset(torch.ones(8, 2)), 2, shuffle=True))]
+    same = [fingerprint(Loader(ones, 2)), fingerprint(Loader(TensorDataset(torch.ones(8, 2)), 2))]
     assert same[0] == same[1] and same[0]["hash"]
     assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(twos, 2))}) == ["d (its samples)"]
-    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(ones, 4))}) == ["d (length 4 -> 2)"]
+    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(ones, 4))}) == ["d: batch size 4, was 2"]
     longer = TensorDataset(torch.ones(9, 2))
-    assert data_changes({"d": same[0]}, {"d": fingerprint(DataLoader(longer, 2, drop_last=True))}) == [
-        "d (samples 8 -> 9)"
+    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(longer, 2, drop_last=True))}) == [
+        "d: drop_last True, was False",
+        "d (samples 8 -> 9)",
     ]
     assert data_changes({}, {"d": same[0]}) == []
+
+
+class Backwards(torch.utils.data.Sampler[int]):
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(7, -1, -1)
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_the_settings_of_a_loader_are_compared(kind: Any) -> None:
+    before = fingerprint(kind(range(8), 2))
+
+    def changes(**options: Any) -> list[str]:
+        return data_changes({"d": before}, {"d": fingerprint(kind(range(8), **{"batch_size": 2, **options}))})
+
+    assert changes() == []
+    assert changes(batch_size=4) == ["d: batch size 4, was 2"]
+    assert changes(batch_size=4, shuffle=True) == ["d: batch size 4, was 2; shuffle True, was False"]
+    assert changes(drop_last=True) == ["d: drop_last True, was False"]
+    assert changes(sampler=Backwards()) == ["d: sampler Backwards, was none"]
+    assert changes(batch_size=1, batch_sampler=[[0, 1]] * 4) == ["d: batch size none, was 2; sampler list, was none"]
+    other = DataLoader if kind is Loader else Loader
+    loaders = f"d: loader {other.__name__}, was {kind.__name__}"
+    assert data_changes({"d": before}, {"d": fingerprint(other(range(8), 2))}) == [loaders]
+
+
+def test_more_workers_change_the_batches_of_a_data_loader_alone() -> None:
+    asides = {}
+    for kind in (Loader, DataLoader):
+        before, now = ({"d": fingerprint(kind(range(8), 2, num_workers=count))} for count in (0, 2))
+        asides[kind] = data_changes(before, now), data_asides(before, now)
+    assert asides[Loader] == ([], ["d: workers 2, was 0, which changes no batch"])
+    assert asides[DataLoader] == (["d: workers 2, was 0"], [])
+
+
+def test_settings_that_an_earlier_version_did_not_save_are_no_change() -> None:
+    now = fingerprint(Loader(range(8), 2))
+    before = {name: value for name, value in now.items() if name != "settings"}
+    assert data_changes({"d": before}, {"d": now}) == [] == data_asides({"d": before}, {"d": now})
+    assert data_changes({"d": {**before, "length": 3}}, {"d": now}) == ["d (length 3 -> 4)"]
+    assert data_changes({"d": {**before, "settings": 3}}, {"d": now}) == []
 
 
 def test_a_data_set_of_ones_own_is_asked_for_its_length_alone() -> None:
@@ -168,7 +212,8 @@ def test_a_data_set_of_ones_own_is_asked_for_its_length_alone() -> None:
     Files.opened = 0
     for one in (Files(), Tensors(torch.ones(9)), Items(range(9)), Subset(Files(), range(9))):
         for data in (Loader(one), DataLoader(one), DataLoader(one, num_workers=1)):
-            assert fingerprint(data) == {"length": 9, "samples": 9, "hash": ""}
+            facts = fingerprint(data)
+            assert (facts["length"], facts["samples"], facts["hash"]) == (9, 9, "")
         assert fingerprint(one)["hash"] == ""
     assert Files.opened == 0
 

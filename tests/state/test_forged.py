@@ -82,7 +82,9 @@ FORGED: dict[str, tuple[Any, str]] = {
     "a module that is not there": (bound(("named", "antigravity", "geohash")), "there is no module `antigravity`"),
     "a path to a library": (bound(("at", "subprocess:run")), "does not exist now"),
     "a partial of the system's": (
-        bound(("new", 0), [{"is": "partial", "function": ("named", "os", "system"), "arguments": ["ls"], "keywords": {}}]),
+        bound(
+            ("new", 0), [{"is": "partial", "function": ("named", "os", "system"), "arguments": ["ls"], "keywords": {}}]
+        ),
         "there is no module `os` of yours",
     ),
     "a partial of nothing": (
@@ -115,13 +117,16 @@ FORGED: dict[str, tuple[Any, str]] = {
     "an attribute in slots": (changed("slots", {"set": {"other": 1}}), "it has no slot `other`"),
     "hooks of a module": (changed("model", {"set": {"_forward_hooks": {}}}), "`_forward_hooks` is no state"),
     "parameters taken out": (changed("model", {"set": {}, "removed": ["_parameters"]}), "`_parameters` is no state"),
-    "a method of a class": (changed(f"{HERE}:Task", {"set": {"__init__": ("at", f"{HERE}:Task.harmless")}}), "no state"),
-    "code of a function": (changed(f"{HERE}:Task.harmless", {"set": {"__code__": b""}}), "`__code__` of a function"),
+    "a method of a class": (
+        changed(f"{HERE}:Task", {"set": {"__init__": ("at", "task.call.__func__")}}),
+        "no state",
+    ),
+    "code of a function": (changed("task.call.__func__", {"set": {"__code__": b""}}), "`__code__` of a function"),
     "a global that nobody uses": (changed("os:", {"set": {"system": 1}}), "no function of the module `os`"),
     "a global of yours": (changed(f"{HERE}:", {"set": {"HERE": 1}}), f"no function of the module `{HERE}` uses `HERE`"),
     "no path": (changed("nothing.of.this", {"set": {}}), "`nothing.of.this` cannot be restored: it does not exist now"),
     "another type": (changed("task.values", {"pairs": []}), "it is of another type now"),
-    "another type of a change": (changed("task.values", ["x"]), "it is of another type now"),
+    "another type of a change": (changed("task.values", ["x"]), "`task.values` cannot be restored"),
     "a number that is too large": (bound(("new", 10**30)), "cannot be made"),
     "a negative number": (bound(("new", -1), [{"is": "list", "parts": []}]), "cannot be made"),
     "no description": (bound(("new", 0), [None]), "`task` cannot be restored"),
@@ -198,7 +203,10 @@ FORGED: dict[str, tuple[Any, str]] = {
     "a state of another generator": (changed("task.generator", {"state": (1, 2)}), "`task.generator` cannot be"),
     "a fraction of nothing": (bound(("fraction", 1, 0)), "`task` cannot be restored"),
     "a number as text": (bound(("text", "Decimal", "no number")), "`task` cannot be restored"),
-    "a key that cannot be one": (changed("task.table", {"pairs": [[("new", 0), 1]]}, [{"is": "list", "parts": []}]), ""),
+    "a key that cannot be one": (
+        changed("task.table", {"pairs": [[("new", 0), 1]]}, [{"is": "list", "parts": []}]),
+        "",
+    ),
     "a longest length below none": (
         bound(("new", 0), [{"is": "deque", "parts": [], "maxlen": -1}]),
         "`task` cannot be restored",

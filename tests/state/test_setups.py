@@ -62,7 +62,9 @@ def check(name: str, expected: dict[str, Any], actual: dict[str, Any]) -> None:
 def test_a_resume_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
     expected = forked(whole, name, tmp_path, cuts_of(name, 1), file=tmp_path / "answer")
     is_refused = "refused" in expected
-    check(name, expected, expected if is_refused else forked(resumed, name, tmp_path / "cut0", file=tmp_path / "answer"))
+    check(
+        name, expected, expected if is_refused else forked(resumed, name, tmp_path / "cut0", file=tmp_path / "answer")
+    )
 
 
 @pytest.mark.parametrize("name", CUT_TWICE, indirect=True)

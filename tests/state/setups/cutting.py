@@ -34,7 +34,7 @@ EPOCHS = 2
 TRANSITIONS = range(3, 85)
 COMPARED = ("weights and optimizer", "metrics", "digest")
 
-_SECONDS = 60
+_SECONDS = 300
 
 
 def trainer_of(row: Row, run_dir: Path, lines: list[str]) -> Trainer:
@@ -74,9 +74,7 @@ def resumed(name: str, folder: Path, cuts: Sequence[int] = ()) -> dict[str, Any]
     return _to_the_end(trainer, folder, folder.parent / "again", cuts, lines)
 
 
-def _to_the_end(
-    trainer: Trainer, run_dir: Path, folder: Path, cuts: Sequence[int], lines: list[str]
-) -> dict[str, Any]:
+def _to_the_end(trainer: Trainer, run_dir: Path, folder: Path, cuts: Sequence[int], lines: list[str]) -> dict[str, Any]:
     transitions = 0
     try:
         for number, cut in enumerate(sorted(cuts)):

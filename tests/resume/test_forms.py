@@ -1,0 +1,223 @@
+"""Modules and optimizers that training gives another form: put back, or reported at the save as not loadable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphtrain import CheckpointError, Graph, Trainer
+
+CHANGED_AT, CUT_AT = 3, 5
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 1)
+        self.head = nn.Linear(16, 3)
+        self.register_buffer("mean", None)
+        self.register_buffer("scale", None, persistent=False)
+        self.register_buffer("shift", torch.ones(3))
+        self.register_buffer("bank", torch.zeros(2))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.head(self.conv(x).flatten(1)) * self.frozen
+        for part in (self.mean, self.scale, self.shift, getattr(self, "late", None), getattr(self, "later", None)):
+            if part is not None:
+                y = y + part
+        return y + self.bank.mean()
+
+
+Change = Callable[[Any, Any], object]
+
+
+class Task:
+    """A step that changes something once."""
+
+    def __init__(self, change: Change, optimizer: Any) -> None:
+        self.change, self.optimizer, self.calls = change, optimizer, 0
+
+    def __call__(self, model: Any, batch: Any) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == CHANGED_AT:
+            self.change(model, self.optimizer)
+        return torch.nn.functional.dropout(model(batch), 0.1).square().mean()
+
+
+def trainer_of(
+    change: Change, run_dir: Path, model: Callable[[], nn.Module] = Net, shape: tuple[int, ...] = (3, 2, 2, 2)
+) -> tuple[Trainer, list[str]]:
+    torch.set_num_threads(1)  # undone after each test; others want the processors too
+    torch.manual_seed(0)
+    net, lines = model(), []
+    parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    groups = [{"params": parameters[:1]}, {"params": parameters[1:]}]
+    optimizer = torch.optim.AdamW(groups, lr=0.02)
+    generator = torch.Generator().manual_seed(1)
+    trainer = Trainer(
+        Graph.load("fit").set("finish", after="8 batches").set("checkpoint", every="never"),
+        run_dir,
+        display=None,
+        notify=lines.append,
+        model=net,
+        optimizer=optimizer,
+        train_data=[torch.randn(*shape, generator=generator) for _ in range(4)],
+        training_step=Task(change, optimizer),
+    )
+    return trainer, lines
+
+
+def cut(change: Change, folder: Path, **more: Any) -> tuple[list[str], Callable[[], tuple[str, str, str]]]:
+    """What is reported until the cut, and the rest of the run: its resume line, and both digests."""
+    whole, _ = trainer_of(change, folder / "whole", **more)
+    first, lines = trainer_of(change, folder / "cut", **more)
+    first.run(until=f"{CUT_AT} batches")
+    first.save()
+
+    def resume() -> tuple[str, str, str]:
+        whole.run()
+        second, resumed = trainer_of(change, folder / "cut", **more)
+        second.run()
+        (line,) = [line for line in resumed if line.startswith("resumed ")]
+        return line, second.digest(), whole.digest()
+
+    return [line for line in lines if "exact" in line], resume
+
+
+def fill(name: str, value: Any) -> Change:
+    return lambda model, optimizer: setattr(model, name, value)
+
+
+def register(name: str, *, persistent: bool) -> Change:
+    return lambda model, optimizer: model.register_buffer(name, torch.full((3,), 0.5), persistent=persistent)
+
+
+def thaw(model: Any, optimizer: Any) -> None:
+    model.frozen.requires_grad_(True)
+    optimizer.add_param_group({"params": [model.frozen], "lr": 0.5})
+
+
+def grow(model: Any, optimizer: Any) -> None:
+    model.bank = torch.cat([model.bank, torch.ones(2)])
+
+
+def grow_head(model: Any, optimizer: Any) -> None:
+    """In place, with all that refers to its former shape."""
+    for tensor in (model.head.weight, model.head.bias, model.shift):
+        tensor.data = torch.cat([tensor.data, tensor.data[:1]])
+        tensor.grad = None
+    model.frozen.data = torch.ones(4)
+    model.head.out_features = 4
+    for parameter in (model.head.weight, model.head.bias):
+        optimizer.state[parameter].clear()
+
+
+LOADABLE: dict[str, Change] = {
+    "nothing": lambda model, optimizer: None,
+    "a buffer that was None": fill("mean", torch.full((3,), 0.25)),
+    "one that is not persistent": fill("scale", torch.full((3,), 0.25)),
+    "a buffer that becomes None": fill("shift", None),
+    "a buffer that is registered": register("late", persistent=True),
+    "one that is registered and not persistent": register("later", persistent=False),
+    "a buffer of another shape": grow,
+    "channels_last": lambda model, optimizer: model.to(memory_format=torch.channels_last),
+    "a buffer of another dtype": lambda model, optimizer: model._buffers.update(shift=model.shift.double()),
+    "a frozen parameter of another dtype": lambda model, optimizer: setattr(
+        model.frozen, "data", model.frozen.data.bfloat16()
+    ),
+    "a group that is added": thaw,
+    "parameters of another shape": grow_head,
+}
+
+
+@pytest.mark.parametrize("name", list(LOADABLE))
+def test_what_can_be_loaded_is_put_back_without_a_report(name: str, tmp_path: Path) -> None:
+    reported, resume = cut(LOADABLE[name], tmp_path)
+    assert reported == []
+    line, resumed, whole = resume()
+    assert line.endswith("exact")
+    assert resumed == whole
+
+
+def test_lazy_modules_that_the_first_batch_has_made(tmp_path: Path) -> None:
+    def lazy() -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
+
+    def nothing(model: Any, optimizer: Any) -> None:
+        pass
+
+    reported, resume = cut(nothing, tmp_path, model=lazy, shape=(3, 2))
+    assert reported == []
+    line, resumed, whole = resume()
+    assert line.endswith("exact")
+    assert resumed == whole
+
+
+def replace_head(model: Any, optimizer: Any) -> None:
+    model.head.weight = nn.Parameter(torch.ones(3, 16))
+
+
+def shrink_group(model: Any, optimizer: Any) -> None:
+    optimizer.state.pop(optimizer.param_groups[1]["params"].pop())
+
+
+def drop_group(model: Any, optimizer: Any) -> None:
+    for parameter in optimizer.param_groups.pop()["params"]:
+        optimizer.state.pop(parameter)
+
+
+LOST: dict[str, tuple[Change, str]] = {
+    "a parameter that appears": (
+        lambda model, optimizer: model.register_parameter("extra", nn.Parameter(torch.ones(2))),
+        "model.extra is a parameter that `setup` did not make",
+    ),
+    "one that goes": (
+        lambda model, optimizer: model.head.register_parameter("bias", None),
+        "model.head.bias was set up and is gone",
+    ),
+    "one of another shape": (
+        lambda model, optimizer: setattr(model, "frozen", nn.Parameter(torch.ones(1))),
+        "model.frozen has the shape (1,), set up as (3,)",
+    ),
+    "another one": (replace_head, "model.head.weight is another parameter than the one that `setup` made"),
+    "a group without one": (shrink_group, "optimizer.param_groups[1] has 2 parameters, set up with 3"),
+    "fewer groups": (drop_group, "optimizer has 1 group, set up with 2"),
+    "groups that changed places": (
+        lambda model, optimizer: optimizer.param_groups[1]["params"].reverse(),
+        "optimizer.param_groups[1] has other parameters than it was set up with",
+    ),
+    "a group with something new": (
+        lambda model, optimizer: optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
+        "optimizer.param_groups[2] was added with a parameter that `setup` did not make",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(LOST))
+def test_what_the_same_setup_could_not_load_is_reported_at_the_save_once(name: str, tmp_path: Path) -> None:
+    change, expected = LOST[name]
+    trainer, lines = trainer_of(change, tmp_path)
+    trainer.run(until=f"{CUT_AT} batches")
+    trainer.save()
+    reports = [line for line in lines if "not be exact" in line]
+    assert f"a resume will not be exact: {expected}: a resume needs a `setup` that makes it so" in reports
+    assert len(reports) == len(set(reports)) == 1
+    second, resumed = trainer_of(change, tmp_path)
+    try:
+        second.advance(0)
+    except CheckpointError:
+        return  # it does not load, as reported
+    assert any(line.startswith("resumed ") and f"not exact: {expected}" in line for line in resumed)
+
+
+def test_an_optimizer_whose_state_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    trainer, _ = trainer_of(lambda model, optimizer: optimizer.param_groups.pop(), tmp_path)
+    with pytest.raises(CheckpointError, match=r"`optimizer` cannot be saved: its state_dict raised KeyError") as raised:
+        trainer.run()
+    assert "removed from its groups" in raised.value.hint
