@@ -1,8 +1,9 @@
 """The table of `docs/state-compared.md`, from runs.
 
-    python -m tests.state.peers.page [ROW ...]
+    python -m tests.state.peers.page [all | ROW ...]
 
-Trains the rows that are named, or all, by every means that is installed, and writes their results into the page.
+Trains the rows that are named, by default those that the page lacks, by every means that is installed, and writes their
+results into the page.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def counts(cells: Cells) -> str:
         f"* graphtrain is exact in {ours.count('exact')}, and reports in the other {ours.count('reported')} that the "
         f"resume is not exact, or refuses it; {_number(_silent(ours))} differs without a report;",
         f"* `torch.save` by hand is exact in {hand.count('exact')} and differs in {_silent(hand)}"
-        + (f"; {_errors(hand)} end with an error" if _errors(hand) else "")
+        + (f"; {_errors(hand)} cannot be resumed, with an error" if _errors(hand) else "")
         + (f"; {hand.count('not expressible')} cannot be expressed" if "not expressible" in hand else "")
         + ".",
         "",
@@ -131,9 +132,9 @@ def _table(means: list[str], rows: Iterable[str], cells: Cells) -> str:
 
 
 def _between(page: str, name: str, text: str) -> str:
-    begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, rest = page.split(begin)
-    return before + begin + text + end + rest.split(end)[1]
+    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
 
 
 def python_for(means: str) -> str | None:
@@ -171,10 +172,10 @@ def main(*names: str) -> None:
     page = PAGE.read_text(encoding="utf-8")
     cells = parsed(page)
     for means in MEANS:
-        cells[means] = {
-            name: value for name, value in cells[means].items() if name in ROWS and (names or means in PEERS)
-        }
-        cells[means].update(run(means, names or ROWS) or {})
+        cells[means] = {name: value for name, value in cells[means].items() if name in ROWS}
+        lacking = [name for name in ROWS if name not in cells[means]]
+        rows = {(): lacking, ("all",): list(ROWS)}.get(names, list(names))
+        cells[means].update(run(means, rows) or {})
     PAGE.write_text(written(page, cells), encoding="utf-8")
 
 

@@ -119,3 +119,9 @@ def checkpoint_in(folder: Path, pattern: str) -> Path:
     """The only checkpoint of a run that was killed."""
     (path,) = folder.glob(pattern)
     return path
+
+
+def steps_at(cut: int, run: SetUp) -> int:
+    """The steps of the optimizer at a cut in the second epoch, whose last window may be short."""
+    length = len(loader_of(run.train_data))
+    return -(-length // run.every) + (cut - length) // run.every

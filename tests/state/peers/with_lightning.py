@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from tests.state.peers.setup import EPOCHS, Killed, SetUp, checkpoint_in, loader_of
+from tests.state.peers.setup import EPOCHS, Killed, SetUp, checkpoint_in, loader_of, steps_at
 
 for _name in ("lightning", "lightning.pytorch", "lightning.fabric"):
     logging.getLogger(_name).setLevel(logging.ERROR)
@@ -80,9 +80,3 @@ def train(
         weights_only=False if resume else None,
     )
     return run.result()
-
-
-def steps_at(cut: int, run: SetUp) -> int:
-    """The steps of the optimizer at a cut in the second epoch, whose last window may be short."""
-    length = len(loader_of(run.train_data))
-    return -(-length // run.every) + (cut - length) // run.every

@@ -9,8 +9,7 @@ import torch
 from torch.utils.data import RandomSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from tests.state.peers.setup import EPOCHS, Killed, SetUp, checkpoint_in, loader_of
-from tests.state.peers.with_lightning import steps_at
+from tests.state.peers.setup import EPOCHS, Killed, SetUp, checkpoint_in, loader_of, steps_at
 
 
 class Kill(TrainerCallback):
