@@ -74,7 +74,8 @@ class Handler:
 
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: _state_of(name, resource) for name, resource in run.stateful.items()}
+    run.states = {name: _state_of(name, resource) for name, resource in run.stateful.items()}
+    return run.states
 
 
 def _state_of(name: str, resource: Any) -> Any:
@@ -255,7 +256,7 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
-    drift = run.drift()
+    drift, run.states = run.drift(run.states), {}
     run.unknown = [
         *run.lost_forms(),
         *run.lost_of_further(),
@@ -383,6 +384,7 @@ class StatefulObjects:
         self.baseline: Baseline | None = None
         self._resources = resources
         self.unknown: list[str] = []
+        self.states: Section = {}  # the `state_dict` of each, while they are captured
         self._further: list[Baseline] = []
         self.unknown_of_made: list[str] = []
         self.remade = Remade(program)
@@ -530,9 +532,9 @@ class StatefulObjects:
         missing = self.baseline.not_restored if self.baseline is not None else []
         return [*missing, *self.data_state.not_as_before()]
 
-    def drift(self) -> Drift:
-        """What has changed since the run began, that nothing else saves."""
-        return self.baseline.drift() if self.baseline is not None else Drift(NO_DRIFT)
+    def drift(self, states: Mapping[str, Any] | None = None) -> Drift:
+        """What has changed since the run began, that nothing else saves; `states` as for `Baseline.drift`."""
+        return self.baseline.drift(states=states) if self.baseline is not None else Drift(NO_DRIFT)
 
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""

@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from graphtrain.resume.code_hashes import code_hashes
-from graphtrain.state.reachable import Reachable
 from graphtrain.storage.text import utf8
+
+if TYPE_CHECKING:
+    from graphtrain.state.reachable import Reachable
 
 _PACKAGE = Path(__file__).parent.parent
 _MOST_BYTES = 1 << 20
@@ -48,9 +49,13 @@ class Provenance:
 
     def with_functions(self, reachable: Reachable) -> Provenance:
         """The same, with what is reachable and in none of the files."""
+        from graphtrain.resume.code_hashes import code_hashes  # `diff` compares provenances, and needs no torch
 
         def is_hashed(file: str) -> bool:
-            return utf8(os.path.relpath(os.path.realpath(file), self.folder)) in self.code
+            try:
+                return utf8(os.path.relpath(os.path.realpath(file), self.folder)) in self.code
+            except OSError:  # a relative name, and the current folder is gone
+                return False
 
         return replace(self, functions=code_hashes(reachable, is_hashed))
 

@@ -99,6 +99,7 @@ class Baseline:
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
         }
+        self._states: dict[str, Mapping[Any, Any]] = {}  # asked for once in a save, or a restore
         self._copies = self._copied()
         self._redrawn: set[int] = set()
         self._forms = {
@@ -142,12 +143,14 @@ class Baseline:
         reached = self.reachable.find(value)
         return reached.path if reached is not None and reached.path in self._of_data else None
 
-    def drift(self, data: str | None = None) -> Drift:
+    def drift(self, data: str | None = None, states: Mapping[str, Any] | None = None) -> Drift:
         """What has changed until now.
 
         Arguments:
             data: the name of a root; only what is reachable from it. Default: everything.
+            states: path -> the `state_dict` that an object has now. Default: they are asked for where they are needed.
         """
+        self._states = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
         describer = Describer(self.reachable, self.stateful)
         drift = Drift({"changed": {}, "new": describer.new})
         changed = drift.section["changed"]
@@ -187,9 +190,11 @@ class Baseline:
         if not (reached.category == "object" and reached.path in self.stateful):
             return reached.ignored
         names, parts = FORMS["object"].contents(reached.value)
-        held, state = dict(zip(names, parts, strict=True)), state_of(reached.value)
+        held, state = dict(zip(names, parts, strict=True)), self._states.get(reached.path)
+        if state is None:
+            state = self._states[reached.path] = state_of(reached.value)
         equal = {name for name in held.keys() & state.keys() if _is_equal(held[name], state[name])}
-        return reached.ignored | held_by_state(reached.value) | equal
+        return reached.ignored | held_by_state(reached.value, state) | equal
 
     def is_left_out(self, path: str) -> bool:
         """True for what is declared to be no state, and for all that is reached through it."""
@@ -367,6 +372,7 @@ class Baseline:
         """
         with _naming("the state beside the resources"):
             changed, rebuilder = dict(section["changed"]), Rebuilder(self.reachable, self.stateful, [*section["new"]])
+        self._states = {}
         self._back_to_the_baseline(data)
         for path, change in changed.items():
             if self.is_left_out(path):

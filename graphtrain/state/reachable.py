@@ -193,7 +193,8 @@ class Reachable:
             case "object":
                 reached.ignored = _ignored(value)
                 if path in self.stateful:
-                    reached.covered = frozenset(map(str, state_of(value))) | held_by_state(value)
+                    state = state_of(value)
+                    reached.covered = frozenset(map(str, state)) | held_by_state(value, state)
             case "tensor":
                 yield from _in_tensor(value, path, reached.is_covered)
             case "method":
@@ -288,9 +289,8 @@ def state_of(value: Any) -> Mapping[Any, Any]:
     return state if isinstance(state, Mapping) else {}
 
 
-def held_by_state(value: Any) -> frozenset[str]:
+def held_by_state(value: Any, state: Mapping[Any, Any]) -> frozenset[str]:
     """The attributes of an object whose very objects its `state_dict` gives out, under whatever name."""
-    state = state_of(value)
     held = {id(part) for part in (state, *state.values()) if not is_value(part)}
     names, parts = FORMS["object"].contents(value)
     return frozenset(name for name, part in zip(names, parts, strict=True) if id(part) in held)

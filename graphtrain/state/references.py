@@ -262,7 +262,7 @@ class Describer:
         if tensor.layout is torch.strided and tensor.numel() and not tensor.is_meta:
             storage = tensor.untyped_storage()
             base = self._bases().get(storage._cdata)
-            if base is None and storage.nbytes() > tensor.numel() * tensor.element_size():
+            if base is None and tensor._base is not None:
                 base = self._whole(storage, tensor, path)
             if base is not None:
                 view = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
@@ -288,13 +288,17 @@ class Describer:
         view = (list(array.shape), list(array.strides), offset)
         return {"is": "array", "of": ("at", reached.path), "view": view, "dtype": dtype}
 
-    def _whole(self, storage: Any, tensor: torch.Tensor, path: str) -> Any:
-        """All of the memory that a new view is of, as one more new tensor; None if that is far larger than the view."""
-        if storage.nbytes() > max(4 * tensor.numel() * tensor.element_size(), _MOST_SHARED_BYTES):
+    def _whole(self, storage: Any, tensor: Any, path: str) -> Any:
+        """What a new view is of, as one more new tensor; None if that is no larger than the view, or far larger."""
+        size = storage.nbytes()
+        if tensor._base.is_contiguous():  # memory behind it was never written to: the loss of `mse_loss` has some
+            size = min(size, (tensor._base.storage_offset() + tensor._base.numel()) * tensor._base.element_size())
+        own = tensor.numel() * tensor.element_size()
+        if size <= own or size > max(4 * own, _MOST_SHARED_BYTES):
             return None
-        self.count(storage.nbytes(), path)
+        self.count(size, path)
         whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
+        whole.set_(storage, 0, (size // tensor.element_size(),), (1,))
         reference = self._bases()[storage._cdata] = ("new", len(self.new))
         self.new.append({"is": "tensor", "requires_grad": False, "grad": None, "values": whole})
         return reference

@@ -654,7 +654,7 @@ right = ["dice"]
 
 def dice_run(graph: Graph, trace: Callable[[Explanation], Any] | None) -> tuple[list[str], str]:
     """What was asked, and what became of it."""
-    trainer = Trainer(graph, notify=lambda line: None, display=None)
+    trainer = Trainer(graph, notify=lambda line: None, display=None, not_state=[f"{__name__}:_ASKED"])
     _ASKED.clear()
     assert trainer.run(trace=trace) is Outcome.FINISHED
     return list(_ASKED), trainer.digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes import next_batch
 from graphtrain.program import run_state
 from graphtrain.program.run_state import RunState, StatefulObjects
 from graphtrain.program.triggers import Every
@@ -52,6 +54,7 @@ def progress_without(monkeypatch: pytest.MonkeyPatch, node: str, **fields: Any) 
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda self, state: None)
+    monkeypatch.setattr(next_batch, "RandomAside", lambda generators: nullcontext())
 
 
 def one_generator_not_saved(name: str) -> Mutation:
@@ -70,7 +73,8 @@ def one_generator_not_saved(name: str) -> Mutation:
     return mutation
 
 
-def random_restored_before_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
+def random_drawn_from_by_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random generators are set aside while an epoch is reopened, and restored after it; without both they move."""
     original, late = StatefulObjects.restore, StatefulObjects.restore_after_setup
 
     def early(self: StatefulObjects, state: RunState, *rest: Any) -> Any:
@@ -80,6 +84,7 @@ def random_restored_before_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(StatefulObjects, "restore", early)
     monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda self, state: None)
+    monkeypatch.setattr(next_batch, "RandomAside", lambda generators: nullcontext())
 
 
 def gradients_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +166,7 @@ MUTATIONS: list[tuple[Mutation, str]] = [
     (one_generator_not_saved("python"), "DataLoader"),
     (one_generator_not_saved("numpy"), "DataLoader"),
     (one_generator_not_saved("torch"), "Loader"),
-    (random_restored_before_the_iterator, "DataLoader"),
+    (random_drawn_from_by_the_iterator, "DataLoader"),
     (gradients_not_saved, "Loader"),
     (modes_not_saved, "Loader"),
     (frozen_flags_not_saved, "Loader"),

@@ -133,7 +133,7 @@ def test_data_that_is_exhausted_at_a_resume_is_an_error(name: str, tmp_path: Pat
     """Inside an epoch: its batches are drawn again, and cannot be."""
     data = DataLoader(batches(), batch_size=None)  # type: ignore[arg-type]
     trainer_of(tmp_path, data).run(until="2 batches")
-    with pytest.raises(DataError, match=r"the data ended after 0 batches, it gave [23] before") as error:
+    with pytest.raises(DataError, match=r"the data ended after 0 batches, it gave [123] before") as error:
         trainer_of(tmp_path, WITHOUT_A_BATCH[name]()).run()
     assert "`setup` must not draw batches from it, unless `__iter__` starts over" in error.value.hint
     whole, resumed = trainer_of(tmp_path / "whole", data), trainer_of(tmp_path, data)
