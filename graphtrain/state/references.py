@@ -440,7 +440,7 @@ class Rebuilder:
                 made.grad = self.rebuild(described["grad"])
             case "array":
                 made = self._made[number] = self._array(described)
-            case "bytearray":
+            case "bytearray" if type(described["values"]) is bytes:  # of a number it would make as many bytes
                 made = self._made[number] = bytearray(described["values"])
             case "generator":
                 made = self._made[number] = _new_generator(described["kind"])

@@ -73,6 +73,10 @@ def bound(value: Any, new: Any = ()) -> dict[str, Any]:
 
 HERE = __name__
 FORGED: dict[str, tuple[Any, str]] = {
+    "bytes by their number": (
+        bound(("new", 0), [{"is": "bytearray", "values": 10**12}]),
+        "an object described as bytearray cannot be made",
+    ),
     "a function of the system": (bound(("named", "os", "system")), "there is no module `os` of yours"),
     "a function of Python's": (bound(("named", "subprocess", "run")), "there is no module `subprocess` of yours"),
     "a function of torch's": (bound(("named", "torch.serialization", "load")), "no module `torch.serialization`"),
