@@ -24,8 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, chooses another place.
     """
-    # A shell starts what runs in its background with interrupts ignored, and tests interrupt themselves.
+    # A shell starts what runs in its background with interrupts ignored, `nohup` with hang-ups; tests send both.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if "TMPDIR" in os.environ or config.getoption("markexpr") == "sweep" or not os.access(_MEMORY, os.W_OK):
         return
     if shutil.disk_usage(_MEMORY).free >= _ENOUGH_BYTES:

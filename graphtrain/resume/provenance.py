@@ -82,7 +82,10 @@ def provenance(script: Path | None = None) -> Provenance:
         script: the program. Default: the file that Python was started with; in a notebook, the present folder.
     """
     program = script or _main_file()
-    folder = program.resolve().parent if program is not None else Path.cwd().resolve()
+    try:
+        folder = program.resolve().parent if program is not None else Path.cwd().resolve()
+    except FileNotFoundError:  # the present folder is gone, and what is relative to it is not known
+        return Provenance()
     top = os.fsdecode(_git(folder, "rev-parse", "--show-toplevel")).rstrip("\n")
     project = Path(top) if top else folder
     files = _loaded_files(project, program)

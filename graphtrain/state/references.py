@@ -501,7 +501,10 @@ class Rebuilder:
                 0 not in shape and (last + 1) * tensor.element_size() > base.untyped_storage().nbytes()
             ):
                 raise CheckpointError("a view does not fit into the tensor that it is a view of")
-            tensor.set_(base.untyped_storage(), offset, tuple(shape), tuple(stride))
+            if base.dtype == described["dtype"] and base.layout is torch.strided:
+                tensor = base.detach().as_strided(shape, stride, offset)  # which torch knows to be a view
+            else:
+                tensor.set_(base.untyped_storage(), offset, tuple(shape), tuple(stride))
         else:
             tensor = described["values"]
             if not isinstance(tensor, torch.Tensor):
