@@ -17,6 +17,7 @@ from graphtrain.program.run_state import SECTIONS, Exemptions, RunState
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
+from graphtrain.state.references import MALFORMED
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import STATUS_SECONDS
 
@@ -170,7 +171,7 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
         yield
     except GraphtrainError:
         raise
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+    except MALFORMED as error:
         reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 

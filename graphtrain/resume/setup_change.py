@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 from graphtrain.state.category import is_value
 from graphtrain.state.contents import FORMS, sample_of
 from graphtrain.state.drift import OF_THE_COMPILER, Baseline, content_of
-from graphtrain.state.reachable import Reached, parts_of
+from graphtrain.state.reachable import Reached, is_within, parts_of
 
 _MOST = 3
 _STARTED = time.time()
@@ -91,7 +91,7 @@ class SetupHashes:
 def setup_changes(
     saved: Mapping[str, str], made: SetupHashes, baseline: Baseline, drift: Mapping[str, Any], but: Collection[str] = ()
 ) -> dict[str, str]:
-    """What `setup` has made otherwise than for the saved run, and no restore has put right: path -> what to do.
+    """What differs from what `setup` made for the saved run, and was not restored: path -> what to do.
 
     Arguments:
         saved: path -> hash; empty where it is not known.
@@ -108,7 +108,7 @@ def setup_changes(
     for path in differing:
         owner, owner_path = made.owners[path]
         is_restored = path in restored or now.get(path) != made.by_path[path]
-        if not is_restored and not any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in but):
+        if not is_restored and not is_within(path, but):
             changes[path] = _REMEDIES[owner].format(owner=owner_path)
     return changes
 

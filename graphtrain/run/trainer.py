@@ -851,7 +851,7 @@ class Trainer:
         """
         run_files, run = self._run_files, self._resumable
         restored = restore(checkpoint, run, options)
-        made_otherwise = self._setup_changes(checkpoint) if rows is None else {}
+        different_setup = self._setup_changes(checkpoint) if rows is None else {}
         where = checkpoint.path.name if checkpoint.path.is_dir() else "from memory"
         if run_files is not None:
             where = str(run_files.path)
@@ -866,9 +866,9 @@ class Trainer:
         if environment is not None:
             changes = environment.changes(checkpoint.manifest)
             if changes:
-                others += [f"{path} as set up" for path in made_otherwise]
+                others += [f"{path} as set up" for path in different_setup]
             else:
-                lost += unexplained(made_otherwise)
+                lost += unexplained(different_setup)
             facts += [
                 environment.asides(checkpoint.manifest),
                 environment.compared(checkpoint.manifest, others, lost),
@@ -899,7 +899,7 @@ class Trainer:
         return restored.is_as_saved
 
     def _setup_changes(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """What `setup` has made otherwise than for the run of a checkpoint that was restored: path -> what to do."""
+        """What differs from what `setup` made for the run of a checkpoint, and was not restored: path -> what to do."""
         state, environment = self._compiled.state, self._environment
         if self._run_files is None or state.baseline is None or environment is None:
             return {}

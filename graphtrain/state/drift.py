@@ -24,7 +24,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, parts_of, state_of
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, parts_of, state_of
 from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable, shown_path
 from graphtrain.storage.strides import placement_of, without_repeats
 
@@ -198,7 +198,7 @@ class Baseline:
 
     def is_left_out(self, path: str) -> bool:
         """True for what is declared to be no state, and for all that is reached through it."""
-        return any(path == name or path.startswith((f"{name}.", f"{name}[", f"{name}<")) for name in self.left_out)
+        return is_within(path, self.left_out)
 
     # ---- comparing
 

@@ -275,6 +275,15 @@ class Reachable:
                 yield f"{module}:{name}", value, False
 
 
+def is_within(path: str, places: Collection[str]) -> bool:
+    """True for a path that is one of some places, or is reached through one.
+
+    >>> is_within("task.counts[0]", ["task.counts"]), is_within("task.counts_of", ["task.counts"])
+    (True, False)
+    """
+    return any(path == place or path.startswith((f"{place}.", f"{place}[", f"{place}<")) for place in places)
+
+
 def keeps_state(value: Any) -> bool:
     """True for objects that are saved and loaded by their own methods."""
     return all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))

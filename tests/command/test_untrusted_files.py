@@ -87,7 +87,7 @@ def test_links_of_a_run_directory_are_not_followed(tiny: Path, command: Command)
 
 
 def test_a_status_of_another_program_is_no_run(tiny: Path, command: Command) -> None:
-    """Neither for a fork, which would begin anew, nor for --resume never; and an empty `runs` stays."""
+    """Neither for a fork, which would start from the beginning, nor for --resume never; and an empty `runs` stays."""
     assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
     for number, words in enumerate((["--fork", "r"], ["--resume", "never"])):
         new = tiny / f"new{number}"

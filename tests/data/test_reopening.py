@@ -246,7 +246,7 @@ def test_a_generator_that_is_made_in_a_fetch_is_seeded(made: Made, tmp_path: Pat
 
 
 def test_a_generator_of_a_data_loader_that_is_made_in_a_fetch_is_continued(tmp_path: Path) -> None:
-    """No two runs are alike; a run that is resumed goes on with the generator that it had."""
+    """No two runs are alike; a resumed run uses the generator that it had."""
     whole, seen = run_over(DataLoader(LazilySeeded(), 2, shuffle=True), tmp_path)
     whole.run()
     for path in checkpoints(tmp_path)[::4]:

@@ -133,7 +133,7 @@ def task_object() -> dict[str, Any]:
 
 
 @row()
-def task_object_made_anew_in_mid_run() -> dict[str, Any]:
+def task_object_replaced_in_mid_run() -> dict[str, Any]:
     class Holder:
         def __init__(self) -> None:
             self.config = Config()
