@@ -158,7 +158,7 @@ def test_meanings_come_from_the_docstring(script: Path, command: Command) -> Non
 @pytest.mark.parametrize(
     ("loader", "start", "number"),
     [
-        ("Loader", "spawn", signal.SIGTERM),
+        pytest.param("Loader", "spawn", signal.SIGTERM, marks=pytest.mark.sweep),
         pytest.param("Loader", "forkserver", signal.SIGINT, marks=pytest.mark.sweep),
         pytest.param("Loader", "fork", signal.SIGTERM, marks=pytest.mark.sweep),
         pytest.param("DataLoader", "spawn", signal.SIGUSR1, marks=pytest.mark.sweep),

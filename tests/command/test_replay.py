@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,15 @@ def training_step(model, batch):
 )
 
 
+NOTED: list[Path] = []
+
+
 @pytest.fixture
-def noted(folder: Path, command: Command) -> Path:
-    """A finished run of 24 batches and 9 steps in ``r``, with what it saw in ``noting``."""
+def noted(folder: Path, command: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 24 batches and 9 steps in ``r``, with what it saw in ``noted``; a copy of the first one."""
+    if NOTED:
+        shutil.copytree(NOTED[0], folder, dirs_exist_ok=True)
+        return folder
     (folder / "whole.py").write_text(NOTING)
     (folder / "noting").mkdir()
     assert command("run", "whole.py", *KEEPING, "--run-dir", "r", "--quiet").code == 0
@@ -71,6 +78,8 @@ def noted(folder: Path, command: Command) -> Path:
     (folder / "noting").rename(folder / "noted")
     assert len(list((folder / "noted").glob("step-*"))) == 9, "three windows an epoch, the last of two batches"
     assert len(list((folder / "noted").glob("batch-*"))) == 24
+    NOTED.append(tmp_path_factory.mktemp("noted"))
+    shutil.copytree(folder, NOTED[0], dirs_exist_ok=True)
     return folder
 
 

@@ -13,9 +13,9 @@ from tests.data.cutting import AssertExact, Made
 
 @pytest.fixture(params=["some", pytest.param("all", marks=pytest.mark.sweep)])
 def assert_exact(request: pytest.FixtureRequest) -> AssertExact:
-    """Resume from every third cut, at various positions in a window, or as a test asks; in a sweep from all."""
+    """Resume from three cuts, others for each test; in a sweep from all."""
 
-    def check(made: Made, tmp_path: Path, *, every: int = 3, **options: Any) -> None:
-        cutting.assert_exact(made, tmp_path, every=every if request.param == "some" else 1, **options)
+    def check(made: Made, tmp_path: Path, **options: Any) -> None:
+        cutting.assert_exact(made, tmp_path, most=3 if request.param == "some" else None, **options)
 
     return check

@@ -73,10 +73,10 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "name", [name if "stream" in name else pytest.param(name, marks=pytest.mark.sweep) for name in HUGGING_FACE]
 )
 def test_data_sets_of_hugging_face(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(HUGGING_FACE[name], tmp_path, every=5)
+    assert_exact(HUGGING_FACE[name], tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("made", OTHERS.values(), ids=OTHERS)
 def test_other_data(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(made, tmp_path, every=5)
+    assert_exact(made, tmp_path)

@@ -229,20 +229,20 @@ OFTEN = [name for name in DATA if "DataLoader" in name or "a buffer" in name or 
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in DATA]
 )
 def test_cuts(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(DATA[name], tmp_path, every=3 if "buffer" in name else 5)
+    assert_exact(DATA[name], tmp_path)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("made", WITH_WORKERS.values(), ids=WITH_WORKERS)
 def test_cuts_with_workers(made: Made, tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(made, tmp_path, every=6)
+    assert_exact(made, tmp_path)
 
 
 @pytest.mark.parametrize(
     "made", [LAZY["Loader"], *(pytest.param(LAZY[name], marks=pytest.mark.sweep) for name in [*LAZY][1:])], ids=LAZY
 )
 def test_a_generator_that_is_made_in_a_fetch_is_seeded(made: Made, tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(made, tmp_path, every=6)
+    assert_exact(made, tmp_path)
 
 
 def test_a_generator_of_a_data_loader_that_is_made_in_a_fetch_is_continued(tmp_path: Path) -> None:

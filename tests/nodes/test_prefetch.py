@@ -18,7 +18,8 @@ from graphtrain.nodes import next_batch
 from graphtrain.nodes.next_batch import NextBatch
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.encoding import UnsaveableError
-from tests.data.cutting import assert_exact, checkpoints, run_over
+from tests.data.conftest import assert_exact as assert_exact  # the fixture
+from tests.data.cutting import AssertExact, checkpoints, run_over
 from tests.data.test_cuts import Own, SizedGrowing, Told, Unsized, UnsizedSet, pair
 from tests.data.test_lazy import Noisy
 from tests.program.test_by_hand import assert_same
@@ -82,12 +83,12 @@ DATA: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
-def test_every_cut_is_exact(made: Callable[[], Any], tmp_path: Path) -> None:
+def test_cuts_are_exact(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, edit=prefetching)
 
 
 @pytest.mark.parametrize("made", [DATA[name] for name in ("Loader", "DataLoader", "unsized", "list")])
-def test_every_cut_is_exact_with_a_limit(made: Callable[[], Any], tmp_path: Path) -> None:
+def test_cuts_are_exact_with_a_limit(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, edit=limited)
 
 
@@ -102,11 +103,13 @@ def test_every_cut_is_exact_with_a_limit(made: Callable[[], Any], tmp_path: Path
     ],
     ids=["growing", "fewer than said", "more than said"],
 )
-def test_every_cut_is_exact_where_the_length_is_not_what_it_seems(made: Callable[[], Any], tmp_path: Path) -> None:
+def test_cuts_are_exact_where_the_length_is_not_what_it_seems(
+    made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact
+) -> None:
     assert_exact(made, tmp_path, edit=prefetching)
 
 
-def test_every_cut_is_exact_where_validation_prefetches_too(tmp_path: Path) -> None:
+def test_cuts_are_exact_where_validation_prefetches_too(tmp_path: Path, assert_exact: AssertExact) -> None:
     def made() -> dict[str, Any]:
         return {"train_data": DATA["Loader"](), "val_data": DataLoader(Noisy(), 4)}
 

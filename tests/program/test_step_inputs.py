@@ -109,8 +109,16 @@ def test_a_training_graph_inside_a_loop_counts_for_itself() -> None:
     assert rows == by_hand(4, 2) * 3
 
 
-@pytest.mark.parametrize("make", [fit, nested])
-def test_the_same_after_a_resume_at_every_transition(make: Callable[[], Graph], tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("make", "interval"),
+    [
+        (fit, 17),
+        (nested, 41),
+        pytest.param(fit, 1, marks=pytest.mark.sweep),
+        pytest.param(nested, 1, marks=pytest.mark.sweep),
+    ],
+)
+def test_the_same_after_a_resume(make: Callable[[], Graph], interval: int, tmp_path: Any) -> None:
     rounds = {"rounds": [torch.zeros(1)] * 2} if make is nested else {}
     whole: list[Row] = []
     transitions = 0
@@ -118,7 +126,7 @@ def test_the_same_after_a_resume_at_every_transition(make: Callable[[], Graph], 
     while trainer.position != "end":
         trainer.advance()
         transitions += 1
-    for cut in range(1, transitions, 3):
+    for cut in range(1, transitions, interval):
         rows: list[Row] = []
         run_dir = tmp_path / f"{cut}"
         first = make_trainer(make(), rows, run_dir=run_dir, **rounds)
