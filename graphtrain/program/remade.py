@@ -18,7 +18,7 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.resources import keeps_state
-from graphtrain.state.drift import Baseline
+from graphtrain.state.baseline import Baseline
 from graphtrain.state.modules import (
     ModuleForm,
     OptimizerForm,

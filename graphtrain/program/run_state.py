@@ -23,8 +23,9 @@ from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
+from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
-from graphtrain.state.drift import NO_DRIFT, Baseline, Drift
+from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.generators import generator_of
 from graphtrain.state.modules import (
     ModuleForm,
