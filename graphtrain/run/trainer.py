@@ -174,7 +174,7 @@ class Trainer:
             graph, self._resources, self._prepared, self._requests, self._recorder, self._watch
         )
         self._requests.retention = self._compiled.retention
-        self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
+        self._hyper_parameters = HyperParameters(self._compiled.state.objects.stateful)
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
         self._begun = self._is_resumed = False
@@ -487,7 +487,7 @@ class Trainer:
                 moved = move(state, former, self._loop, compiled, renaming)
                 for line in moved.notes:
                     self._notify(line)
-            hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
+            hyper_parameters = HyperParameters(compiled.state.objects.stateful, former=self._hyper_parameters)
             if former.state.baseline is not None:
                 compiled.state.watch(former.state.baseline, former.state)
         except BaseException:
