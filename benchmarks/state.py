@@ -18,7 +18,7 @@ from measure import Target, arguments, comparison, rounds, seconds, show
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from graphtrain.state.drift import Baseline
+from graphtrain.state.baseline import Baseline
 
 MODULES = 335
 BEGIN, SAVE = 10.0, 2.0  # milliseconds, the targets

@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.state.drift import hash_of_values
+from graphtrain.state.marks import hash_of_values
 
 
 def sample_counter() -> Callable[[Any], int]:

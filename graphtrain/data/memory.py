@@ -11,8 +11,9 @@ import torch
 from torch.utils.data import get_worker_info
 
 from graphtrain.data.batch import same_bits
+from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import category_of
-from graphtrain.state.drift import NO_DRIFT, Baseline
+from graphtrain.state.drift import NO_DRIFT
 from graphtrain.state.generators import AnyGenerator, any_generator, generator_of
 from graphtrain.state.reachable import Reachable
 from graphtrain.storage.state_files import state_digest

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
-from graphtrain.state.drift import NO_DRIFT, Baseline
+from graphtrain.state.baseline import Baseline
+from graphtrain.state.drift import NO_DRIFT
 
 
 @final

@@ -11,27 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-import torch
-
 from graphtrain.errors import CheckpointError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.resources import keeps_state
-from graphtrain.state.drift import Baseline
-from graphtrain.state.modules import (
-    ModuleForm,
-    OptimizerForm,
-    capture_gradients,
-    capture_module,
-    capture_optimizer,
-    load_optimizer,
-    reshape_module,
-    restore_gradients,
-    restore_module,
-    restore_optimizer,
-    settle_lazy,
-)
+from graphtrain.state.baseline import Baseline
+from graphtrain.state.objects import MISFITS, SavedObjects
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 
 Section = Mapping[str, Any]
@@ -62,12 +48,12 @@ class Made:
                     f"`load_state_dict`; got a {type(value).__qualname__}"
                 )
         self._baseline = Baseline(self.objects, elsewhere=elsewhere, with_code=False)
-        self.modules = {name: value for name, value in self.objects.items() if isinstance(value, torch.nn.Module)}
-        self.optimizers = {
-            name: value for name, value in self.objects.items() if isinstance(value, torch.optim.Optimizer)
-        }
-        self._forms = {name: ModuleForm(module) for name, module in self.modules.items()}
-        self._groups = {name: OptimizerForm(optimizer) for name, optimizer in self.optimizers.items()}
+        self._saved = SavedObjects(self.objects)
+        self._saved.note_forms()
+
+    def owned(self) -> set[int]:
+        """The identities of the parameters of its modules."""
+        return self._saved.owned()
 
     def capture(self, owned: set[int], unknown: list[str]) -> dict[str, Any]:
         """The state of the objects, all but their inputs.
@@ -77,15 +63,13 @@ class Made:
             unknown: gets a line for all that cannot be saved.
         """
         drift = self._baseline.drift()
-        lost = [line for name, form in self._forms.items() for line in form.lost(name, self.modules[name])]
-        for name, groups in self._groups.items():
-            lost += groups.lost(name, self.optimizers[name], lambda parameter: False)
+        lost = self._saved.lost(lambda parameter: False)
         unknown += [f"{self.path}: {line}" for line in [*lost, *drift.unknown]]
         return {
             "states": {name: value.state_dict() for name, value in self.objects.items()},
-            "modules": {name: capture_module(value, self._forms[name]) for name, value in self.modules.items()},
-            "gradients": {name: capture_gradients(value) for name, value in self.modules.items()},
-            "optimizers": {name: capture_optimizer(value, owned) for name, value in self.optimizers.items()},
+            "modules": self._saved.capture_modules(),
+            "gradients": self._saved.capture_gradients(),
+            "optimizers": self._saved.capture_optimizers(owned),
             "reachable": drift.section,
         }
 
@@ -95,24 +79,17 @@ class Made:
         Raises:
             CheckpointError: it does not fit.
         """
-        # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
-        for name, value in sorted(self.objects.items(), key=lambda item: item[0] not in self.modules):
+        objects = self._saved
+        objects.reshape(saved["modules"], saved["states"])
+        for name, _ in objects.modules_first():
             state = saved["states"][name]
             try:
-                if name in self.modules:
-                    reshape_module(value, saved["modules"][name].get("forms", {}), state)
-                if name in self.optimizers:
-                    load_optimizer(value, state)
-                else:
-                    value.load_state_dict(state)
-            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+                objects.load(name, state)
+            except MISFITS as error:
                 raise CheckpointError(f"`{self.path}` makes another `{name}` than the saved one: {error}") from None
-        for name, module in self.modules.items():
-            settle_lazy(module)
-            restore_module(module, saved["modules"][name])
-            restore_gradients(module, saved["gradients"][name])
-        for name, optimizer in self.optimizers.items():
-            restore_optimizer(optimizer, saved["optimizers"][name], owned)
+        objects.restore_modules(saved["modules"])
+        objects.restore_gradients(saved["gradients"])
+        objects.restore_optimizers(saved["optimizers"], owned)
         self._baseline.restore(saved["reachable"])
 
 
@@ -147,8 +124,7 @@ class Remade:
 
     def owned(self) -> set[int]:
         """The identities of the parameters of modules that nodes made."""
-        modules = [module for made in self._made() for module in made.modules.values()]
-        return {id(parameter) for module in modules for parameter in module.parameters()}
+        return {identity for made in self._made() for identity in made.owned()}
 
     def slots(self, alive: set[int]) -> set[str]:
         """The slots, of those alive, that hold something that is made again."""

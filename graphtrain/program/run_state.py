@@ -23,23 +23,12 @@ from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
+from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
-from graphtrain.state.drift import NO_DRIFT, Baseline, Drift
+from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.generators import generator_of
-from graphtrain.state.modules import (
-    ModuleForm,
-    OptimizerForm,
-    capture_gradients,
-    capture_module,
-    capture_optimizer,
-    is_lazy,
-    load_optimizer,
-    reshape_module,
-    restore_gradients,
-    restore_module,
-    restore_optimizer,
-    settle_lazy,
-)
+from graphtrain.state.modules import is_lazy
+from graphtrain.state.objects import MISFITS, SavedObjects
 from graphtrain.state.random import capture_random, restore_random
 from graphtrain.state.references import shown_path
 from graphtrain.storage.encoding import UnsaveableError
@@ -74,7 +63,7 @@ class Handler:
 
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
-    run.states = {name: _state_of(name, resource) for name, resource in run.stateful.items()}
+    run.states = {name: _state_of(name, resource) for name, resource in run.objects.stateful.items()}
     return run.states
 
 
@@ -98,11 +87,10 @@ def _advice(resource: Any) -> str:
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
     for name in sorted(
-        name for name in set(saved) - set(run.stateful) - set(exempt.fresh) if not run.is_left_out(name)
+        name for name in set(saved) - set(run.objects.stateful) - set(exempt.fresh) if not run.is_left_out(name)
     ):
         raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
-    # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
-    for name, resource in sorted(run.stateful.items(), key=lambda item: item[0] not in run.modules):
+    for name, resource in run.objects.modules_first():
         if name in exempt.fresh:
             continue
         if name not in saved and run.is_supplied(name):
@@ -111,50 +99,28 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             yield f"{name} new, as set up"
             continue
         try:
-            if name in run.optimizers:
-                load_optimizer(resource, saved[name])
-            else:
-                resource.load_state_dict(saved[name])
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            run.objects.load(name, saved[name])
+        except MISFITS as error:
             reason = str(error).strip().replace("\n\t", "\n    ")
             hint = ""
-            if name in run.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
+            if name in run.objects.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
                 hint = "a group that was added during training is missing after `setup`: add it in `setup`"
             raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
 
 
-def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: capture_module(module, run.forms.get(name)) for name, module in run.modules.items()}
-
-
-def _reshape_modules(run: StatefulObjects, saved: Section, resources: Section, exempt: Exemptions) -> None:
-    """Put modules into the form that they had; loading fills them."""
-    for name, module in run.modules.items():
-        if name not in exempt.fresh and (forms := saved.get(name, {}).get("forms")):
-            reshape_module(module, forms, resources.get(name, ()))
-
-
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name, module in run.modules.items():
-        if name not in exempt.fresh and name in saved:
-            settle_lazy(module)
-            restore_module(module, saved[name])
-
-
-def _capture_gradients(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: capture_gradients(module) for name, module in run.modules.items()}
+    run.objects.restore_modules(saved, exempt.fresh)
 
 
 def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name, module in run.modules.items():
-        if name not in exempt.fresh and name in saved:
-            restore_gradients(module, saved[name])
+    run.objects.restore_gradients(saved, exempt.fresh)
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
-    captured = {name: capture_optimizer(optimizer, run.owned()) for name, optimizer in run.optimizers.items()}
-    for name, optimizer in run.optimizers.items():
-        made = len(run.groups[name]) if name in run.groups else len(optimizer.param_groups)
+    captured = run.objects.capture_optimizers(run.owned())
+    for name, optimizer in run.objects.optimizers.items():
+        groups = run.objects.groups
+        made = len(groups[name]) if name in groups else len(optimizer.param_groups)
         if further := optimizer.param_groups[made:]:
             captured[name]["added"] = [list(map(run.path_of, group["params"])) for group in further]
     return captured
@@ -162,17 +128,15 @@ def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _add_groups(run: StatefulObjects, saved: Section) -> None:
     """Add the groups again that optimizers were given during training; loading fills them."""
-    for name, optimizer in run.optimizers.items():
+    for name, optimizer in run.objects.optimizers.items():
         added = saved.get(name, {}).get("added", [])
-        for paths in added[len(optimizer.param_groups) - len(run.groups[name]) :] if added else ():
+        for paths in added[len(optimizer.param_groups) - len(run.objects.groups[name]) :] if added else ():
             if all(paths):  # else loading refuses, and says what to do
                 optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
 
 
 def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name, optimizer in run.optimizers.items():
-        if name not in exempt.fresh and name in saved:
-            restore_optimizer(optimizer, saved[name], run.owned())
+    run.objects.restore_optimizers(saved, run.owned(), exempt.fresh)
 
 
 def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
@@ -317,8 +281,8 @@ class RunState:
     """
 
     resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
-    modules: Annotated[Section, Handler(_capture_modules, _restore_modules)]
-    gradients: Annotated[Section, Handler(_capture_gradients, _restore_gradients)]
+    modules: Annotated[Section, Handler(lambda run, alive: run.objects.capture_modules(), _restore_modules)]
+    gradients: Annotated[Section, Handler(lambda run, alive: run.objects.capture_gradients(), _restore_gradients)]
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
@@ -359,25 +323,21 @@ class StatefulObjects:
         resources: what the user supplied, by name.
 
     Attributes:
-        stateful: the objects with a `state_dict`: resources, and once the run has begun those that they hold, by path.
+        objects: those with a `state_dict`: resources, and once the run has begun those that they hold.
         generators: random generators that resources hold: ``"train_data/0"``.
         data_state: of the data; nodes report to it.
         baseline: what was reachable when the run began; None before.
         unknown: a line for all that the last capture could not describe.
-        forms: what modules were set up as, by path; none before the run has begun.
-        groups: the groups that optimizers were set up with.
     """
 
     def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
         self.program = program
         self.recorder = recorder
-        self.modules = {name: value for name, value in resources.items() if isinstance(value, torch.nn.Module)}
-        self.optimizers = {name: value for name, value in resources.items() if isinstance(value, torch.optim.Optimizer)}
-        self.stateful = {name: value for name, value in resources.items() if keeps_state(value)}
+        self.objects = SavedObjects({name: value for name, value in resources.items() if keeps_state(value)})
         self.generators = {
             f"{name}/{number}": generator
             for name, value in resources.items()
-            if name not in self.modules and name not in self.optimizers
+            if not isinstance(value, torch.nn.Module | torch.optim.Optimizer)
             for number, generator in enumerate(held_generators(value))
         }
         self.data_state: DataState = program.resources.get("data_state", DataState())
@@ -388,8 +348,6 @@ class StatefulObjects:
         self._further: list[Baseline] = []
         self.unknown_of_made: list[str] = []
         self.remade = Remade(program)
-        self.forms: dict[str, ModuleForm] = {}
-        self.groups: dict[str, OptimizerForm] = {}
 
     def begin(self, left_out: Collection[str] = ()) -> None:
         """List what is reachable, before anything has changed.
@@ -414,7 +372,7 @@ class StatefulObjects:
         owned = self.owned()
         loose = {
             id(parameter)
-            for optimizer in self.optimizers.values()
+            for optimizer in self.objects.optimizers.values()
             for group in optimizer.param_groups
             for parameter in group["params"]
             if id(parameter) not in owned
@@ -435,23 +393,15 @@ class StatefulObjects:
         """
         self.baseline = self.data_state.baseline = baseline
         self.program.elsewhere = baseline.reachable.by_id
-        for held in (self.stateful, self.modules, self.optimizers):
-            for name in [name for name in held if baseline.is_left_out(name)]:
-                del held[name]
-        known = {id(value) for value in self.stateful.values()}
+        objects = self.objects
+        for path in filter(baseline.is_left_out, [*objects.stateful]):
+            objects.drop(path)
+        known = {id(value) for value in objects.stateful.values()}
         for path, value in baseline.stateful.items():
             if id(value) not in known and keeps_state(value) and not baseline.is_left_out(path):
-                self.stateful[path] = value
-                if isinstance(value, torch.nn.Module):
-                    self.modules[path] = value
-                elif isinstance(value, torch.optim.Optimizer):
-                    self.optimizers[path] = value
-        self.forms = {name: ModuleForm(module) for name, module in self.modules.items()}
-        self.groups = {name: OptimizerForm(optimizer) for name, optimizer in self.optimizers.items()}
+                objects.add(path, value)
+        objects.note_forms(former.objects if former is not None else None)
         if former is not None:
-            kept = {name for name, value in former.stateful.items() if self.stateful.get(name) is value}
-            self.forms |= {name: form for name, form in former.forms.items() if name in kept}
-            self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
             self._watch_further(baseline, former)
 
     def _watch_further(self, baseline: Baseline, former: StatefulObjects) -> None:
@@ -495,18 +445,11 @@ class StatefulObjects:
 
     def lost_forms(self) -> list[str]:
         """A line for each way in which modules and optimizers are not what a resume could load."""
-        return [
-            *(line for name, form in self.forms.items() for line in form.lost(name, self.modules[name])),
-            *(
-                line
-                for name, groups in self.groups.items()
-                for line in groups.lost(name, self.optimizers[name], lambda parameter: bool(self.path_of(parameter)))
-            ),
-        ]
+        return self.objects.lost(lambda parameter: bool(self.path_of(parameter)))
 
     def is_lazy(self) -> bool:
         """True as long as a module waits for its first batch to know what its parameters are."""
-        return any(map(is_lazy, self.modules.values()))
+        return any(map(is_lazy, self.objects.modules.values()))
 
     def path_of(self, parameter: torch.Tensor) -> str:
         """Where a parameter was reached when the run began; empty where it was not."""
@@ -538,20 +481,19 @@ class StatefulObjects:
 
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""
-        owned = {id(parameter) for module in self.modules.values() for parameter in module.parameters()}
-        return owned | self.remade.owned()
+        return self.objects.owned() | self.remade.owned()
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The modules that an optimizer trains and that are in evaluation mode as a whole, as pretrained ones come."""
         trained = {
             id(parameter)
-            for optimizer in self.optimizers.values()
+            for optimizer in self.objects.optimizers.values()
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
         return [
             name
-            for name, module in self.modules.items()
+            for name, module in self.objects.modules.items()
             if not module.training and any(id(parameter) in trained for parameter in module.parameters())
         ]
 
@@ -620,7 +562,7 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
-        _reshape_modules(self, state.modules, state.resources, exempt)
+        self.objects.reshape(state.modules, state.resources, exempt.fresh)
         _add_groups(self, state.optimizers)
         return [
             line

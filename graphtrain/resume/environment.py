@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint, is_data
 from graphtrain.printable import one_line
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
+from graphtrain.state.reachable import Reachable
 from graphtrain.storage.text import all_utf8
 from graphtrain.version import __version__
 
@@ -36,6 +37,23 @@ class RunEnvironment:
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     about: Mapping[str, Any]
+
+    def with_functions(self, reachable: Reachable) -> RunEnvironment:
+        """The same, with the user's code that is reachable and in no file."""
+        return replace(self, origin=self.origin.with_functions(reachable))
+
+    def with_resources(self, former: Mapping[str, Any], resources: Mapping[str, Any]) -> RunEnvironment:
+        """The same, with the data that is new since.
+
+        Arguments:
+            former: the resources so far.
+            resources: those from now on.
+        """
+        data = {name: value for name, value in self.data.items() if resources.get(name) is not None}
+        for name, resource in resources.items():
+            if former.get(name) is not resource and is_data(name, resource):
+                data[name] = fingerprint(resource)
+        return replace(self, data=data)
 
     def as_plain(self) -> dict[str, Any]:
         """The form that a manifest holds; every text of it can be written as UTF-8."""

@@ -13,7 +13,8 @@ from typing import Any
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph.renaming import lost_position_hint
 from graphtrain.printable import one_line, shorten
-from graphtrain.program.run_state import SECTIONS, Exemptions, RunState
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
@@ -101,10 +102,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     # Everything that can be refused is refused before any object is changed.
     ended = bool(manifest["ended"])
     change = GraphChange.of(checkpoint, compiled.graph, options.rename)
-    state = RunState.of(change.renaming.sections(checkpoint.sections))
-    path = change.renaming.path(manifest["position"])
-    hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-    position = compiled.locate(path, state.slot_names(), ended, hint)
+    state, position = placed(change, checkpoint.sections, manifest["position"], ended, compiled)
     saved = manifest.get("hyper_parameters")
     in_force = manifest.get("hyper_parameters_in_force", saved)
     differences = hyper_parameters.differences(saved, in_force)
@@ -162,6 +160,23 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
         is_as_saved=is_whole and not chosen and not lost,
     )
+
+
+def placed(
+    change: GraphChange, sections: Mapping[str, Section], path: str, ended: bool, compiled: CompiledGraph
+) -> tuple[RunState, int]:
+    """The state of a run with the names of another graph, and its position there.
+
+    Arguments:
+        sections: of the state, and
+        path: of the node that is next, with the names of the former graph.
+
+    Raises:
+        UsageError: the graph has no such node, or needs a slot there that is not at hand.
+    """
+    state, path = RunState.of(change.renaming.sections(sections)), change.renaming.path(path)
+    hint = lost_position_hint(path, change.difference, compiled.program.by_path)
+    return state, compiled.locate(path, state.slot_names(), ended, hint)
 
 
 @contextmanager

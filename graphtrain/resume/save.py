@@ -284,7 +284,7 @@ class CheckpointWriter:
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
         if self._held is not None:
-            self._held = replace(self._held, path=written.path)
+            self._held = replace(self._held, path=written.path, manifest=written.manifest)
         self._newest = _Newest(written.path, self._written_moment, written.first_number)
         if self._mark is not None:
             mark, self._mark = self._mark, None

@@ -14,10 +14,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
+from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_value
 from graphtrain.state.contents import FORMS, sample_of
-from graphtrain.state.drift import OF_THE_COMPILER, Baseline, content_of
-from graphtrain.state.reachable import Reached, is_within, parts_of
+from graphtrain.state.marks import content_of
+from graphtrain.state.reachable import OF_THE_COMPILER, Reached, is_within, parts_of
 
 _MOST = 3
 _STARTED = time.time()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,11 +13,10 @@ from typing import Any, Literal, NoReturn, final
 import torch
 
 from graphtrain.checks import checked_graph
-from graphtrain.data.fingerprint import fingerprint, is_data
 from graphtrain.data.state import DataState
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
-from graphtrain.display.summary import Activity, ModelSummary, Summary
+from graphtrain.display.summary import Summary
 from graphtrain.errors import (
     CheckpointError,
     DataError,
@@ -34,41 +32,38 @@ from graphtrain.explain.tracing import Explainer
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.graph.elements import END
-from graphtrain.graph.renaming import Renaming, lost_position_hint
-from graphtrain.kind.parameter import plain_value
+from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.trigger import Trigger
-from graphtrain.metrics.logger import Beginning, Logger
+from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.values import ROW_POSITION
-from graphtrain.names import suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import prepare, prepare_further, resolve_device
-from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
+from graphtrain.program.run_state import OF_NODES
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.environment import RunEnvironment, run_environment
-from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
+from graphtrain.resume.report import report
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
+from graphtrain.resume.rewiring import Moved, move
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.resume.setup_change import SetupHashes, setup_changes, unexplained
+from graphtrain.resume.setup_change import SetupHashes, setup_changes
 from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
-from graphtrain.run.drawing import html_of, picture_of
+from graphtrain.run.drawing import html_of
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
+from graphtrain.run.overview import beginning_of, progress_of, summary_of, value_of
+from graphtrain.run.ranked_metric import RankedMetric
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_manifest
 from graphtrain.storage.run_files import RunFiles, named_checkpoint
-
-# Amounts of a trigger that a summary lists.
-_MOST_AMOUNTS = 3
 
 
 @final
@@ -160,6 +155,7 @@ class Trainer:
         self._life = LifeCycle()
         self._watch = Stopwatch(lambda now: self._reporter.tick(now))
         self._recorder = Recorder(lambda: self._compiled.run_clock.step_and_epoch())
+        self._ranked_metric = RankedMetric(self._recorder)
         self._observer = Observer(self._recorder, self._watch, self._device)
         self._requests = Requests()
         provided = {
@@ -178,7 +174,7 @@ class Trainer:
             graph, self._resources, self._prepared, self._requests, self._recorder, self._watch
         )
         self._requests.retention = self._compiled.retention
-        self._hyper_parameters = HyperParameters(self._compiled.state.stateful)
+        self._hyper_parameters = HyperParameters(self._compiled.state.objects.stateful)
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
         self._begun = self._is_resumed = False
@@ -204,7 +200,6 @@ class Trainer:
             self._recorder.loggers.append(self._run_files.row)
         self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
         self._recorder.loggers.append(self._hear_row)
-        self._evaluated: list[str] = []  # the metrics that evaluations have recorded since one ended
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
@@ -232,16 +227,7 @@ class Trainer:
     @property
     def progress(self) -> Mapping[str, Mapping[str, Any]]:
         """The progress of every node: path -> field -> value, guard fields that are computed included."""
-        return MappingProxyType(
-            {
-                bound.path: {
-                    name: getattr(bound.instance, name)
-                    for name in bound.kind.fields
-                    if name != "due" and hasattr(bound.instance, name)
-                }
-                for bound in self._compiled.program.nodes
-            }
-        )
+        return MappingProxyType(progress_of(self._compiled))
 
     @property
     def resources(self) -> Mapping[str, Any]:
@@ -259,24 +245,7 @@ class Trainer:
         Raises:
             KeyError: there is no such node, field or slot.
         """
-        program = self._compiled.program
-        path, dot, field = name.partition(".")
-        if not dot:
-            if name in self._resources:
-                return self._resources[name]
-            known = [*program.slot_names, *self._resources]
-            if name not in known:
-                raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
-            return program.slots[program.slot_index(name)]
-        if path not in program.by_path:
-            raise KeyError(f"there is no node `{path}`; {suggestion(path, program.by_path)}")
-        bound = program.by_path[path]
-        if field in bound.kind.parameters:
-            return bound.parameters[field]
-        if field not in bound.kind.fields:
-            known = [*bound.kind.parameters, *bound.kind.fields]
-            raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
-        return self._compiled.compiler.field_getter(bound, field)()
+        return value_of(name, self._compiled, self._resources)
 
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: which edges were tried, and what their guards read then.
@@ -338,20 +307,7 @@ class Trainer:
 
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
-        program = self._compiled.program
-        modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
-        activities = []
-        for bound in program.main.nodes.values():
-            verb = bound.kind.trigger
-            trigger = bound.parameters.get(verb or "")
-            if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
-                amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
-                remark = f"when {' or '.join(bound.planned.also_due)}" if bound.planned.also_due else ""
-                if amount:
-                    remark = f"also {remark}" if remark else ""
-                activities.append(Activity(bound.path, verb, amount, remark or ("" if amount else "never")))
-        models = {name: ModelSummary.of(module) for name, module in modules.items()}
-        return Summary(self.graph.title, models, activities)
+        return summary_of(self._compiled)
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._compiled.run_clock.describe()}>"
@@ -508,7 +464,9 @@ class Trainer:
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self._device)
             # Before the data is opened: to look at it may draw from its generator.
-            environment = self._environment_with(all_resources)
+            environment = self._environment
+            if environment is not None:
+                environment = environment.with_resources(self._resources, all_resources)
             renaming = Renaming(rename or {}, former.graph, graph)
             kept = former if self._begun else None
             compiled = CompiledGraph(
@@ -524,10 +482,12 @@ class Trainer:
             )
             if compiled.retention is None:  # that of a node that is gone applies no more
                 self._requests.policy = SavePolicy()
-            position, is_other = compiled.start, False
+            moved = Moved(compiled.start, is_other_graph=False, notes=[])
             if self._begun:
-                position, is_other = self._move(state, renaming, compiled)
-            hyper_parameters = HyperParameters(compiled.state.stateful, former=self._hyper_parameters)
+                moved = move(state, former, self._loop, compiled, renaming)
+                for line in moved.notes:
+                    self._notify(line)
+            hyper_parameters = HyperParameters(compiled.state.objects.stateful, former=self._hyper_parameters)
             if former.state.baseline is not None:
                 compiled.state.watch(former.state.baseline, former.state)
         except BaseException:
@@ -537,41 +497,13 @@ class Trainer:
             former.state.restore_after_setup(state, ("random",))
         self._requests.retention = compiled.retention
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
-        self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
-        self._is_other_graph |= is_other
+        self._compiled, self._loop.position, self._hyper_parameters = compiled, moved.position, hyper_parameters
+        self._is_other_graph |= moved.is_other_graph
         self._explainer.is_rewired()
         self._writer.keep_newest()
         self._notify_of_graph()
         if self._begun:
             self._announce()
-
-    def _environment_with(self, resources: Mapping[str, Any]) -> RunEnvironment | None:
-        """That of the start, with the data that is new since."""
-        if self._environment is None:
-            return None
-        data = {name: value for name, value in self._environment.data.items() if resources.get(name) is not None}
-        for name, resource in resources.items():
-            if self._resources.get(name) is not resource and is_data(name, resource):
-                data[name] = fingerprint(resource)
-        return replace(self._environment, data=data)
-
-    def _move(self, state: RunState, renaming: Renaming, compiled: CompiledGraph) -> tuple[int, bool]:
-        """Restore what nodes held in the former graph; the position in the new one, and if the two differ."""
-        former = self._compiled.graph
-        change = GraphChange(former, renaming, renaming.graph(former).diff(compiled.graph))
-        state = RunState.of(renaming.sections(state.sections()))
-        path = renaming.path(self._path)
-        hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-        position = compiled.locate(path, state.slot_names(), self._loop.ended, hint)
-        # Nodes that keep their object hold their progress in it.
-        kept_paths = {bound.path for bound in compiled.kept}
-        progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
-        compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
-        self._compiled.release(compiled.kept)  # before the new ones open the same data
-        compiled.resume_at(position)
-        for line in compiled.run_clock.mixed_windows(former, renaming):
-            self._notify(line)
-        return position, change.difference.matters
 
     def save(self) -> Path | None:
         """Save a checkpoint now.
@@ -632,8 +564,7 @@ class Trainer:
             return Outcome.FINISHED
         if "evaluated" in requests and self._compiled.activity(self._loop.position) is None:
             requests.take("evaluated")
-            evaluated, self._evaluated = self._evaluated, []
-            self._expect_metric(evaluated)
+            self._ranked_metric.expect_of_evaluation(requests.policy.retention.best, self._compiled)
         if requests.take("mark") and requests.value is not None:
             self._writer.mark(requests.policy, requests.value)
             self._report_written()
@@ -646,7 +577,7 @@ class Trainer:
                 is_save_point = self._save(requests.policy, requests.value)
             if is_save_point:
                 requests.take("save")
-                self._expect_metric()
+                self._ranked_metric.expect(requests.policy.retention.best, self._compiled)
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
@@ -758,7 +689,8 @@ class Trainer:
             )
             if former.baseline is not None:
                 self._compiled.state.watch(former.baseline, former)
-            self._evaluated, self._end_is_saved, self._is_other_graph = [], True, False
+            self._ranked_metric.forget()
+            self._end_is_saved, self._is_other_graph = True, False
             self._explainer.goes_untraced()
             self._resume(checkpoint, ResumeOptions(), {"trained": trained}, rows)
             self._started(checkpoint)
@@ -796,8 +728,7 @@ class Trainer:
             )
         self._compiled.state.begin(self._not_state)
         if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
-            origin = self._environment.origin.with_functions(baseline.reachable)
-            self._environment = replace(self._environment, origin=origin)
+            self._environment = self._environment.with_functions(baseline.reachable)
         self._setup = self._setup_hashes()
         is_as_saved = False
         if checkpoint is not None:
@@ -857,27 +788,10 @@ class Trainer:
             where = str(run_files.path)
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
-        run_clock, environment = self._compiled.run_clock, run.environment
+        run_clock, manifest = self._compiled.run_clock, checkpoint.manifest
         is_ours = rows is not None or (run_files is not None and run_files.owns(checkpoint))
-        facts = [repeated(run_clock.trained(), status) if is_ours else "", restored.aside]
-        self._changes = tuple(restored.changes)
-        lost = [*checkpoint.manifest["unknown"], *restored.lost]
-        others = [*restored.changes]
-        if environment is not None:
-            changes = environment.changes(checkpoint.manifest)
-            if changes:
-                others += [f"{path} as set up" for path in different_setup]
-            else:
-                lost += unexplained(different_setup)
-            facts += [
-                environment.asides(checkpoint.manifest),
-                environment.compared(checkpoint.manifest, others, lost),
-            ]
-            self._changes += (*changes, *environment.changes_of_weights(checkpoint.manifest))
-        elif lost:
-            facts.append(f"not exact: {', '.join([*lost, *others])}")
-        elif others:
-            facts.append(f"exact except for what changed: {', '.join(others)}")
+        self._changes, facts = report(restored, manifest, run.environment, different_setup)
+        facts = [repeated(run_clock.trained(), status) if is_ours else "", *facts]
         place = run_clock.describe() or f"at `{self.position}`"
         self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
         for line in restored.below:
@@ -885,7 +799,7 @@ class Trainer:
         if run_files is not None:
             self._recorder.load_rows(run_files.cut_back_to(checkpoint, self._requests.policy.retention))
             is_newest = run_files.is_newest(checkpoint)
-            is_same_graph = checkpoint.manifest["graph_hash"] == structural_hash(self.graph)
+            is_same_graph = manifest["graph_hash"] == structural_hash(self.graph)
             if is_newest and run_files.owns(checkpoint) and is_same_graph and not restored.decided:
                 self._writer.resumed_from(checkpoint, run)
         elif rows is not None:
@@ -909,15 +823,10 @@ class Trainer:
 
     def _announce(self) -> None:
         """Tell loggers that the run starts: all hyper-parameters, and all parameters of nodes."""
-        hyper_parameters = {**self._about.get("arguments", {}), "seed": self._seed}
-        for name, fields in self._hyper_parameters.values.items():
-            hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
-        for bound in self._compiled.program.nodes:
-            values = {name: value for name, value in bound.parameters.items() if value is not None}
-            hyper_parameters |= {f"{bound.path}.{name}": plain_value(value) for name, value in values.items()}
+        given = {**self._about.get("arguments", {}), "seed": self._seed}
         run_dir = self._run_files.path if self._run_files is not None else None
-        picture = functools.partial(picture_of, self.graph)
-        self._reporter.announce(Beginning(self.graph, tuple(self._recorder.rows), hyper_parameters, run_dir, picture))
+        values = self._hyper_parameters.values
+        self._reporter.announce(beginning_of(self._compiled, self._recorder.rows, given, values, run_dir))
 
     # ---- saving
 
@@ -960,41 +869,8 @@ class Trainer:
         """A logger: nodes that hear of rows are told, and what evaluations record is noted."""
         self._compiled.hear_row(row, self._loop.position)
         if self._compiled.activity(self._loop.position) is not None:
-            self._evaluated += [name for name in row if name not in ROW_POSITION]
+            self._ranked_metric.hear_evaluation(row)
             self._requests.post("evaluated")
-
-    def _expect_metric(self, evaluated: Iterable[str] = ()) -> None:
-        """Raise if checkpoints are ranked by a metric that is not recorded where it should have been.
-
-        Arguments:
-            evaluated: what an evaluation that has ended recorded. Default: none has; whatever may record has to.
-
-        Raises:
-            UnknownMetricError: an evaluation gives metrics named like it, and nothing else records it as far as is
-                known; or everything that may record it has run.
-        """
-        name, known = self._requests.policy.retention.best, self._recorder.latest
-        if name is None or name in known:
-            return
-        group, slash, _ = name.rpartition("/")
-        given = list(dict.fromkeys(evaluated))
-        of_group = [metric for metric in given if slash and metric.startswith(group + slash)]
-        if given and not of_group:
-            trained = self._recorder.gathered("train") | set(known).difference(given, ROW_POSITION)
-            is_misspelt = name not in trained and _letters(name) in map(_letters, given)
-            given = given if is_misspelt or not self._compiled.may_record(name, trained) else []
-        if given := of_group or given:
-            hint = suggestion(name, given)
-            raise UnknownMetricError(
-                f"the validation gives no metric `{name}`, by which checkpoint.best ranks checkpoints; "
-                f"it gives {', '.join(given)}",
-                hint if "did you mean" in hint else "set checkpoint.best to one of these, or return it too",
-            )
-        if not evaluated and self._compiled.has_recorded_all():
-            hint = suggestion(name, [metric for metric in known if metric not in ROW_POSITION])
-            raise UnknownMetricError(
-                f"no row of metrics has `{name}`, by which checkpoint.best ranks checkpoints", hint
-            )
 
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
@@ -1047,11 +923,6 @@ def _acknowledgement(saves: bool) -> str:
     if saves:
         return "stopping at the next save point; Ctrl-C again stops at once, without saving"
     return "stopping after this node; Ctrl-C again stops at once"
-
-
-def _letters(name: str) -> str:
-    """What is left of the name of a metric without what people separate its parts by."""
-    return "".join(filter(str.isalnum, name)).casefold()
 
 
 def _print_to_stderr(line: str) -> None:

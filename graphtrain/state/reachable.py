@@ -48,6 +48,9 @@ _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__m
 # An attribute that a class lists here is no state of the run: it is made again when it is needed.
 NOT_STATE = "_graphtrain_not_state"
 
+# Attributes that the compiler gives to tensors and functions.
+OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
+
 _REMEDY = "give what holds it a `state_dict`"
 
 Child = tuple[str, Any, bool]

@@ -38,11 +38,13 @@ class Checkpoint:
     Attributes:
         manifest: what is known of it without loading tensors: position, digest, graph, versions, ...
         sections: the state: section -> name -> state.
+        files: the bytes of its files, of one that is in memory; None where they are on the disk.
     """
 
     path: Path
     manifest: Manifest
     sections: Sections
+    files: Mapping[str, Bytes] | None = None
 
     def checksum_of(self, name: str, layout: Layout) -> str | None:
         """The checksum of a file of tensors, if it is what a layout would be written as; None otherwise.
@@ -50,7 +52,10 @@ class Checkpoint:
         The file is compared with the layout, which takes a tenth of the time that hashing does.
         """
         size, checksum = self.manifest["files"].get(name, (None, None))
-        return checksum if size == layout.size and layout.is_in(self.path / name) else None
+        if size != layout.size:
+            return None
+        is_same = layout.is_in(self.path / name) if self.files is None else layout.is_equal(self.files[name])
+        return checksum if is_same else None
 
 
 def write_checkpoint(path: Path, state: StagedState, facts: Manifest) -> Manifest:
@@ -94,13 +99,16 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest) -> Manifes
 
 
 @uncollected()
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path, manifest: Manifest | None = None) -> Checkpoint:
     """Read a whole checkpoint folder.
+
+    Arguments:
+        manifest: its own, if it has been read. Default: it is read.
 
     Raises:
         CheckpointError: any file is missing, torn or altered.
     """
-    manifest = read_manifest(path)
+    manifest = read_manifest(path) if manifest is None else manifest
     contents = read_files(path, manifest, _read)
     packed = contents.pop(PROGRESS_FILE, b"")
     tensors = {name.removesuffix(TENSOR_SUFFIX): named for name, named in contents.items()}

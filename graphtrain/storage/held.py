@@ -25,13 +25,14 @@ class HeldCheckpoint:
         state: the bytes of its files.
         facts: what its manifest holds beside digest and checksums.
         rows: how many rows of metrics there were.
-        path: where it was written; None if it was not.
+        path, manifest: where it was written, and as what; None if it was not.
     """
 
     state: StagedState
     facts: Manifest
     rows: int
     path: Path | None = None
+    manifest: Manifest | None = None
 
     def read(self, path: Path) -> Checkpoint:
         """The checkpoint, as it would be read from the disk.
@@ -40,7 +41,6 @@ class HeldCheckpoint:
             path: its name, if it was not written.
         """
         files = self.state.files
-        sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         tensors = {
             # Copies, which are aligned as the tensors of a run are.
             name.removesuffix(TENSOR_SUFFIX): {
@@ -49,8 +49,13 @@ class HeldCheckpoint:
             for name, data in files.items()
             if name != PROGRESS_FILE
         }
+        manifest = self.manifest if self.manifest is not None else self._unwritten()
         # Through bytes, so that every value has the type that it has in a manifest that is read.
-        facts = msgpack.unpackb(msgpack.packb(dict(self.facts), use_bin_type=True, unicode_errors="backslashreplace"))
-        sizes = {name: [len(data), sums[name]] for name, data in files.items()}
-        manifest = {"format": FORMAT, **facts, "digest": self.state.digest(sums), "files": sizes}
-        return Checkpoint(self.path or path, manifest, join(bytes(files[PROGRESS_FILE]), tensors))
+        manifest = msgpack.unpackb(msgpack.packb(manifest, use_bin_type=True, unicode_errors="backslashreplace"))
+        return Checkpoint(self.path or path, manifest, join(bytes(files[PROGRESS_FILE]), tensors), files)
+
+    def _unwritten(self) -> Manifest:
+        """What would be written, for which every file is hashed."""
+        sums = {name: hashlib.sha256(data).hexdigest() for name, data in self.state.files.items()}
+        sizes = {name: [len(data), sums[name]] for name, data in self.state.files.items()}
+        return {"format": FORMAT, **self.facts, "digest": self.state.digest(sums), "files": sizes}

@@ -38,14 +38,16 @@ from graphtrain.storage.store import FolderStore
 
 
 class Written(NamedTuple):
-    """A checkpoint on the disk.
-
-    Of the checkpoints whose place it took, and itself, `first_number` is the lowest number.
-    """
+    """A checkpoint on the disk."""
 
     path: Path
-    digest: str
-    first_number: int
+    manifest: Manifest
+
+    @property
+    def first_number(self) -> int:
+        """The lowest number of itself and the checkpoints whose place it took."""
+        number: int = self.manifest.get("replaces", checkpoint_number(self.path))
+        return number
 
 
 @final
@@ -308,12 +310,11 @@ class RunFiles:
             CheckpointError: it cannot be written, or was given up.
         """
         self._metrics.flush()  # first, so that no rows are counted that are not there
-        path, manifest = self._store.save(state, facts, retention, value, replaced)
-        return Written(path, manifest["digest"], manifest.get("replaces", checkpoint_number(path)))
+        return Written(*self._store.save(state, facts, retention, value, replaced))
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
-        self.latest = (written.path, written.digest)
+        self.latest = (written.path, written.manifest["digest"])
         self._report_moved()
 
     def mark(self, path: Path, value: float, retention: Retention) -> None:

@@ -156,9 +156,9 @@ class FolderStore:
         try:
             for path in reversed(self.paths()):
                 try:
-                    checkpoint = read_checkpoint(path)
-                    if not (reason := why_incompatible(checkpoint.manifest)):
-                        return checkpoint
+                    manifest = read_manifest(path)
+                    if not (reason := why_incompatible(manifest)):
+                        return read_checkpoint(path, manifest)
                     skipped.add(path, reason, f"skipped {path}: {reason}")
                 except LaterFormatError:
                     raise

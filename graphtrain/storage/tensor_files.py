@@ -99,6 +99,15 @@ class Layout:
         except (OSError, NotAsAgreedError):
             return False
 
+    def is_equal(self, data: bytes | memoryview) -> bool:
+        """True if bytes in memory, as many as the file has, are what this would be written as."""
+        content, start = numpy.frombuffer(data, numpy.uint8), 0
+        for piece in self._pieces():
+            if not numpy.array_equal(content[start : start + len(piece)], piece):
+                return False
+            start += len(piece)
+        return True
+
     def copy_to(self, memory: torch.Tensor) -> None:
         """Make bytes of memory what the file will be."""
         memory.numpy()[: len(self.header)] = numpy.frombuffer(self.header, dtype=numpy.uint8)

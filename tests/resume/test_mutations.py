@@ -19,6 +19,7 @@ from graphtrain.program import run_state
 from graphtrain.program.run_state import RunState, StatefulObjects
 from graphtrain.program.triggers import Every
 from graphtrain.resume import restore
+from graphtrain.state import objects
 from tests.resume.sweep import Cut, cuts_of, differences, resume_cut, run_whole
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -154,11 +155,11 @@ def sums_of_metrics_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def optimizer_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_state, "load_optimizer", lambda optimizer, state: None)
+    monkeypatch.setattr(objects, "load_optimizer", lambda optimizer, state: None)
 
 
 def parameter_of_no_module_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_state, "restore_optimizer", lambda optimizer, state, owned: None)
+    monkeypatch.setattr(objects, "restore_optimizer", lambda optimizer, state, owned: None)
 
 
 MUTATIONS: list[tuple[Mutation, str]] = [

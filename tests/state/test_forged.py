@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.drift import Baseline
+from graphtrain.state.baseline import Baseline
 
 
 class Task:

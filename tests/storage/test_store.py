@@ -88,6 +88,15 @@ def test_an_unsound_checkpoint_is_named_and_passed_over(
         read_checkpoint(torn)
 
 
+def test_of_an_incompatible_checkpoint_only_the_manifest_is_read(store: FolderStore, said: list[str]) -> None:
+    save(store, TREE, {**MANIFEST, "note": "ours"}, step=1, keep=3)
+    flip(save(store, TREE, {**MANIFEST, "note": "theirs"}, step=2, keep=3) / "model.safetensors")
+    newest = store.newest(lambda manifest: "it is of another run" if manifest["note"] == "theirs" else "")
+    assert newest is not None
+    assert newest.manifest["note"] == "ours"
+    assert [line.endswith("000002-step-2: it is of another run") for line in said] == [True]
+
+
 def test_a_later_format_is_refused(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphtrain.storage.checkpoint.FORMAT", 2)
     path = save(store, TREE, MANIFEST, step=1, keep=1)

@@ -1,0 +1,153 @@
+"""What is reachable when a run begins, and what is remembered of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, final
+
+import torch
+
+from graphtrain.state.contents import FORMS
+from graphtrain.state.equality import is_equal
+from graphtrain.state.marks import WHOLE_BYTES, is_marked, mark_of
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, state_of
+from graphtrain.state.references import is_saveable
+
+States = dict[str, Mapping[Any, Any]]
+"""Path -> the `state_dict` that an object has now: each is asked for once in a save, or a restore."""
+
+# Of the tensors and arrays of data that are not larger, copies of this much are kept.
+_MOST_COPIED = 16 * 2**20
+
+
+@final
+class InitialState:
+    """The reachable objects, and what objects cannot tell by themselves once they have changed.
+
+    Arguments: those of `Baseline`.
+
+    Attributes:
+        reachable: the objects, each with what it held.
+        elsewhere: the identities of objects that something else saves.
+        left_out: paths that are no state, with all that is reached through them.
+        marks: of tensors and arrays, by identity.
+        copies: of small tensors and arrays of data, such as the weights of a sampler, by identity.
+        structures: of modules, by path.
+        globals: module -> name -> value, of those that functions of the user's own use.
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        data: Collection[str],
+        covered: Collection[str],
+        elsewhere: Collection[int],
+        left_out: Collection[str],
+        *,
+        with_code: bool,
+    ) -> None:
+        self.reachable = Reachable(roots, data, covered, with_code=with_code)
+        self.elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
+        by_path = self.reachable.by_path
+        self.marks = {id(reached.value): mark_of(reached) for reached in by_path.values() if is_marked(reached)}
+        self.copies = _copies_of(by_path.values())
+        self.structures = {
+            path: structure_of(reached.value, is_data=reached.is_data)
+            for path, reached in by_path.items()
+            if reached.category == "module"
+        }
+        self.globals = {
+            module: {name: namespace[name] for name in names if name in namespace}
+            for module, (namespace, names) in self.reachable.globals.items()
+        }
+        self._of_data = {
+            name: [reached for reached in map(self.reachable.find, _values_of(roots[name])) if reached is not None]
+            for name in data
+            if name not in covered
+        }
+
+    def listed(self, data: str | None = None) -> Iterator[Reached]:
+        """What was reachable, all but what is left out.
+
+        Arguments:
+            data: the name of a root; only what is reachable from it. Default: everything.
+        """
+        listed = self.reachable.by_path.values() if data is None else self._of_data[data]
+        if not self.left_out:
+            yield from listed
+            return
+        for reached in listed:
+            if not self.is_left_out(reached.path):
+                yield reached
+
+    def of_data(self, data: str) -> list[Reached]:
+        """All that is reachable from data, what is left out included."""
+        return self._of_data[data]
+
+    def name_of_data(self, value: Any) -> str | None:
+        """The name of the root that is this data; None for data that came later, or that saves itself."""
+        reached = self.reachable.find(value)
+        return reached.path if reached is not None and reached.path in self._of_data else None
+
+    def is_left_out(self, path: str) -> bool:
+        """True for what is declared to be no state, and for all that is reached through it."""
+        return is_within(path, self.left_out)
+
+    def ignored(self, reached: Reached, states: States) -> frozenset[str]:
+        """The attributes that are not compared: those whose very value the `state_dict` has now.
+
+        An entry of the same name may be another form of it, which loading does not always put back.
+        """
+        if not (reached.category == "object" and reached.path in self.reachable.stateful):
+            return reached.ignored
+        names, parts = FORMS["object"].contents(reached.value)
+        held, state = dict(zip(names, parts, strict=True)), states.get(reached.path)
+        if state is None:
+            state = states[reached.path] = state_of(reached.value)
+        equal = {name for name in held.keys() & state.keys() if is_equal(held[name], state[name])}
+        return reached.ignored | held_by_state(reached.value, state) | equal
+
+
+def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
+    """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
+    return {
+        "parameters": tuple(module._parameters) if is_data else (),
+        "buffers": tuple(module._buffers) if is_data else (),
+        "submodules": tuple(map(id, module._modules.values())),
+        "hooks": tuple(
+            id(hook)
+            for name in HOOKS
+            for hook in getattr(module, name).values()
+            if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
+        ),
+    }
+
+
+def _copies_of(listed: Iterable[Reached]) -> dict[int, Any]:
+    copies: dict[int, Any] = {}
+    rest = _MOST_COPIED
+    for reached in listed:
+        if reached.is_data and is_marked(reached) and 0 < (size := _bytes_of(reached.value)) <= WHOLE_BYTES:
+            rest -= size
+            if rest < 0:
+                break
+            copies[id(reached.value)] = copy.deepcopy(_detached(reached.value))
+    return copies
+
+
+def _bytes_of(value: Any) -> int:
+    """The size of a tensor or an array whose values can be copied; 0 for another."""
+    if isinstance(value, torch.Tensor):
+        is_plain = is_saveable(value) and value.layout is torch.strided and not value.is_inference()
+        return value.numel() * value.element_size() if is_plain else 0
+    return 0 if value.dtype.hasobject or not value.flags.writeable else int(value.nbytes)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _values_of(data: Any) -> list[Any]:
+    """All that is reachable from data, whatever else it is reachable from."""
+    return [reached.value for reached in Reachable({"data": data}, ["data"]).by_path.values()]

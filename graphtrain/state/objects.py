@@ -1,0 +1,151 @@
+"""Objects with a `state_dict`, such as models and optimizers: what a checkpoint holds of them, and putting it back.
+
+Beside the `state_dict` of each a checkpoint has three sections: `modules`, `gradients` and `optimizers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, final
+
+import torch
+
+from graphtrain.state.modules import (
+    ModuleForm,
+    OptimizerForm,
+    capture_gradients,
+    capture_module,
+    capture_optimizer,
+    load_optimizer,
+    reshape_module,
+    restore_gradients,
+    restore_module,
+    restore_optimizer,
+    settle_lazy,
+)
+
+Section = Mapping[str, Any]
+
+MISFITS = (RuntimeError, ValueError, KeyError, TypeError)
+"""What loading raises where a state does not fit."""
+
+
+@final
+class SavedObjects:
+    """Objects with a `state_dict`, by path.
+
+    Attributes:
+        stateful: all of them.
+        modules, optimizers: those among them.
+        groups: the groups that optimizers were set up with; none before `note_forms`.
+    """
+
+    def __init__(self, stateful: Mapping[str, Any]) -> None:
+        self.stateful: dict[str, Any] = {}
+        self.modules: dict[str, torch.nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._forms: dict[str, ModuleForm] = {}
+        self.groups: dict[str, OptimizerForm] = {}
+        for path, value in stateful.items():
+            self.add(path, value)
+
+    def add(self, path: str, value: Any) -> None:
+        """Save one more."""
+        self.stateful[path] = value
+        if isinstance(value, torch.nn.Module):
+            self.modules[path] = value
+        elif isinstance(value, torch.optim.Optimizer):
+            self.optimizers[path] = value
+
+    def drop(self, path: str) -> None:
+        """Do not save one."""
+        for objects in (self.stateful, self.modules, self.optimizers):
+            objects.pop(path, None)
+
+    def note_forms(self, former: SavedObjects | None = None) -> None:
+        """Note what they are set up as.
+
+        Arguments:
+            former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
+        """
+        self._forms = {name: ModuleForm(module) for name, module in self.modules.items()}
+        self.groups = {name: OptimizerForm(optimizer) for name, optimizer in self.optimizers.items()}
+        if former is not None:
+            kept = {name for name, value in former.stateful.items() if self.stateful.get(name) is value}
+            self._forms |= {name: form for name, form in former._forms.items() if name in kept}
+            self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
+
+    def lost(self, is_known: Callable[[torch.Tensor], bool]) -> list[str]:
+        """A line for each way in which modules and optimizers are not what a resume could load.
+
+        Arguments:
+            is_known: tells whether a parameter of a group that was added can be found again.
+        """
+        lines = [line for name, form in self._forms.items() for line in form.lost(name, self.modules[name])]
+        for name, groups in self.groups.items():
+            lines += groups.lost(name, self.optimizers[name], is_known)
+        return lines
+
+    def owned(self) -> set[int]:
+        """The identities of all parameters that some module owns."""
+        return {id(parameter) for module in self.modules.values() for parameter in module.parameters()}
+
+    # ---- capturing
+
+    def capture_modules(self) -> dict[str, Any]:
+        """What `state_dict` leaves out of modules, all but the gradients."""
+        return {name: capture_module(module, self._forms.get(name)) for name, module in self.modules.items()}
+
+    def capture_gradients(self) -> dict[str, Any]:
+        """Gradients, by module and parameter."""
+        return {name: capture_gradients(module) for name, module in self.modules.items()}
+
+    def capture_optimizers(self, owned: set[int]) -> dict[str, Any]:
+        """What `state_dict` leaves out of optimizers.
+
+        Arguments:
+            owned: the identities of the parameters that modules own.
+        """
+        return {name: capture_optimizer(optimizer, owned) for name, optimizer in self.optimizers.items()}
+
+    # ---- putting back; `but` are the paths of those that stay as they are
+
+    def modules_first(self) -> list[tuple[str, Any]]:
+        """In the order of loading: an optimizer casts what it loads to the dtype and the device of its parameters."""
+        return sorted(self.stateful.items(), key=lambda item: item[0] not in self.modules)
+
+    def reshape(self, modules: Section, states: Section, but: Collection[str] = ()) -> None:
+        """Put modules into the form that they had; loading fills them."""
+        for name, module in self.modules.items():
+            if name not in but and (forms := modules.get(name, {}).get("forms")):
+                reshape_module(module, forms, states.get(name, ()))
+
+    def load(self, path: str, state: Any) -> None:
+        """Load a `state_dict`.
+
+        Raises:
+            one of `MISFITS`: it does not fit.
+        """
+        if path in self.optimizers:
+            load_optimizer(self.optimizers[path], state)
+        else:
+            self.stateful[path].load_state_dict(state)
+
+    def restore_modules(self, saved: Section, but: Collection[str] = ()) -> None:
+        """Restore what `capture_modules` took."""
+        for name, module in self.modules.items():
+            if name not in but and name in saved:
+                settle_lazy(module)
+                restore_module(module, saved[name])
+
+    def restore_gradients(self, saved: Section, but: Collection[str] = ()) -> None:
+        """Restore what `capture_gradients` took."""
+        for name, module in self.modules.items():
+            if name not in but and name in saved:
+                restore_gradients(module, saved[name])
+
+    def restore_optimizers(self, saved: Section, owned: set[int], but: Collection[str] = ()) -> None:
+        """Restore what `capture_optimizers` took."""
+        for name, optimizer in self.optimizers.items():
+            if name not in but and name in saved:
+                restore_optimizer(optimizer, saved[name], owned)

@@ -1,0 +1,194 @@
+"""Putting the reachable state back to what it was, and a drift over it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, final
+
+from graphtrain.errors import CheckpointError
+from graphtrain.state.category import is_left_alone, is_value
+from graphtrain.state.contents import FORMS, MOST_COMPARED
+from graphtrain.state.equality import is_identical
+from graphtrain.state.initial import InitialState, States
+from graphtrain.state.marks import has_content
+from graphtrain.state.overwrite import overwrite
+from graphtrain.state.reachable import Reached, parts_of
+from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, shown_path
+
+# How a change of what is changed where it is, is described.
+_VALUES = ("tensor", "array", "bytes", "state")
+
+
+@final
+class Restorer:
+    """Puts objects back, once.
+
+    Arguments:
+        initial: what was reachable when the run began.
+        states: path -> the `state_dict` that an object has now; others are added where they are needed.
+
+    Attributes:
+        not_restored: a line for everything that was saved and has no place now.
+    """
+
+    def __init__(self, initial: InitialState, states: States) -> None:
+        self._initial, self._states = initial, states
+        self._reachable, self._stateful = initial.reachable, initial.reachable.stateful
+        self.not_restored: list[str] = []
+
+    def restore(self, section: Mapping[str, Any], data: str | None = None) -> None:
+        """Put back what is not covered, and a drift over it; as for `Baseline.restore`."""
+        with _naming("the state beside the resources"):
+            changed, rebuilder = dict(section["changed"]), Rebuilder(self._reachable, self._stateful, [*section["new"]])
+        self._back_to_the_beginning(data)
+        for path, change in changed.items():
+            if self._initial.is_left_out(path):
+                continue
+            with _naming(f"the state of `{shown_path(path)}`"):
+                if path.endswith(":"):
+                    self._restore_globals(path.removesuffix(":"), change, rebuilder)
+                elif path not in self._reachable.by_path:
+                    self._is_missing(path)
+                else:
+                    overwrite(self._reachable.by_path[path], self._without_left_out(path, change), rebuilder)
+
+    def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not isinstance(change.get("set"), Mapping):
+            return change
+        described = {
+            name: part for name, part in change["set"].items() if not self._initial.is_left_out(f"{path}.{name}")
+        }
+        removed = [name for name in change.get("removed", ()) if not self._initial.is_left_out(f"{path}.{name}")]
+        return {"set": described, "removed": removed}
+
+    def _is_missing(self, path: str) -> None:
+        """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
+
+        Raises:
+            CheckpointError: not even the place exists.
+        """
+        if any(
+            place == path and is_value(part)
+            for reached in self._reachable.by_path.values()
+            if path.startswith(reached.path)
+            for place, part, _ in parts_of(reached)
+        ):
+            self.not_restored.append(f"{path} is not what it was when it was saved: `setup` puts a plain value there")
+            return
+        raise CheckpointError(
+            "it does not exist now",
+            f'make it again in `setup`; or leave it out, if nothing depends on it: Trainer(..., not_state=["{path}"])',
+        )
+
+    def _back_to_the_beginning(self, data: str | None) -> None:
+        """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
+        self._put_copies(data)
+        for reached in self._initial.listed(data):
+            if _holds(reached) and reached.is_entered:
+                self._put_contents(reached, reached.keys, reached.parts)
+        for module, held in self._initial.globals.items() if data is None else ():
+            namespace, names = self._reachable.globals[module]
+            namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
+            for name in (names & namespace.keys()) - held.keys():
+                if not is_left_alone(namespace[name]):
+                    del namespace[name]
+
+    def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...]) -> None:
+        """Let an object hold what it held before: the very same objects.
+
+        What data holds that has no plain form, such as an iterator over itself, stays: it is where drawing has left it.
+        """
+        form = FORMS[reached.category]
+        keys_now, parts_now = form.contents(reached.value)
+        if is_identical(keys_now, keys) and is_identical(parts_now, parts):
+            return
+        if form.is_named:
+            ignored = self._initial.ignored(reached, self._states)
+            now = dict(zip(keys_now, parts_now, strict=True))
+            before = dict(zip(keys, parts, strict=True))
+            if reached.is_data:
+                ignored |= {name for name, part in now.items() if not self._has_plain_form(part)}
+            changed = {
+                name: part
+                for name, part in before.items()
+                if name not in ignored and not (name in now and now[name] is part)
+            }
+            form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
+        elif reached.category == "mapping":
+            form.put(reached.value, dict(zip(keys, parts, strict=True)), ())
+        else:
+            form.put(reached.value, parts, ())
+
+    def _has_plain_form(self, value: Any) -> bool:
+        if is_value(value):
+            return True
+        try:
+            Describer(self._reachable, self._stateful).describe(value, "")
+        except UnknownStateError:
+            return False
+        return True
+
+    def _put_copies(self, data: str | None) -> None:
+        """Give the small tensors and arrays of data the values that they had."""
+        for reached in self._initial.listed(data):
+            copied = self._initial.copies.get(id(reached.value))
+            if copied is not None and not has_content(reached, self._initial.marks[id(reached.value)]):
+                change: dict[str, Any] = {reached.category: copied}
+                overwrite(reached, change, Rebuilder(self._reachable, self._stateful, []))
+
+    @contextmanager
+    def kept(self, data: str, changed: Mapping[str, Any]) -> Iterator[None]:
+        """A span after which data holds the same objects, with the same values, as before it.
+
+        Arguments:
+            data: the name of a root.
+            changed: of its drift at this moment.
+        """
+        values = {
+            path: copy.deepcopy(change) for path, change in changed.items() if any(key in change for key in _VALUES)
+        }
+        held = [
+            (reached, FORMS[reached.category].contents(reached.value))
+            for reached in self._initial.listed(data)
+            if _holds(reached)
+        ]
+        try:
+            yield
+        finally:
+            self._put_copies(data)
+            for path, change in values.items():
+                reached = self._reachable.by_path[path]
+                overwrite(reached, change, Rebuilder(self._reachable, self._stateful, []))
+            for reached, (keys, parts) in held:
+                self._put_contents(reached, keys, parts)
+
+    def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+        if module not in self._reachable.globals:
+            raise CheckpointError(f"no function of the module `{module}` is reached now")
+        namespace, names = self._reachable.globals[module]
+        for name, described in change["set"].items():
+            if self._initial.is_left_out(f"{module}:{name}"):
+                continue
+            if name not in names:
+                raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
+            namespace[name] = rebuilder.rebuild(described)
+
+
+def _holds(reached: Reached) -> bool:
+    """True for what can be made to hold what it held before."""
+    if reached.category not in FORMS or isinstance(reached.value, tuple | frozenset) or reached.length > MOST_COMPARED:
+        return False
+    return not reached.is_covered or reached.category == "module"
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """A span in which anything that goes wrong is an error that names what is restored."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{what} cannot be restored: {error.message}", error.hint) from None
+    except MALFORMED as error:
+        raise CheckpointError(f"{what} cannot be restored: {error}") from None
