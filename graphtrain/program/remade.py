@@ -19,6 +19,7 @@ from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.drift import Baseline
+from graphtrain.state.generators import with_generators, without_generators
 from graphtrain.state.modules import (
     ModuleForm,
     OptimizerForm,
@@ -82,7 +83,7 @@ class Made:
             lost += groups.lost(name, self.optimizers[name], lambda parameter: False)
         unknown += [f"{self.path}: {line}" for line in [*lost, *drift.unknown]]
         return {
-            "states": {name: value.state_dict() for name, value in self.objects.items()},
+            "states": {name: without_generators(value.state_dict()) for name, value in self.objects.items()},
             "modules": {name: capture_module(value, self._forms[name]) for name, value in self.modules.items()},
             "gradients": {name: capture_gradients(value) for name, value in self.modules.items()},
             "optimizers": {name: capture_optimizer(value, owned) for name, value in self.optimizers.items()},
@@ -97,8 +98,8 @@ class Made:
         """
         # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
         for name, value in sorted(self.objects.items(), key=lambda item: item[0] not in self.modules):
-            state = saved["states"][name]
             try:
+                state = with_generators(saved["states"][name], value.state_dict)
                 if name in self.modules:
                     reshape_module(value, saved["modules"][name].get("forms", {}), state)
                 if name in self.optimizers:

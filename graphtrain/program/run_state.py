@@ -25,7 +25,7 @@ from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.category import is_users
 from graphtrain.state.drift import NO_DRIFT, Baseline, Drift
-from graphtrain.state.generators import generator_of
+from graphtrain.state.generators import generator_of, with_generators, without_generators
 from graphtrain.state.modules import (
     ModuleForm,
     OptimizerForm,
@@ -75,7 +75,7 @@ class Handler:
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
     run.states = {name: _state_of(name, resource) for name, resource in run.stateful.items()}
-    return run.states
+    return {name: without_generators(state) for name, state in run.states.items()}
 
 
 def _state_of(name: str, resource: Any) -> Any:
@@ -111,10 +111,11 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             yield f"{name} new, as set up"
             continue
         try:
+            state = with_generators(saved[name], resource.state_dict)
             if name in run.optimizers:
-                load_optimizer(resource, saved[name])
+                load_optimizer(resource, state)
             else:
-                resource.load_state_dict(saved[name])
+                resource.load_state_dict(state)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().replace("\n\t", "\n    ")
             hint = ""

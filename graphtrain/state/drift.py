@@ -169,6 +169,7 @@ class Baseline:
                 last = restored.get(f"{module}:")
                 if held := self._changed_globals(module, describer, drift.unknown, last):
                     changed[f"{module}:"] = {"set": held}
+        describer.share_memory(drift.unknown)
         bounds = self.reachable.bounds.items()
         drift.unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
         return drift
