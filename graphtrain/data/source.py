@@ -26,7 +26,7 @@ from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_o
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
-from graphtrain.state.generators import HOST
+from graphtrain.state.generators import HOST, with_generators, without_generators
 from graphtrain.state.random import RandomAside, capture_random, restore_random
 from graphtrain.state.reachable import MOST_ITEMS_OF_DATA
 
@@ -354,7 +354,7 @@ class Stateful(Source):
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
-        return {"data": self._data.state_dict()}
+        return {"data": without_generators(self._data.state_dict())}
 
     def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
         if "data" not in position:
@@ -366,9 +366,8 @@ class Stateful(Source):
                 iterate(self._data)  # the rest of the last epoch, which is empty: the next `iter()` begins a new one
 
     def _load(self) -> None:
-        self._data.load_state_dict(
-            copy.deepcopy(self._loaded["data"])
-        )  # a copy: what `position` reports must not change
+        state = copy.deepcopy(self._loaded["data"])  # what `position` reports must not change
+        self._data.load_state_dict(with_generators(state, self._data.state_dict))
 
 
 @final

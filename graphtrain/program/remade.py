@@ -17,6 +17,7 @@ from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.baseline import Baseline
+from graphtrain.state.generators import without_generators
 from graphtrain.state.objects import MISFITS, SavedObjects
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 
@@ -66,7 +67,7 @@ class Made:
         lost = self._saved.lost(lambda parameter: False)
         unknown += [f"{self.path}: {line}" for line in [*lost, *drift.unknown]]
         return {
-            "states": {name: value.state_dict() for name, value in self.objects.items()},
+            "states": {name: without_generators(value.state_dict()) for name, value in self.objects.items()},
             "modules": self._saved.capture_modules(),
             "gradients": self._saved.capture_gradients(),
             "optimizers": self._saved.capture_optimizers(owned),

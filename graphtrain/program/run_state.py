@@ -26,7 +26,7 @@ from graphtrain.program.resources import keeps_state
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
 from graphtrain.state.drift import NO_DRIFT, Drift
-from graphtrain.state.generators import generator_of
+from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.modules import is_lazy
 from graphtrain.state.objects import MISFITS, SavedObjects
 from graphtrain.state.random import capture_random, restore_random
@@ -64,7 +64,7 @@ class Handler:
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
     run.states = {name: _state_of(name, resource) for name, resource in run.objects.stateful.items()}
-    return run.states
+    return {name: without_generators(state) for name, state in run.states.items()}
 
 
 def _state_of(name: str, resource: Any) -> Any:

@@ -80,6 +80,7 @@ class DriftFinder:
             for module in sorted(self._initial.globals):
                 if described := self._changed_globals(module, self._restored.get(f"{module}:")):
                     changed[f"{module}:"] = {"set": described}
+        self._describer.share_memory(self._unknown)
         bounds = self._initial.reachable.bounds.items()
         self._unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
         return Drift({"changed": changed, "new": self._describer.new}, self._unknown)

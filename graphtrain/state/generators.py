@@ -6,6 +6,8 @@ another generator may be seeded from.
 
 from __future__ import annotations
 
+import collections
+import copy
 import ctypes
 import random
 from collections.abc import Callable, Mapping
@@ -14,6 +16,15 @@ from typing import Any, final
 
 import numpy
 import torch
+
+from graphtrain.errors import CheckpointError
+
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+# The key of a generator's kind in a `state_dict` that is saved; beside it is "state".
+_KIND = "graphtrain.generator"
+_MOST_DEPTH = 100
+_WITHOUT_PARTS = frozenset({torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str, bytes})
 
 
 @dataclass(frozen=True)
@@ -161,6 +172,116 @@ def any_generator(value: Any) -> AnyGenerator:
     generator = generator_of(value)
     assert generator is not None, "its category is that of generators"
     return generator
+
+
+def kind_of_generator(value: Any) -> str | None:
+    """By what name another process can make a generator like this one; None where it cannot, as on a device.
+
+    >>> kind_of_generator(numpy.random.default_rng(3)), kind_of_generator(random.SystemRandom())
+    ('PCG64', None)
+    """
+    match value:
+        case torch.Generator() if value.device.type == "cpu":
+            return "torch"
+        case numpy.random.RandomState():
+            return "numpy.RandomState"
+        case numpy.random.Generator() if type(value.bit_generator).__name__ in _BIT_GENERATORS:
+            return type(value.bit_generator).__name__
+        case _ if type(value) is random.Random:
+            return "python"
+    return None
+
+
+def new_generator(kind: str) -> Any:
+    """A generator of a kind, whose state is set at once.
+
+    Raises:
+        CheckpointError: there is no such kind.
+    """
+    match kind:
+        case "torch":
+            return torch.Generator()
+        case "numpy.RandomState":
+            return numpy.random.RandomState()
+        case "python":
+            return random.Random()  # noqa: S311 - its state is set at once
+        case _ if kind in _BIT_GENERATORS:
+            return numpy.random.Generator(getattr(numpy.random, kind)())
+    raise CheckpointError(f"a generator of the kind {str(kind)[:100]} cannot be made")
+
+
+def without_generators(state: Any) -> Any:
+    """A `state_dict` in which every generator is described as plain data; the very same where it holds none.
+
+    >>> described = without_generators({"steps": 3, "generator": random.Random(4)})
+    >>> described["generator"]["graphtrain.generator"]
+    'python'
+    >>> generator = random.Random(5)
+    >>> with_generators(described, lambda: {"generator": generator})["generator"] is generator
+    True
+    >>> generator.random() == random.Random(4).random()
+    True
+    """
+
+    def describe(value: Any, keys: tuple[Any, ...]) -> Any:
+        kind = kind_of_generator(value)
+        return value if kind is None else {_KIND: kind, "state": any_generator(value).get_state()}
+
+    return _replaced(state, describe, ())
+
+
+def with_generators(state: Any, state_now: Callable[[], Any]) -> Any:
+    """A `state_dict` that `without_generators` gave, with generators again.
+
+    Arguments:
+        state_now: gives the `state_dict` that the object has now. The generators in it, which others may hold too, are
+            given their saved states; in other places there are new ones.
+
+    Raises:
+        CheckpointError: a generator of such a kind cannot be made.
+    """
+    held: list[Any] = []
+
+    def rebuild(value: Any, keys: tuple[Any, ...]) -> Any:
+        if type(value) is not dict or value.keys() != {_KIND, "state"}:
+            return value
+        if not held:
+            held.append(state_now())
+        generator = _at(held[0], keys)
+        if kind_of_generator(generator) != value[_KIND]:
+            generator = new_generator(value[_KIND])
+        any_generator(generator).set_state(value["state"])
+        return generator
+
+    return _replaced(state, rebuild, ())
+
+
+def _replaced(value: Any, replace: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...]) -> Any:
+    """A value with other parts where `replace` gives others; the very same where it gives none."""
+    kind = type(value)
+    if (other := replace(value, keys)) is not value or len(keys) > _MOST_DEPTH:
+        return other
+    if kind in (dict, collections.OrderedDict, collections.defaultdict):
+        pairs = [(key, part) for key, part in value.items() if type(part) not in _WITHOUT_PARTS]
+        others = {key: other for key, part in pairs if (other := _replaced(part, replace, (*keys, key))) is not part}
+        if others:
+            value = copy.copy(value)  # with its attributes, such as those of a module's `state_dict`
+            value.update(others)
+    elif kind in (list, tuple, collections.deque):
+        parts = [_replaced(part, replace, (*keys, number)) for number, part in enumerate(value)]
+        if any(part is not before for part, before in zip(parts, value, strict=True)):
+            return collections.deque(parts, value.maxlen) if isinstance(value, collections.deque) else kind(parts)
+    return value
+
+
+def _at(value: Any, keys: tuple[Any, ...]) -> Any:
+    """What is in a place of nested containers; None where there is no such place."""
+    for key in keys:
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            return None
+    return value
 
 
 def same_state(state: Any, other: Any) -> bool:

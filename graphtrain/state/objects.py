@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 
+from graphtrain.state.generators import with_generators
 from graphtrain.state.modules import (
     ModuleForm,
     OptimizerForm,
@@ -126,10 +127,12 @@ class SavedObjects:
         Raises:
             one of `MISFITS`: it does not fit.
         """
+        value = self.stateful[path]
+        state = with_generators(state, value.state_dict)
         if path in self.optimizers:
-            load_optimizer(self.optimizers[path], state)
+            load_optimizer(value, state)
         else:
-            self.stateful[path].load_state_dict(state)
+            value.load_state_dict(state)
 
     def restore_modules(self, saved: Section, but: Collection[str] = ()) -> None:
         """Restore what `capture_modules` took."""

@@ -123,7 +123,7 @@ class Reachable:
         self.globals: dict[str, tuple[dict[str, Any], set[str]]] = {}
         self.bounds: dict[str, str] = {}
         self._waiting: collections.deque[Reached] = collections.deque()
-        self._sets: list[Reached] = []
+        self._unlisted: list[Reached] = []  # containers whose items are not listed by being in them
         self._entered = 0  # covered objects do not count: something else saves them, however many they are
         for name, value in roots.items():
             self._add(name, value, name in covered, name in data)
@@ -135,9 +135,12 @@ class Reachable:
                     place = f"{path}.param_groups[{number}]['params'][{index}]"
                     self._add(place, tensor, is_covered=False, is_data=False, depth=1)
         self._walk()
-        for reached in self._sets:
-            if not all(is_constant(member) or id(member) in self.by_id for member in reached.parts):
-                what = f"is a set of objects, in which changes are not looked for: use a list, or {_REMEDY}"
+        for reached in self._unlisted:
+            # Constants cannot change where they are, and what is listed elsewhere is compared there.
+            if not all(is_constant(member) or id(member) in self.by_id for member in (*reached.keys, *reached.parts)):
+                what = f"has {reached.length:,} items, in which changes are not looked for: {_REMEDY}"
+                if reached.is_entered:
+                    what = f"is a set of objects, in which changes are not looked for: use a list, or {_REMEDY}"
                 self.bounds.setdefault(reached.path, what)
 
     def _walk(self) -> None:
@@ -225,17 +228,12 @@ class Reachable:
         reached.length = size
         reached.keys, reached.parts = sample_of(value, reached.category)
         reached.is_entered = size <= (MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS)
-        if reached.is_data or reached.is_kept:
+        if reached.is_data or reached.is_kept or reached.is_covered:
             return
-        if not reached.is_entered:
-            # Constants cannot change where they are, so that to compare them by identity is enough.
-            if size > MOST_COMPARED:
-                self.bounds.setdefault(reached.path, f"has {size:,} items, of which a sample is compared: {_REMEDY}")
-            elif not all(map(is_constant, reached.parts)):
-                what = f"has {size:,} items, in which changes are not looked for: {_REMEDY}"
-                self.bounds.setdefault(reached.path, what)
-        elif reached.category == "set":
-            self._sets.append(reached)
+        if size > MOST_COMPARED:
+            self.bounds.setdefault(reached.path, f"has {size:,} items, of which a sample is compared: {_REMEDY}")
+        elif not reached.is_entered or reached.category == "set":
+            self._unlisted.append(reached)
 
     def _in_module(self, reached: Reached) -> Iterator[Child]:
         value, path = reached.value, reached.path

@@ -16,7 +16,6 @@ import datetime
 import enum
 import functools
 import pathlib
-import random
 import sys
 import types
 import uuid
@@ -32,8 +31,9 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_constant, is_users
 from graphtrain.state.contents import FORMS
-from graphtrain.state.generators import any_generator
+from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.reachable import Reachable, shown_key
+from graphtrain.state.shared_memory import Memory, memories
 
 MOST_BYTES = 256 * 2**20
 MOST_DEPTH = 100
@@ -61,7 +61,6 @@ _BY_TEXT: Mapping[str, tuple[type, Callable[[str], Any]]] = {
     "time": (datetime.time, datetime.time.fromisoformat),
     "datetime": (datetime.datetime, lambda text: datetime.datetime.fromisoformat(text)),
 }
-_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 class UnknownStateError(Exception):
@@ -93,6 +92,7 @@ class Describer:
         self.new: list[Any] = []
         self._reachable, self._stateful = reachable, stateful
         self._numbers: dict[int, int] = {}
+        self._paths: dict[int, str] = {}  # of new tensors and arrays
         self._storages: dict[int, Any] | None = None
         self._places: dict[int, tuple[Any, ...]] | None = None
         self._bytes = self._depth = 0
@@ -134,6 +134,7 @@ class Describer:
             case "iterator":
                 raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
         number = self._numbers[id(value)] = len(self.new)
+        self._paths[number] = path
         self.new.append(None)
         self._depth += 1
         try:
@@ -165,6 +166,44 @@ class Describer:
         self._bytes += size
         if self._bytes > MOST_BYTES:
             raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
+
+    def share_memory(self, unknown: list[str]) -> None:
+        """Describe new tensors and arrays that lie in one memory as parts of it, once everything is described.
+
+        So what is written to one is seen in another again. Those that do not overlap, and that lie far apart, stay by
+        themselves: the memory between them would be saved for nothing.
+
+        Arguments:
+            unknown: takes a line for all that overlap and cannot be described.
+        """
+        for memory in list(memories(self.new)):
+            with self.attempt(unknown):
+                self._share(memory)
+
+    def _share(self, memory: Memory) -> None:
+        whole, start = self._bases().get(memory.key), 0
+        if whole is None:
+            own = memory.size_of_parts
+            most = min(max(4 * own, _MOST_SHARED_BYTES), MOST_BYTES - self._bytes + own)
+            if not memory.overlaps and memory.size > most:
+                return
+            for part in memory.parts:
+                if isinstance(part.value, numpy.ndarray) and _dtype_text(part.value) is None:
+                    if not memory.overlaps:
+                        return
+                    what = f"overlaps with another array, and is of the type {part.value.dtype}"
+                    raise UnknownStateError(self._paths[part.number], what)
+            self._bytes -= own
+            self.count(memory.size, self._paths[memory.parts[0].number])
+            whole, start = ("new", len(self.new)), memory.start
+            is_tensor = isinstance(memory.whole, torch.Tensor)
+            form = {"requires_grad": False, "grad": None} if is_tensor else {}
+            self.new.append({"is": "tensor" if is_tensor else "array", **form, "values": memory.whole})
+        for part in memory.parts:
+            if whole != ("new", part.number):
+                description = self.new[part.number]
+                del description["values"]
+                description |= {"of": whole, **part.view(start)}
 
     def _value(self, value: Any, path: str) -> Any:
         match value:
@@ -199,11 +238,9 @@ class Describer:
             case "array" if kind in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject:
                 return self._array(value, path)
             case "generator":
-                return {
-                    "is": "generator",
-                    "kind": _generator_kind(value, path),
-                    "state": any_generator(value).get_state(),
-                }
+                if (name := kind_of_generator(value)) is None:
+                    raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved")
+                return {"is": "generator", "kind": name, "state": any_generator(value).get_state()}
             case "list" | "deque" if kind in (list, collections.deque):
                 parts = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
                 return {"is": kind.__name__, "parts": parts, "maxlen": getattr(value, "maxlen", None)}
@@ -282,8 +319,7 @@ class Describer:
             self.count(array.nbytes, path)
             return {"is": "array", "values": numpy.asarray(array)}
         offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-        dtype = numpy.lib.format.dtype_to_descr(array.dtype)
-        if numpy.lib.format.descr_to_dtype(dtype) != array.dtype or not isinstance(dtype, str):
+        if (dtype := _dtype_text(array)) is None:
             raise UnknownStateError(path, f"is a view of `{reached.path}` of the type {array.dtype}")
         view = (list(array.shape), list(array.strides), offset)
         return {"is": "array", "of": ("at", reached.path), "view": view, "dtype": dtype}
@@ -443,7 +479,7 @@ class Rebuilder:
             case "bytearray" if type(described["values"]) is bytes:  # of a number it would make as many bytes
                 made = self._made[number] = bytearray(described["values"])
             case "generator":
-                made = self._made[number] = _new_generator(described["kind"])
+                made = self._made[number] = new_generator(described["kind"])
                 any_generator(made).set_state(described["state"])
             case "list":
                 made = self._made[number] = []
@@ -501,7 +537,7 @@ class Rebuilder:
                 0 not in shape and (last + 1) * tensor.element_size() > base.untyped_storage().nbytes()
             ):
                 raise CheckpointError("a view does not fit into the tensor that it is a view of")
-            if base.dtype == described["dtype"] and base.layout is torch.strided:
+            if base.dtype == described["dtype"] and base.layout is torch.strided and "apart" not in described:
                 tensor = base.detach().as_strided(shape, stride, offset)  # which torch knows to be a view
             else:
                 tensor.set_(base.untyped_storage(), offset, tuple(shape), tuple(stride))
@@ -558,6 +594,12 @@ def _name_of_method(method: types.MethodType) -> str | None:
     return None
 
 
+def _dtype_text(array: Any) -> str | None:
+    """The type of an array as a description has it; None for one with fields, or of a library's own."""
+    dtype = numpy.lib.format.dtype_to_descr(array.dtype)
+    return dtype if isinstance(dtype, str) and numpy.lib.format.descr_to_dtype(dtype) == array.dtype else None
+
+
 def _has_memory(tensor: torch.Tensor) -> bool:
     is_lazy = torch.nn.parameter.is_lazy(tensor)
     return not is_lazy and tensor.layout is torch.strided and not tensor.is_meta and tensor.numel() > 0
@@ -586,29 +628,3 @@ def _find(module: str, name: str, *, is_enum: bool = False) -> Any:
     if (value.__module__, value.__qualname__) != (module, name) or (is_enum and not issubclass(value, enum.Enum)):
         raise CheckpointError(f"the module `{module[:100]}` does not define `{name[:100]}` itself")
     return value
-
-
-def _generator_kind(generator: Any, path: str) -> str:
-    match generator:
-        case torch.Generator() if generator.device.type == "cpu":
-            return "torch"
-        case numpy.random.RandomState():
-            return "numpy.RandomState"
-        case numpy.random.Generator() if type(generator.bit_generator).__name__ in _BIT_GENERATORS:
-            return type(generator.bit_generator).__name__
-        case _ if type(generator) is random.Random:
-            return "python"
-    raise UnknownStateError(path, f"is a new {type(generator).__qualname__}, which cannot be saved")
-
-
-def _new_generator(kind: str) -> Any:
-    match kind:
-        case "torch":
-            return torch.Generator()
-        case "numpy.RandomState":
-            return numpy.random.RandomState()
-        case "python":
-            return random.Random()  # noqa: S311 - its state is set at once
-        case _ if kind in _BIT_GENERATORS:
-            return numpy.random.Generator(getattr(numpy.random, kind)())
-    raise CheckpointError(f"a generator of the kind {kind[:100]} cannot be made")

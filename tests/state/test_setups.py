@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.state.setups.cutting import COMPARED, TRANSITIONS, forked, in_a_fresh_interpreter, resumed, whole
+from tests.state.setups.mutations import resumed_without
 from tests.state.setups.table import ROWS
 
 CUTS = 6
@@ -100,3 +101,17 @@ def test_every_row_from_six_cuts(name: str, tmp_path: Path) -> None:
         check_cut_twice(name, again, forked(whole, name, again, cuts[:1], file=file))
     elif not row.bound and not row.reports.startswith("refused"):
         assert any(actual[what] != expected[what] for actual in answers for what in COMPARED[:2])
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", EXACT, indirect=True)
+def test_an_exact_row_diverges_without_what_it_needs(name: str, tmp_path: Path) -> None:
+    """From one of six cuts; a row that says that it needs nothing does not."""
+    row, file = ROWS[name], tmp_path / "answer"
+    expected = forked(whole, name, tmp_path, cuts_of(name, CUTS), file=file)
+    is_equal = (
+        all(expected[what] == actual.get(what) for what in COMPARED[:2])
+        for number in (3, 1, 4, 2, 5, 0)
+        for actual in (forked(resumed_without, row.needs, name, tmp_path / f"cut{number}", file=file),)
+    )
+    assert all(is_equal) if row.stateless else not all(is_equal)

@@ -338,7 +338,7 @@ def too_many_bytes() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row(needs="state_dicts")
 def many_tensors_with_a_state_dict() -> dict[str, Any]:
     class Bank:
         def __init__(self) -> None:

@@ -299,7 +299,7 @@ def zero_with_a_sign_and_nan() -> dict[str, Any]:
     state: dict[str, Any] = {"a": 0.0, "b": complex(0.0, 0.0), "c": numpy.float32(0), "d": float("nan"), "e": 1}
 
     def update(step: int) -> float:
-        if step >= 2:
+        if step == 2:
             state.update(a=-0.0, b=complex(0.0, -0.0), c=numpy.float32(-0.0), d=1.0, e=True)
         signs = [numpy.copysign(1, state["a"]), numpy.copysign(1, state["b"].imag), numpy.copysign(1, state["c"])]
         return 5 + sum(signs) + (0 if state["d"] == 1 else 1) + (0.5 if state["e"] is True else 0)
@@ -556,7 +556,7 @@ def user_objects_that_are_new() -> dict[str, Any]:
     def update(step: int) -> float:
         state["holders"].append(WithSlots(float(step), [step]))
         state["shared"] = (state["holders"][0], state["holders"][-1])
-        state["shared"][0].total += 1
+        state["shared"][0].total += 2
         return 1 + state["holders"][0].total
 
     return stepped(update)
@@ -574,12 +574,80 @@ def longer_list_of_values() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row(stateless="it is only read")
 def pairs_of_a_vocabulary() -> dict[str, Any]:
     merges = [(f"a{number}", f"b{number}") for number in range(1_200)]
     table = {f"token{number}": number for number in range(2_000)}
 
     def update(step: int) -> float:
         return len(merges) / len(table) + step
+
+    return stepped(update)
+
+
+@row()
+def detached_rows_and_windows_of_one_memory() -> dict[str, Any]:
+    class Windows:
+        def __init__(self) -> None:
+            self.rows: list[torch.Tensor] = []
+            self.windows: list[torch.Tensor] = []
+            self.numbers: Any = None
+
+        def update(self, step: int) -> float:
+            if step % 5 == 0:
+                memory = torch.arange(24.0).reshape(6, 4) / 24
+                self.rows = [row.detach() for row in memory]
+                self.windows = [memory[first : first + 3].detach() for first in range(4)]
+                self.numbers = memory.view(torch.int32)[1, :2].detach()
+            self.rows[step % 6] += 1
+            return 1 + sum(float(window.sum()) for window in self.windows) + int(self.numbers.sum() % 97)
+
+    return stepped(Windows().update)
+
+
+@row()
+def rows_of_a_large_memory() -> dict[str, Any]:
+    recent: collections.deque[torch.Tensor] = collections.deque(maxlen=30)
+    newest: dict[str, torch.Tensor] = {}
+
+    def update(step: int) -> float:
+        if step % 4 == 0:
+            memory = torch.full((20, 5_000), step / 100)
+            recent.extend(memory.unbind())
+            newest["columns"] = memory[:, 10:12].detach()
+        recent[-1 - step % 4] += 1
+        return 1 + float(newest["columns"].sum()) + float(recent[0][0])
+
+    return stepped(update)
+
+
+@row()
+def windows_of_a_new_array() -> dict[str, Any]:
+    state: dict[str, Any] = {}
+
+    def update(step: int) -> float:
+        if step % 5 == 0:
+            memory = numpy.arange(10.0)
+            state["windows"] = [memory[first : first + 4] for first in range(6)]
+            state["turned"] = memory[::-1][2:5]
+            state["columns"] = numpy.asfortranarray(numpy.ones((3, 4)))[:, 1:].T
+            state["row"] = state["columns"][1]
+        state["windows"][step % 6][2] += 1
+        state["columns"] *= 1.1
+        return 1 + sum(window.sum() for window in state["windows"]) + state["turned"].sum() + state["row"].sum()
+
+    return stepped(update)
+
+
+@row("overlaps with another array, and is of the type")
+def overlapping_new_arrays_of_records() -> dict[str, Any]:
+    state: dict[str, Any] = {}
+
+    def update(step: int) -> float:
+        if not state:
+            memory = numpy.zeros(4, dtype=[("a", "i4"), ("b", "f8")])
+            state["left"], state["right"] = memory[:3], memory[2:]
+        state["left"]["b"] += 0.5
+        return 1 + float(state["right"]["b"].sum())
 
     return stepped(update)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy
 import torch
+import torch._dynamo  # here once, and not in every copy of this process: the first step of an optimizer imports it
 
 from graphtrain import Graph, Trainer
 from graphtrain.errors import GraphtrainError

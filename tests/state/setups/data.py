@@ -138,27 +138,27 @@ def loader(dataset: Any, **options: Any) -> Any:
     return DataLoader(dataset, batch_size=4, **options)
 
 
-@row()
+@row(needs="position")
 def list_of_batches() -> dict[str, Any]:
     return trained_on(batches())
 
 
-@row()
+@row(needs="position")
 def shuffled_loader() -> dict[str, Any]:
     return trained_on(loader(Samples(), shuffle=True))
 
 
-@row()
+@row(needs="random")
 def shuffled_loader_with_a_generator() -> dict[str, Any]:
     return trained_on(loader(Samples(), shuffle=True, generator=torch.Generator().manual_seed(2)))
 
 
-@row()
+@row(needs="position")
 def own_loader_that_augments() -> dict[str, Any]:
     return trained_on(Loader(Augmented(), batch_size=4, shuffle=True))
 
 
-@row()
+@row(needs="random")
 def loader_that_augments() -> dict[str, Any]:
     return trained_on(loader(Augmented(), shuffle=True))
 
@@ -210,7 +210,7 @@ def sampler_whose_weights_training_changes() -> dict[str, Any]:
     return trained_on(loader(Samples(), sampler=sampler), training_step=step)
 
 
-@row()
+@row(needs="random")
 def stream() -> dict[str, Any]:
     return trained_on(loader(Endless()))
 
@@ -275,7 +275,7 @@ def validation_with_a_counter() -> dict[str, Any]:
     return trained_on(batches(), val_data=loader(Counted()), validation_step=validation_step)
 
 
-@row()
+@row(needs="random")
 def weighted_sampler_with_a_generator() -> dict[str, Any]:
     generator = torch.Generator().manual_seed(3)
     sampler = WeightedRandomSampler([1.0 + index % 3 for index in range(28)], 28, generator=generator)
@@ -350,7 +350,7 @@ def one_data_set_for_training_and_validation() -> dict[str, Any]:
     return trained_on(loader(dataset, shuffle=True), val_data=loader(dataset))
 
 
-@row()
+@row(needs="random")
 def generator_shared_with_the_step_function() -> dict[str, Any]:
     generator = torch.Generator().manual_seed(2)
 
@@ -390,7 +390,7 @@ def arrays_that_are_scaled_in_place() -> dict[str, Any]:
     return trained_on(loader(Arrays(), shuffle=True))
 
 
-@row()
+@row(needs="position")
 def memory_map_that_is_read() -> dict[str, Any]:
     with tempfile.NamedTemporaryFile() as file:
         array = numpy.memmap(file.name, dtype="float32", mode="w+", shape=(28, 3))
@@ -418,7 +418,7 @@ def stream_with_a_buffer() -> dict[str, Any]:
     return trained_on(loader(Shuffled()))
 
 
-@row()
+@row(needs="position")
 def data_that_keeps_its_own_position() -> dict[str, Any]:
     """A class that keeps its own position, and is covered by it."""
 
@@ -441,12 +441,12 @@ def data_that_keeps_its_own_position() -> dict[str, Any]:
     return trained_on(Positioned())
 
 
-@row()
+@row(needs="position")
 def samples_of_two_worker_processes() -> dict[str, Any]:
     return trained_on(loader(Augmented(), shuffle=True, num_workers=2))
 
 
-@row()
+@row(needs="position")
 def samples_of_two_workers_of_the_own_loader() -> dict[str, Any]:
     return trained_on(Loader(Augmented(), batch_size=4, shuffle=True, num_workers=2))
 
@@ -467,24 +467,24 @@ def lazy_generator() -> dict[str, Any]:
     return trained_on(loader(Lazily(), shuffle=True))
 
 
-@row()
+@row(needs="position")
 def lazy_generator_in_two_workers() -> dict[str, Any]:
     return trained_on(loader(Lazily(), shuffle=True, num_workers=2))
 
 
-@row()
+@row(needs="position")
 def lazy_generator_of_the_own_loader() -> dict[str, Any]:
     return trained_on(Loader(Lazily(), batch_size=4, shuffle=True))
 
 
-@row(requires="torchdata")
+@row(needs="position", requires="torchdata")
 def stateful_data_loader() -> dict[str, Any]:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     return trained_on(StatefulDataLoader(Samples(), batch_size=4, shuffle=True))
 
 
-@row(requires="datasets")
+@row(needs="position", requires="datasets")
 def data_set_of_hugging_face() -> dict[str, Any]:
     import datasets
 
@@ -492,10 +492,31 @@ def data_set_of_hugging_face() -> dict[str, Any]:
     return trained_on(loader(data, shuffle=True, collate_fn=lambda rows: torch.stack([row["x"] for row in rows])))
 
 
-@row(requires="datasets")
+@row(needs="position", requires="datasets")
 def stream_of_hugging_face() -> dict[str, Any]:
     import datasets
 
     data = datasets.Dataset.from_dict({"x": torch.cat(batches()).tolist()}).with_format("torch")
     stream = data.to_iterable_dataset().shuffle(seed=1, buffer_size=8)
     return trained_on(loader(stream, collate_fn=lambda rows: torch.stack([row["x"] for row in rows])))
+
+
+@row(needs="position")
+def data_whose_state_holds_a_generator() -> dict[str, Any]:
+    class Drawn:
+        def __init__(self) -> None:
+            self.generator, self.given = numpy.random.default_rng(9), 0
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            while self.given < 7:
+                self.given += 1
+                yield torch.from_numpy(self.generator.normal(size=(4, 3))).float()
+            self.given = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"generator": self.generator, "given": self.given}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.generator, self.given = state["generator"], state["given"]
+
+    return trained_on(Drawn())

@@ -114,7 +114,7 @@ def generator_shared_by_two() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row()
+@row(needs="random")
 def three_global_generators() -> dict[str, Any]:
     def step(model: Any, batch: Any) -> torch.Tensor:
         return squared(model, batch) * (random.random() + numpy.random.randn() ** 2 + float(torch.rand(())))
@@ -122,7 +122,7 @@ def three_global_generators() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row()
+@row(stateless="a `SystemRandom` has none")
 def system_random_is_no_state() -> dict[str, Any]:
     source = random.SystemRandom()
 

@@ -133,25 +133,25 @@ class Forgetful(nn.Module):
         return self.linear(x) / self.seen
 
 
-@row()
+@row(needs="optimizer")
 def plain() -> dict[str, Any]:
     return seeded(perceptron)
 
 
-@row(accumulate={"every": 2})
+@row(needs="random", accumulate={"every": 2})
 def dropout() -> dict[str, Any]:
     return seeded(lambda: perceptron(nn.Dropout(0.4)))
 
 
-@row()
+@row(needs="model")
 def batch_norm() -> dict[str, Any]:
     return seeded(lambda: perceptron(nn.BatchNorm1d(4)))
 
 
 @row()
 def dropout_that_is_annealed() -> dict[str, Any]:
-    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
-        model[2].p = 0.5 / (1 + step)
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        model[2].p *= 0.9
         return squared(model, batch)
 
     return seeded(lambda: perceptron(nn.Dropout(0.5)), training_step=step)
@@ -201,29 +201,29 @@ def getattr_that_raises() -> dict[str, Any]:
     return seeded(Forgetful)
 
 
-@row()
+@row(needs="model")
 def old_weight_norm() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # it is deprecated, and used
         return seeded(lambda: nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 2)))
 
 
-@row()
+@row(needs="model")
 def parametrized_weight_norm() -> dict[str, Any]:
     return seeded(lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 2)))
 
 
-@row()
+@row(needs="model")
 def spectral_norm() -> dict[str, Any]:
     return seeded(lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(3, 4)), nn.Linear(4, 2)))
 
 
-@row()
+@row(needs="model")
 def old_spectral_norm() -> dict[str, Any]:
     return seeded(lambda: nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(3, 4)), nn.Linear(4, 2)))
 
 
-@row()
+@row(needs="model")
 def orthogonal_parametrization() -> dict[str, Any]:
     return seeded(lambda: nn.Sequential(parametrizations.orthogonal(nn.Linear(3, 4)), nn.Linear(4, 2)))
 
@@ -247,7 +247,7 @@ def own_parametrization_with_a_counter() -> dict[str, Any]:
     return seeded(make)
 
 
-@row()
+@row(needs="model")
 def pruned() -> dict[str, Any]:
     def make() -> nn.Module:
         model = perceptron()
@@ -257,22 +257,22 @@ def pruned() -> dict[str, Any]:
     return seeded(make)
 
 
-@row()
+@row(needs="model")
 def pruned_further_in_mid_run() -> dict[str, Any]:
     def make() -> nn.Module:
         model = perceptron()
         prune.l1_unstructured(model[0], "weight", 1)
         return model
 
-    def step(model: Any, batch: Any) -> torch.Tensor:
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
         with torch.no_grad():
-            model[0].weight_mask[0, 0] = 0
+            model[0].weight_mask.view(-1)[step % 12] = 0
         return squared(model, batch)
 
     return seeded(make, training_step=step)
 
 
-@row()
+@row(needs="model")
 def lazy_modules() -> dict[str, Any]:
     def make() -> nn.Module:
         model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2))
@@ -298,7 +298,7 @@ def one_module_under_two_names() -> dict[str, Any]:
     return seeded(Tied)
 
 
-@row()
+@row(needs="model")
 def tied_weights() -> dict[str, Any]:
     def make() -> nn.Module:
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
@@ -308,10 +308,11 @@ def tied_weights() -> dict[str, Any]:
     return seeded(make)
 
 
-@row()
+@row(needs="modules")
 def frozen_and_released_in_mid_run() -> dict[str, Any]:
     def step(model: Any, batch: Any, step: int) -> torch.Tensor:
-        model[0].weight.requires_grad_(step > 3)
+        if step in (2, 9):
+            model[0].weight.requires_grad_(step == 9)
         return squared(model, batch)
 
     return seeded(perceptron, training_step=step)
@@ -335,7 +336,7 @@ def hooks_with_state() -> dict[str, Any]:
     return seeded(make)
 
 
-@row(zero_grad={"set_to_none": False})
+@row(needs=("gradients", "reachable"), accumulate={"every": 2}, zero_grad={"set_to_none": False})
 def flat_gradient_buffer() -> dict[str, Any]:
     def make() -> nn.Module:
         model = perceptron()
@@ -350,15 +351,15 @@ def flat_gradient_buffer() -> dict[str, Any]:
     def step(model: Any, batch: Any) -> torch.Tensor:
         return squared(model, batch) * (1 + model.flat.abs().mean())
 
-    return seeded(make, training_step=step)
+    return seeded(make, training_step=step, train_data=batches(10))
 
 
-@row()
+@row(needs="optimizer")
 def half_precision_state() -> dict[str, Any]:
     return seeded(lambda: perceptron().bfloat16(), train_data=[batch.bfloat16() for batch in batches()])
 
 
-@row()
+@row(needs="optimizer")
 def channels_last() -> dict[str, Any]:
     def make() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).to(memory_format=torch.channels_last)
@@ -367,7 +368,7 @@ def channels_last() -> dict[str, Any]:
     return seeded(make, train_data=images)
 
 
-@row()
+@row(needs="state_dicts")
 def swa_average_in_the_step_function() -> dict[str, Any]:
     resources = seeded(perceptron)
     average = torch.optim.swa_utils.AveragedModel(resources["model"])
@@ -379,7 +380,7 @@ def swa_average_in_the_step_function() -> dict[str, Any]:
     return resources | {"training_step": step}
 
 
-@row()
+@row(needs="state_dicts")
 def teacher_in_a_closure() -> dict[str, Any]:
     resources = seeded(perceptron)
     teacher = perceptron()
@@ -493,7 +494,7 @@ def hook_of_a_parameter() -> dict[str, Any]:
     return seeded(make)
 
 
-@row()
+@row(needs="model")
 def lazy_modules_that_the_first_batch_initialises() -> dict[str, Any]:
     return seeded(lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2)))
 
@@ -504,7 +505,7 @@ def compiled_model() -> dict[str, Any]:
     return resources | {"model": torch.compile(resources["model"], backend="eager")}
 
 
-@row()
+@row(needs="random")
 def compiled_in_place() -> dict[str, Any]:
     def make() -> nn.Module:
         model = perceptron(nn.Dropout(0.3))
@@ -545,7 +546,8 @@ def layers_dropped_at_random() -> dict[str, Any]:
             self.used: list[int] = []
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.used = [index for index in range(3) if torch.rand(()) < 0.7] or self.used or [0]
+            # A layer that was used is less likely to be used again.
+            self.used = [index for index in range(3) if torch.rand(()) < (0.4 if index in self.used else 0.9)] or [0]
             for index in self.used:
                 x = self.layers[index](x)
             return x

@@ -219,7 +219,7 @@ def object_with_a_state_dict() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row()
+@row(needs=("state_dicts", "reachable"))
 def state_dict_that_grows() -> dict[str, Any]:
     class Growing:
         def __init__(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
@@ -18,12 +20,12 @@ def scheduled(make: Any, optimizer: Any = None) -> dict[str, Any]:
     return resources | {"scheduler": make(resources["optimizer"])}
 
 
-@row()
+@row(needs="optimizer")
 def sgd_with_momentum() -> dict[str, Any]:
     return seeded(perceptron, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
 
 
-@row()
+@row(needs="optimizer")
 def adam_whose_groups_share_a_rate() -> dict[str, Any]:
     resources = seeded(perceptron)
     rate = torch.tensor(0.01)
@@ -34,7 +36,7 @@ def adam_whose_groups_share_a_rate() -> dict[str, Any]:
     return resources | {"optimizer": optimizer, "scheduler": schedule}
 
 
-@row()
+@row(needs="optimizer")
 def tensor_rate_that_the_step_function_changes() -> dict[str, Any]:
     rate = torch.tensor(0.01)
 
@@ -57,7 +59,7 @@ def lambda_with_a_counter() -> dict[str, Any]:
     return scheduled(lambda optimizer: lr_scheduler.LambdaLR(optimizer, factor))
 
 
-@row()
+@row(needs="scheduler")
 def callable_object_as_a_lambda() -> dict[str, Any]:
     class Factor:
         def __init__(self) -> None:
@@ -70,17 +72,17 @@ def callable_object_as_a_lambda() -> dict[str, Any]:
     return scheduled(lambda optimizer: lr_scheduler.LambdaLR(optimizer, Factor()))
 
 
-@row()
+@row(needs="scheduler")
 def cosine() -> dict[str, Any]:
     return scheduled(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10))
 
 
-@row()
+@row(needs="scheduler")
 def one_cycle() -> dict[str, Any]:
     return scheduled(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=30))
 
 
-@row()
+@row(needs="scheduler")
 def cyclic() -> dict[str, Any]:
     return scheduled(
         lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, step_size_up=3),
@@ -88,12 +90,12 @@ def cyclic() -> dict[str, Any]:
     )
 
 
-@row()
+@row(needs="scheduler")
 def warm_restarts() -> dict[str, Any]:
     return scheduled(lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3, 2))
 
 
-@row()
+@row(needs="scheduler")
 def schedules_in_a_sequence() -> dict[str, Any]:
     def make(optimizer: Any) -> Any:
         parts = [lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 4), lr_scheduler.ExponentialLR(optimizer, 0.9)]
@@ -102,7 +104,7 @@ def schedules_in_a_sequence() -> dict[str, Any]:
     return scheduled(make)
 
 
-@row()
+@row(needs="scheduler")
 def chained_schedules() -> dict[str, Any]:
     def make(optimizer: Any) -> Any:
         parts = [lr_scheduler.ConstantLR(optimizer, 0.1, 4), lr_scheduler.ExponentialLR(optimizer, 0.9)]
@@ -111,13 +113,13 @@ def chained_schedules() -> dict[str, Any]:
     return scheduled(make)
 
 
-@row()
+@row(needs="optimizer")
 def rate_set_by_hand() -> dict[str, Any]:
     resources = seeded(perceptron)
 
     def step(model: Any, batch: Any, step: int) -> torch.Tensor:
         for group in resources["optimizer"].param_groups:
-            group["lr"] = 0.02 * math.cos(step / 20)
+            group["lr"] *= math.cos(step / 20)
         return squared(model, batch)
 
     return resources | {"training_step": step}
@@ -162,7 +164,7 @@ def optimizer_with_an_attribute() -> dict[str, Any]:
     return seeded(perceptron, optimizer=lambda parameters: Decaying(parameters, lr=0.1))
 
 
-@row()
+@row(needs="state_dicts")
 def second_optimizer_in_a_closure() -> dict[str, Any]:
     resources = seeded(perceptron)
     scale = nn.Parameter(torch.ones(()))
@@ -196,7 +198,7 @@ def scheduler_in_a_task_object() -> dict[str, Any]:
     return resources | {"training_step": Task().training_step}
 
 
-@row()
+@row(needs=("state_dicts", "reachable"))
 def grad_scaler() -> dict[str, Any]:
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
 
@@ -209,7 +211,7 @@ def grad_scaler() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row()
+@row(needs="optimizers")
 def parameters_that_belong_to_no_module() -> dict[str, Any]:
     resources = seeded(perceptron)
     prompt = nn.Parameter(torch.zeros(3))
@@ -221,7 +223,7 @@ def parameters_that_belong_to_no_module() -> dict[str, Any]:
     return resources | {"optimizer": optimizer, "training_step": step}
 
 
-@row()
+@row(needs="optimizer")
 def group_added_in_mid_run() -> dict[str, Any]:
     resources = seeded(perceptron)
     model = resources["model"]
@@ -256,7 +258,7 @@ def grad_scaler_between_unscale_and_update() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row()
+@row(needs="state_dicts")
 def reduced_on_a_plateau_by_hand() -> dict[str, Any]:
     resources = seeded(perceptron)
     schedule = lr_scheduler.ReduceLROnPlateau(resources["optimizer"], patience=1, factor=0.7)
@@ -269,7 +271,7 @@ def reduced_on_a_plateau_by_hand() -> dict[str, Any]:
     return resources | {"training_step": step}
 
 
-@row()
+@row(needs="state_dicts")
 def schedules_in_a_list() -> dict[str, Any]:
     resources = seeded(perceptron)
     schedules = [lr_scheduler.StepLR(resources["optimizer"], 3), lr_scheduler.PolynomialLR(resources["optimizer"], 20)]
@@ -282,12 +284,12 @@ def schedules_in_a_list() -> dict[str, Any]:
     return resources | {"training_step": step}
 
 
-@row()
+@row(needs="optimizer")
 def multiplicative_schedule() -> dict[str, Any]:
     return scheduled(lambda optimizer: lr_scheduler.MultiplicativeLR(optimizer, lambda step: 0.95))
 
 
-@row()
+@row(needs="scheduler")
 def schedule_of_the_users_own() -> dict[str, Any]:
     class Own(lr_scheduler.LRScheduler):
         def __init__(self, optimizer: Any) -> None:
@@ -302,7 +304,7 @@ def schedule_of_the_users_own() -> dict[str, Any]:
     return scheduled(Own)
 
 
-@row()
+@row(needs="optimizer")
 def amsgrad_with_groups() -> dict[str, Any]:
     resources = seeded(perceptron)
     model = resources["model"]
@@ -313,13 +315,13 @@ def amsgrad_with_groups() -> dict[str, Any]:
     return resources | {"optimizer": torch.optim.AdamW(groups, amsgrad=True)}
 
 
-@row()
+@row(needs="optimizer")
 def momentum_of_an_optimizer_that_is_changed() -> dict[str, Any]:
     resources = seeded(perceptron, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.5))
 
-    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+    def step(model: Any, batch: Any) -> torch.Tensor:
         for group in resources["optimizer"].param_groups:
-            group["momentum"] = min(0.9, 0.5 + step / 20)
+            group["momentum"] = min(0.9, group["momentum"] + 0.02)
         return squared(model, batch)
 
     return resources | {"training_step": step}
@@ -339,7 +341,7 @@ def hook_of_an_optimizer() -> dict[str, Any]:
     return resources
 
 
-@row()
+@row(needs="state_dicts")
 def swa_with_its_schedule() -> dict[str, Any]:
     resources = seeded(lambda: perceptron(nn.BatchNorm1d(4)))
     average = torch.optim.swa_utils.AveragedModel(
@@ -356,7 +358,7 @@ def swa_with_its_schedule() -> dict[str, Any]:
     return resources | {"training_step": step}
 
 
-@row()
+@row(needs="state_dicts")
 def two_models_two_optimizers_in_an_object() -> dict[str, Any]:
     class Adversarial:
         def __init__(self) -> None:
@@ -377,7 +379,7 @@ def two_models_two_optimizers_in_an_object() -> dict[str, Any]:
     return resources | {"training_step": Adversarial().training_step}
 
 
-@row()
+@row(needs="state_dicts")
 def optimizers_in_a_dictionary() -> dict[str, Any]:
     resources = seeded(perceptron)
     scales = {"a": nn.Parameter(torch.ones(())), "b": nn.Parameter(torch.ones(()))}
@@ -399,11 +401,63 @@ def state_of_an_optimizer_that_is_read() -> dict[str, Any]:
     resources = seeded(perceptron)
     kept: dict[str, torch.Tensor] = {}
 
-    def step(model: Any, batch: Any) -> torch.Tensor:
-        state = resources["optimizer"].state.get(model[0].weight)
-        if state and not kept:
-            kept["moment"] = state["exp_avg"]
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        if step == 1:
+            kept["moment"] = resources["optimizer"].state[model[0].weight]["exp_avg"]
         scale = float(kept["moment"].abs().sum()) if kept else 0.0
         return squared(model, batch) * (1 + scale)
 
     return resources | {"training_step": step}
+
+
+def many_scales(count: int) -> nn.Module:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+            self.scales = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(count))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * self.scales[0] * self.scales[-1]
+
+    return Scaled()
+
+
+@row(needs="optimizer")
+def group_of_many_parameters() -> dict[str, Any]:
+    return seeded(lambda: many_scales(1_500))
+
+
+@row(needs="optimizer")
+def list_of_many_parameters() -> dict[str, Any]:
+    resources = seeded(lambda: many_scales(1_200))
+    parameters = list(resources["model"].parameters())
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        return squared(model, batch) + 1e-3 * sum(parameter.square() for parameter in parameters[-5:])
+
+    return resources | {"training_step": step}
+
+
+@row(needs=("reachable", "scheduler"))
+def schedule_that_draws() -> dict[str, Any]:
+    """Its `state_dict` holds its generators, one of them made late; another is drawn from outside."""
+    shared = torch.Generator().manual_seed(3)
+
+    class Drawing(lr_scheduler.LRScheduler):
+        def __init__(self, optimizer: Any) -> None:
+            self.generators = {"torch": shared, "numpy": [numpy.random.default_rng(4), numpy.random.RandomState(5)]}
+            self.later: random.Random | None = None
+            super().__init__(optimizer)
+
+        def get_lr(self) -> list[float]:
+            if self.last_epoch == 2:
+                self.later = random.Random(6)
+            noise = float(torch.rand((), generator=self.generators["torch"]))
+            noise += sum(float(generator.normal()) for generator in self.generators["numpy"])
+            return [0.01 * (1 + abs(noise) + (self.later.random() if self.later else 0))]
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        return squared(model, batch) * (1 + torch.rand((), generator=shared))
+
+    return scheduled(Drawing) | {"training_step": step}

@@ -285,7 +285,7 @@ def class_with_a_metaclass() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row(stateless="its generators end within the step")
 def generator_behind_an_exhausted_loop() -> dict[str, Any]:
     class Task:
         def factors(self, step: int) -> Any:

@@ -19,6 +19,8 @@ class Row:
         make: resources by name; called in a process of its own.
         reports: "exact"; or text of the line of a resume that says why it is not; or "refused: " and text of the error.
         bound: why a resume that is not called exact need not diverge. Empty: it does diverge.
+        needs: the parts of what a resume puts back, as in `mutations.PARTS`, without which it diverges.
+        stateless: why an exact row needs nothing of what is reachable. Empty: it needs it.
         requires: a library without which the row is skipped.
         parameters: of nodes of `fit`, as on the command line.
     """
@@ -26,6 +28,8 @@ class Row:
     make: Callable[[], dict[str, Any]]
     reports: str
     bound: str
+    needs: tuple[str, ...]
+    stateless: str
     requires: str
     parameters: dict[str, Any]
 
@@ -36,13 +40,20 @@ class Row:
 
 
 def row(
-    reports: str = "exact", *, bound: str = "", requires: str = "", **parameters: Any
+    reports: str = "exact",
+    *,
+    bound: str = "",
+    needs: str | tuple[str, ...] = "reachable",
+    stateless: str = "",
+    requires: str = "",
+    **parameters: Any,
 ) -> Callable[[Callable[[], dict[str, Any]]], Callable[..., Any]]:
     """Add a function to the table, under its name."""
 
     def add(make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
         assert make.__name__ not in ROWS, make.__name__
-        ROWS[make.__name__] = Row(make, reports, bound, requires, parameters)
+        parts = (needs,) if isinstance(needs, str) else needs
+        ROWS[make.__name__] = Row(make, reports, bound, parts, stateless, requires, parameters)
         return make
 
     return add
