@@ -16,7 +16,7 @@ from graphtrain.display.numbers import duration, size
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
 from graphtrain.replay.history import RunHistory, Segment
-from graphtrain.replay.verify import Verdict, verify
+from graphtrain.replay.verify import Verdict, Verifier
 from graphtrain.run.trainer import Trainer
 
 _MOST_DIFFERENCES = 8
@@ -39,12 +39,13 @@ def verify_command(script: str, run_dir: Path, settings: list[str], last: int | 
     def make(segment: Segment) -> Trainer:
         return factory.trainer(segment.goal, from_the_beginning=segment.start is None)
 
+    verifier = Verifier(make)
     verdicts: list[Verdict] = []
     for segment in segments:
         if segment.change:
             notify(f"skipped {segment}: {segment.change}")
             continue
-        verdicts.append(verify(segment, make))
+        verdicts.append(verifier.verify(segment))
         if sys.stderr.isatty():  # a long run takes its time
             notify(f"{len(verdicts)}/{len(comparable)}  {segment}: {_result(verdicts[-1])}")
     console = Console(highlight=False)

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
@@ -29,6 +30,7 @@ from graphtrain.replay.history import Segment
 from graphtrain.run.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.run.trainer import Trainer
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.run_files import named_checkpoint
 
 # A node and the digest of the state after it, for every transition of a replay.
 _Digests = list[tuple[int, str]]
@@ -65,55 +67,75 @@ class Verdict:
         return not self.failure and not self.comparison.differences
 
 
-def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
-    """Replay a span, and compare it with the run; where it differs, replay it twice more to find out why.
+@final
+class Verifier:
+    """Replays spans, one after the other, and compares each with the run.
 
     Arguments:
-        make: returns a new trainer, set up as the run was in that span. What it raises is wrong with every span.
+        make: returns a new trainer, set up as the run was in a span. What it raises is wrong with every span.
     """
 
-    def replay(digests: _Digests | None = None, expected: _Digests | None = None) -> Verdict:
-        verdict = _reexecute(segment, make(segment), digests, expected)
+    def __init__(self, make: Callable[[Segment], Trainer]) -> None:
+        self._make = make
+        self._goal: Checkpoint | None = None  # of the last span; the next one may begin with it
+
+    def verify(self, segment: Segment) -> Verdict:
+        """Replay a span; where it differs from the run, replay it twice more to find out why."""
+        try:
+            goal = read_checkpoint(segment.goal.path)
+        except CheckpointError as error:
+            return Verdict(segment, failure=str(error))
+        verdict = self._verify(segment, goal)
+        self._goal = goal
+        return verdict
+
+    def _verify(self, segment: Segment, goal: Checkpoint) -> Verdict:
+        first = self._replay(segment, goal)
+        if first.failure or first.is_equal:
+            return first
+        # Hashing the state after every node is slow, so the first replay, which is mostly equal, goes without.
+        digests: _Digests = []
+        verdicts = [first, self._replay(segment, goal, digests), self._replay(segment, goal, [], digests)]
+        for verdict in verdicts:
+            if verdict.failure:
+                return verdict
+            if verdict.divergence:
+                return replace(first, cause="unrepeatable", divergence=verdict.divergence)
+        outcomes = {tuple(map(str, verdict.comparison.differences)) for verdict in verdicts}
+        return replace(first, cause="lost" if len(outcomes) == 1 else "unrepeatable")
+
+    def _replay(
+        self, segment: Segment, goal: Checkpoint, digests: _Digests | None = None, expected: _Digests | None = None
+    ) -> Verdict:
+        verdict = self._reexecute(segment, self._make(segment), _Reexecution(goal, digests, expected))
         if verdict.comparison.size > _MUCH_MEMORY:
             # A trainer is part of a cycle of references, and there may be no memory for it and the next (takes 0.1 s).
             gc.collect()
         return verdict
 
-    first = replay()
-    if first.failure or first.is_equal:
-        return first
-    # Hashing the state after every node is slow, so the first replay, which is mostly equal, goes without.
-    digests: _Digests = []
-    verdicts = [first, replay(digests), replay([], digests)]
-    for verdict in verdicts:
-        if verdict.failure:
-            return verdict
-        if verdict.divergence:
-            return replace(first, cause="unrepeatable", divergence=verdict.divergence)
-    outcomes = {tuple(map(str, verdict.comparison.differences)) for verdict in verdicts}
-    return replace(first, cause="lost" if len(outcomes) == 1 else "unrepeatable")
+    def _reexecute(self, segment: Segment, trainer: Trainer, reexecution: _Reexecution) -> Verdict:
+        try:
+            trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path, self._read)
+            return reexecution.result(segment)
+        except (CheckpointError, DataError, UsageError) as error:
+            return Verdict(segment, failure=str(error))
+
+    def _read(self, path: str | Path) -> Checkpoint:
+        """The checkpoint that a span begins with. It is given away: what is restored from it is trained on."""
+        goal, self._goal = self._goal, None
+        return goal if goal is not None and goal.path == path else named_checkpoint(path)
 
 
-def _reexecute(segment: Segment, trainer: Trainer, digests: _Digests | None, expected: _Digests | None) -> Verdict:
-    """Replay a span once, and compare.
+@final
+class _Reexecution:
+    """A replay towards a checkpoint.
 
     Arguments:
         digests: takes a digest after every transition, which is slow. Default: none is made.
         expected: the digests of an earlier replay; the replay stops where they diverge.
     """
-    try:
-        reexecution = _Reexecution(read_checkpoint(segment.goal.path), digests, expected)
-        trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path)
-        return reexecution.result(segment)
-    except (CheckpointError, DataError, UsageError) as error:
-        return Verdict(segment, failure=str(error))
 
-
-@final
-class _Reexecution:
-    """A replay towards a checkpoint."""
-
-    def __init__(self, goal: Checkpoint, digests: _Digests | None, expected: _Digests | None) -> None:
+    def __init__(self, goal: Checkpoint, digests: _Digests | None = None, expected: _Digests | None = None) -> None:
         self._goal, self._digests = goal, digests
         self._expected_digests = iter(expected) if expected is not None else None
         self._divergence = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from graphtrain.resume.hyper_parameters import difference_error
 from graphtrain.state.references import MALFORMED
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import STATUS_SECONDS
+from graphtrain.storage.run_files import named_checkpoint
 
 _MOST_CHARACTERS = 200
 
@@ -34,12 +35,14 @@ class ResumeOptions:
         from_setup: hyper-parameters that are taken as they are set up now: ``("optimizer.lr", "scheduler")``.
         from_saved: True keeps all others as they were saved.
         rename: paths of nodes in the saved graph -> their paths now.
+        read: reads the checkpoint of a run without a directory, by its path.
     """
 
     resume: str | Path = "auto"
     from_setup: tuple[str, ...] = ()
     from_saved: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[[str | Path], Checkpoint] = named_checkpoint
 
     @classmethod
     def of(

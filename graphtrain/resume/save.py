@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from graphtrain.errors import CheckpointError, GraphtrainError, SaveFailedError
+from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.metrics.rows import Rows
 from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import quoted, suggestion
 from graphtrain.program.clock import Moment
@@ -24,7 +25,7 @@ from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.held import HeldCheckpoint
 from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.retention import Retention
-from graphtrain.storage.run_files import RunFiles, Written
+from graphtrain.storage.run_files import RunFiles, Written, named_checkpoint
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
@@ -196,15 +197,32 @@ class CheckpointWriter:
         """Release the memory of the save point that is held."""
         self._held, self._buffers = None, StagingBuffers()
 
-    def held(self) -> tuple[Checkpoint, int] | None:
-        """The save point that was made last in this process, and how many rows of metrics there were; None if none was.
+    def last_save_point(self, rows: Rows, resumed_from: Path | None) -> tuple[Checkpoint, list[dict[str, float]]]:
+        """The save point that was made last, and the rows of metrics that there were then, if no file has them.
 
-        It may be newer than every checkpoint on the disk: its write may have failed.
+        In memory it may be newer than every checkpoint on the disk: its write may have failed.
+
+        Arguments:
+            rows: those that there are.
+            resumed_from: the checkpoint that a run without a directory was resumed from; None if it was not.
+
+        Raises:
+            LifeCycleError: there is none.
         """
-        if self._held is None:
-            return None
-        path = self._run_files.next_path(self._held.facts["step"]) if self._run_files is not None else Path("memory")
-        return self._held.read(path), self._held.rows
+        run_files, held = self._run_files, self._held
+        if held is not None:
+            path = run_files.next_path(held.facts["step"]) if run_files is not None else Path("memory")
+            return held.read(path), rows[: held.rows]
+        newest = run_files.newest() if run_files is not None else None
+        if newest is None and resumed_from is not None:
+            newest = named_checkpoint(resumed_from)
+        if newest is None:
+            why = f" ({self.refusal})" if self.refusal else ""
+            raise LifeCycleError(
+                f"the run has failed inside a node before its first save point{why}: there is nothing to resume from",
+                "make a new Trainer, of a model and an optimizer that are set up again",
+            )
+        return newest, []
 
     def report_no_best(self, recorder: Recorder) -> None:
         """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""

@@ -21,7 +21,12 @@ from graphtrain.state.marks import content_of
 from graphtrain.state.reachable import OF_THE_COMPILER, Reached, is_within, parts_of
 
 _MOST = 3
-_STARTED = time.time()
+
+# A reading of the clock is known by its value alone: `setup` runs before anything of ours, often reads the clock in C
+# code or under a name of its own, and keeps a plain number. So Unix seconds from an hour before this import, which a
+# launcher may have passed on, until now count as one. No other number is likely to lie there. What this misses: a seed
+# that is drawn from the clock is no difference either, and milliseconds or an earlier hour are one.
+_EARLIEST_TIME = time.time() - 3600
 _OF_A_PROCESS = "p"  # behind the hash of a number that is the identity of the process: so may a number of layers be
 _ATTRIBUTES = ("module", "optimizer", "object", "function", "class")
 _CONTAINERS = ("list", "tuple", "deque", "set", "mapping", "cell")
@@ -159,7 +164,7 @@ def _text(value: Any, baseline: Baseline) -> str:
     if not is_value(value):
         return ""
     if type(value) in (int, float):
-        if _STARTED - 3600 < value <= time.time():
+        if _EARLIEST_TIME < value <= time.time():
             return "a time"
         if type(value) is int and value in baseline.reachable.by_id:
             return f"the identity of {baseline.reachable.by_id[value].path}"

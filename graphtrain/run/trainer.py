@@ -422,16 +422,22 @@ class Trainer:
                     self._one_transition()
         return self.position
 
-    def run_to(self, place: Callable[[CompiledGraph, Loop], list[Transition]], resume: str | Path = "auto") -> Outcome:
+    def run_to(
+        self,
+        place: Callable[[CompiledGraph, Loop], list[Transition]],
+        resume: str | Path = "auto",
+        read: Callable[[str | Path], Checkpoint] = named_checkpoint,
+    ) -> Outcome:
         """Run to a breakpoint: how a past run is replayed.
 
         Arguments:
             place: given the compiled graph and the loop, once both are where the run resumes; returns the transitions
                 with the breakpoints in them.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
+            read: reads the checkpoint, by its path, without a run directory. Default: from the disk.
         """
         self._is_replay = True
-        with self._running(ResumeOptions.of(resume, (), from_saved=True)):
+        with self._running(ResumeOptions(resume, from_saved=True, read=read)):
             transitions = place(self._compiled, self._loop)
             return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(transitions)
 
@@ -678,7 +684,7 @@ class Trainer:
             LifeCycleError: there is none.
         """
         try:
-            checkpoint, rows = self._last_save_point()
+            checkpoint, rows = self._writer.last_save_point(self._recorder.rows, self._resumed_from)
             former = self._compiled.state
             trained = self._compiled.run_clock.trained()
             # Whatever nodes held is gone, with their objects; as in a new process.
@@ -698,28 +704,12 @@ class Trainer:
             self._life.go("fail")
             raise
 
-    def _last_save_point(self) -> tuple[Checkpoint, list[dict[str, float]]]:
-        """The save point that was made last, and the rows of metrics that there were then, if no file has them."""
-        if (held := self._writer.held()) is not None:
-            checkpoint, count = held
-            return checkpoint, self._recorder.rows[:count]
-        newest = self._run_files.newest() if self._run_files is not None else None
-        if newest is None and self._resumed_from is not None:
-            newest = named_checkpoint(self._resumed_from)
-        if newest is None:
-            why = f" ({self._writer.refusal})" if self._writer.refusal else ""
-            raise LifeCycleError(
-                f"the run has failed inside a node before its first save point{why}: there is nothing to resume from",
-                "make a new Trainer, of a model and an optimizer that are set up again",
-            )
-        return newest, []
-
     def _begin(self, options: ResumeOptions) -> None:
         run_files = self._run_files
         if run_files is not None:
             checkpoint = run_files.find(options.resume)
         else:
-            checkpoint = named_checkpoint(options.resume) if options.is_named else None
+            checkpoint = options.read(options.resume) if options.is_named else None
             self._resumed_from = checkpoint.path.absolute() if checkpoint is not None else None
         # Before anything is restored: looking at data may draw from a generator of its own.
         if run_files is not None or checkpoint is not None:

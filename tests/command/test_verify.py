@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -19,7 +20,9 @@ from graphtrain.command.script import import_script
 from graphtrain.kind import DECLARED
 from graphtrain.replay.comparison import compare
 from graphtrain.state.random import seed_everything
+from graphtrain.storage import checkpoint
 from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.manifest import read_files
 from tests.command.conftest import Command
 from tests.command.running import TINY, Result
 
@@ -403,6 +406,24 @@ def test_progress_that_is_lost_is_found_and_the_replay_ends(folder: Path, comman
     assert int(rows(result)[0][2]) == 5, "never beyond the batches of the run"
     assert "position:" not in result.out, "compared at the arrival that is nearest"
     assert result.err == "exact except for what changed: train_data (length 6 -> 4)\n"
+
+
+def test_a_checkpoint_that_a_span_ends_with_is_not_read_again_for_the_next(
+    tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command("run", "tiny.py", "checkpoint.keep=99", "finish.after=3 epochs", "--run-dir", "r").code == 0
+    reads: list[str] = []
+
+    def counting(path: Path, *arguments: Any) -> Any:
+        reads.append(path.name)
+        return read_files(path, *arguments)
+
+    monkeypatch.setattr(checkpoint, "read_files", counting)
+    result = command("verify", "tiny.py", "--run-dir", "r")
+    assert result.code == 0
+    assert len(rows(result)) > 2
+    # Once to know which are sound, once to compare with it, and to begin with it.
+    assert {reads.count(name) for name in reads} == {2}
 
 
 # --- Which spans there are -------------------------------------------------------------------------------------------

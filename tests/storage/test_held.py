@@ -13,10 +13,7 @@ from graphtrain.storage.checkpoint import read_checkpoint, write_checkpoint
 from graphtrain.storage.held import HeldCheckpoint
 from graphtrain.storage.state_files import StagedState, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
-
-FACTS: dict[str, Any] = {
-    "graph": "{}", "graph_hash": "", "position": "step", "ended": False, "step": 1, "metrics_bytes": 0, "metrics": {},
-}  # fmt: skip
+from tests.storage.facts import FACTS
 
 
 def sections() -> dict[str, dict[str, Any]]:

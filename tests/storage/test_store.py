@@ -22,11 +22,10 @@ from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.program.small_run import small_trainer
+from tests.storage.facts import FACTS
 
 TREE: dict[str, dict[str, Any]] = {"resources": {"model": {"w": torch.arange(4.0)}}, "slots": {"n": 1}}
-MANIFEST: dict[str, Any] = {
-    "graph": "{}", "graph_hash": "", "position": "step", "ended": False, "digest": "", "step": 1, "metrics_bytes": 0,
-}  # fmt: skip
+MANIFEST = {**FACTS, "digest": ""}
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
 def save(store: FolderStore, state: Any, manifest: Any, *, step: int, keep: int = 1, **retention: Any) -> Path:
     """Save a state as a run does."""
     staged = StagedState(state, {}, StagingBuffers())
-    path, _ = store.save(staged, {"metrics": {}, **manifest, "step": step}, Retention(keep, **retention))
+    path, _ = store.save(staged, {**manifest, "step": step}, Retention(keep, **retention))
     return path
 
 
@@ -115,7 +114,7 @@ def forge(path: Path, **changes: Any) -> None:
 
 
 FIELDS = [
-    *MANIFEST, "files", "metrics", "run", "origin", "data", "environment", "about", "seconds", "hyper_parameters",
+    *MANIFEST, "files", "run", "origin", "data", "environment", "about", "seconds", "hyper_parameters",
     "hyper_parameters_in_force",
 ]  # fmt: skip
 WRONG: list[Any] = [None, [], [[1]], -1, float("nan"), {"a": "b"}, {"a": {"b": 1}}]

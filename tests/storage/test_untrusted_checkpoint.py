@@ -28,15 +28,13 @@ from graphtrain.storage.saved_graph import graph_of, saved_manifest
 from graphtrain.storage.state_files import PROGRESS_FILE, StagedState
 from graphtrain.storage.store import FolderStore
 from graphtrain.storage.tensor_files import StagingBuffers
+from tests.storage.facts import FACTS
 
 STATE: dict[str, dict[str, Any]] = {
     "resources": {"model": {"w": torch.arange(4.0)}},
     "progress": {"step": {"steps": 1, "recent": [(1, 2.5)]}},
     "slots": {"loss": torch.ones(())},
 }
-FACTS: dict[str, Any] = {
-    "graph": "{}", "graph_hash": "", "position": "step", "ended": False, "step": 1, "metrics_bytes": 0, "metrics": {},
-}  # fmt: skip
 
 
 @pytest.fixture
