@@ -248,6 +248,11 @@ class Trainer:
         """What was supplied, by name: the same objects."""
         return MappingProxyType(self._resources)
 
+    def _held_and_position(self) -> tuple[Mapping[str, Any], str]:
+        """For a run whose step function holds this trainer: the resources without data, and where it is."""
+        held = {name: value for name, value in self._resources.items() if not is_data(name, value)}
+        return held, f"{self.position} {[fields.get('runs') for fields in self.progress.values()]}"
+
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first; `pandas.DataFrame` takes them as they are."""
@@ -794,7 +799,7 @@ class Trainer:
             self._environment = run_environment(
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
-        self._compiled.state.begin(self._not_state)
+        self._compiled.state.begin(self._not_state, self)
         if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
             origin = self._environment.origin.with_functions(baseline.reachable)
             self._environment = replace(self._environment, origin=origin)

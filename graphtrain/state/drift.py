@@ -21,7 +21,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.category import category_of, is_left_alone, is_value
+from graphtrain.state.category import OF_A_RUN, category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, parts_of, state_of
@@ -237,6 +237,11 @@ class Baseline:
             case "file":
                 if not value.closed and value.readable():
                     raise UnknownStateError(path, "is an open file, whose position is not saved")
+                return None
+            case "run":
+                if getattr(value, OF_A_RUN)()[1] != reached.position:
+                    what = "that has trained, and its position is not saved: nest its graph in that of this run"
+                    raise UnknownStateError(path, f"is a {type(value).__name__} {what}, or make it within the step")
                 return None
             case "bytearray":
                 return None if reached.is_covered else {"bytes": bytes(value)}
