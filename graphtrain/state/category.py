@@ -172,6 +172,19 @@ def is_users(module_name: str | None) -> bool:
     return module_name == "__main__" or (file is not None and not file.startswith(_INSTALLED))
 
 
+def is_reopened(value: Any, *, seeks: bool) -> bool:
+    """True for what data opens again when it has none: a file, an archive or a memory map that is only read.
+
+    Arguments:
+        seeks: False for data that may read on in a file, wherever it is.
+    """
+    if isinstance(value, io.IOBase):
+        return value.closed or (seeks and not value.writable())
+    if isinstance(value, numpy.memmap):
+        return not value.flags.writeable
+    return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "tarfile", "zipfile")
+
+
 def is_value(value: Any) -> bool:
     """True for an immutable value without parts that could change."""
     return category_of(type(value)) == "value"

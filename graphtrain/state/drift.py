@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import hashlib
 import operator
+import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, final
@@ -21,10 +23,10 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.category import OF_A_RUN, category_of, is_left_alone, is_value
+from graphtrain.state.category import OF_A_RUN, category_of, is_left_alone, is_reopened, is_users, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, parts_of, state_of
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, names_in, parts_of, state_of
 from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable, shown_path
 from graphtrain.storage.strides import placement_of, without_repeats
 
@@ -45,7 +47,7 @@ OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 _MOST_COPIED = 16 * 2**20
 
 # How a change of what is changed where it is, is described.
-_VALUES = ("tensor", "array", "bytes", "state")
+_VALUES = ("tensor", "array", "bytes", "state", "position")
 
 
 @dataclass
@@ -235,9 +237,7 @@ class Baseline:
             case "iterator":
                 raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
             case "file":
-                if not value.closed and value.readable():
-                    raise UnknownStateError(path, "is an open file, whose position is not saved")
-                return None
+                return _position_of_file(reached)
             case "run":
                 if getattr(value, OF_A_RUN)()[1] != reached.position:
                     what = "that has trained, and its position is not saved: nest its graph in that of this run"
@@ -280,6 +280,8 @@ class Baseline:
             is_same = name in before and name not in put and _is_equal(before[name], now[name])
             if is_same or self.is_left_out(path) or is_left_alone(now[name]):
                 continue
+            if reached.is_data and is_value(before.get(name)) and is_reopened(now[name], seeks=self._seeks):
+                continue
             with describer.attempt(unknown):
                 described[name] = describer.describe(now[name], path)
         removed = sorted({*before, *taken} - set(now) - ignored)
@@ -292,11 +294,22 @@ class Baseline:
         if len(reached.value if reached.category != "cell" else ()) > MOST_COMPARED:
             raise UnknownStateError(path, f"has {len(value):,} items and has changed: too many to be saved")
         if reached.category == "mapping":
-            return {"pairs": describer.pairs(value, path)}
+            return {"pairs": describer.pairs(self._without_reopened(value) if reached.is_data else value, path)}
         parts = FORMS[reached.category].contents(value)[1]
         if reached.category == "set":
             return {"items": describer.describe(frozenset(parts), path)[1]}
         return {"items": [describer.describe(part, f"{path}[{number}]") for number, part in enumerate(parts)]}
+
+    @functools.cached_property
+    def _seeks(self) -> bool:
+        """True if a class of the data's objects calls `seek`: it reads files by position, wherever they are."""
+        objects = [reached for reached in self.reachable.by_path.values() if reached.is_data]
+        kinds = {type(reached.value) for reached in objects if reached.category == "object"}
+        return any(_calls_seek(kind) for kind in kinds if is_users(kind.__module__))
+
+    def _without_reopened(self, mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        pairs = dict(zip(*FORMS["mapping"].contents(mapping), strict=True))
+        return {key: part for key, part in pairs.items() if not is_reopened(part, seeks=self._seeks)}
 
     def _changed_large(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
         if len(reached.value) == reached.length:
@@ -551,6 +564,8 @@ def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> N
             if (value.shape, value.dtype) != (saved.shape, saved.dtype):
                 raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
             value[...] = saved
+        case {"position": int(position)} if category == "file":
+            value.seek(position)
         case {"bytes": bytes(content)} if category == "bytearray":
             value[:] = content
         case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
@@ -566,6 +581,29 @@ def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> N
             FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
         case _:
             raise CheckpointError("it is of another type now")
+
+
+def _position_of_file(reached: Reached) -> dict[str, Any] | None:
+    """How far a file has been read, which matters where it is read on."""
+    file = reached.value
+    if file.closed or not file.readable():
+        return None
+    if not file.writable() and file.seekable():
+        with suppress(OSError):  # within a loop over the lines of a text
+            return {"position": file.tell()}
+    raise UnknownStateError(reached.path, "is an open file, whose position is not saved")
+
+
+def _calls_seek(kind: type) -> bool:
+    for name in dir(kind):
+        for base in kind.__mro__:
+            if isinstance(function := vars(base).get(name), types.FunctionType):
+                names = names_in(function.__code__)
+                if "seek" in names.attributes:
+                    return True
+                if "super" not in names.variables:  # nor does it call what it overrides
+                    break
+    return False
 
 
 def _bookkeeping(reached: Reached) -> frozenset[str]:
