@@ -610,3 +610,8 @@ def own_loader_over_a_file_that_is_read_on() -> dict[str, Any]:
 @row("train_data.dataset.file is a new BufferedReader, which cannot be saved")
 def own_loader_that_reads_on_in_a_late_file() -> dict[str, Any]:
     return trained_on(Loader(ReadOn(), batch_size=4))
+
+
+@row(needs="position")
+def lazy_generator_in_two_workers_of_the_own_loader() -> dict[str, Any]:
+    return trained_on(Loader(Lazily(), batch_size=4, shuffle=True, num_workers=2))
