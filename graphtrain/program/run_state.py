@@ -349,11 +349,12 @@ class StatefulObjects:
         self.unknown_of_made: list[str] = []
         self.remade = Remade(program)
 
-    def begin(self, left_out: Collection[str] = ()) -> None:
+    def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
         """List what is reachable, before anything has changed.
 
         Arguments:
             left_out: paths that are no state. Default: none.
+            run: what runs this, which a step function may hold. Default: nothing does.
 
         Raises:
             UsageError: nothing is reachable under one of them.
@@ -377,7 +378,7 @@ class StatefulObjects:
             for parameter in group["params"]
             if id(parameter) not in owned
         }
-        elsewhere = loose | {id(value) for value in self.generators.values()}
+        elsewhere = loose | {id(run), *(id(value) for value in self.generators.values())}
         baseline = Baseline(roots, data, covered, elsewhere, left_out)
         places = list(baseline.places()) if left_out else []
         for path in left_out:

@@ -17,6 +17,7 @@ from graphtrain.data.state import DataState
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.display.summary import Summary
+from graphtrain.data.fingerprint import is_data
 from graphtrain.errors import (
     CheckpointError,
     DataError,
@@ -233,6 +234,11 @@ class Trainer:
     def resources(self) -> Mapping[str, Any]:
         """What was supplied, by name: the same objects."""
         return MappingProxyType(self._resources)
+
+    def _held_and_position(self) -> tuple[Mapping[str, Any], str]:
+        """For a run whose step function holds this trainer: the resources without data, and where it is."""
+        held = {name: value for name, value in self._resources.items() if not is_data(name, value)}
+        return held, f"{self.position} {[fields.get('runs') for fields in self.progress.values()]}"
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -716,7 +722,7 @@ class Trainer:
             self._environment = run_environment(
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
-        self._compiled.state.begin(self._not_state)
+        self._compiled.state.begin(self._not_state, self)
         if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
             self._environment = self._environment.with_functions(baseline.reachable)
         self._setup = self._setup_hashes()

@@ -27,7 +27,7 @@ import torch
 Category = Literal[
     "value", "tensor", "array", "generator", "module", "optimizer", "object",
     "list", "tuple", "mapping", "set", "deque", "bytearray",
-    "function", "method", "partial", "cell", "class", "iterator", "file", "opaque", "skipped",
+    "function", "method", "partial", "cell", "class", "iterator", "file", "run", "opaque", "skipped",
 ]  # fmt: skip
 
 _VALUES = (
@@ -94,6 +94,10 @@ _DATA_OF_PYTHON = frozenset({"argparse", "builtins", "collections", "configparse
 _KNOWN: dict[type, Category] = {}
 _SLOTS: dict[type, tuple[str, ...]] = {}
 
+# The method of what runs a training of its own: it gives what that holds, by name, and a text that is another one once
+# it has trained.
+OF_A_RUN = "_held_and_position"
+
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -120,6 +124,8 @@ def _category_of(kind: type) -> Category:
     has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
     if hasattr(kind, "__next__") and (not has_attributes or kind.__name__.endswith("DataLoaderIter")):
         return "iterator"
+    if kind.__module__.startswith("graphtrain.") and hasattr(kind, OF_A_RUN):
+        return "run"
     package = kind.__module__.partition(".")[0]
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith("graphtrain.data."):
         return "opaque"
@@ -164,6 +170,19 @@ def is_users(module_name: str | None) -> bool:
         return False
     file = getattr(module, "__file__", None)
     return module_name == "__main__" or (file is not None and not file.startswith(_INSTALLED))
+
+
+def is_reopened(value: Any, *, seeks: bool) -> bool:
+    """True for what data opens again when it has none: a file, an archive or a memory map that is only read.
+
+    Arguments:
+        seeks: False for data that may read on in a file, wherever it is.
+    """
+    if isinstance(value, io.IOBase):
+        return value.closed or (seeks and not value.writable())
+    if isinstance(value, numpy.memmap):
+        return not value.flags.writeable
+    return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "tarfile", "zipfile")
 
 
 def is_value(value: Any) -> bool:

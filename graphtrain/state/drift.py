@@ -7,15 +7,17 @@ them: those of data, if they look changed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy
 
-from graphtrain.state.category import is_left_alone
+from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 from graphtrain.state.equality import are_equal, is_equal, is_identical
+from graphtrain.state.files import position_of_file, seeks
 from graphtrain.state.generators import any_generator
 from graphtrain.state.initial import InitialState, States, structure_of
 from graphtrain.state.marks import is_as_marked
@@ -115,8 +117,11 @@ class DriftFinder:
             case "iterator":
                 raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
             case "file":
-                if not value.closed and value.readable():
-                    raise UnknownStateError(path, "is an open file, whose position is not saved")
+                return position_of_file(reached)
+            case "run":
+                if getattr(value, OF_A_RUN)()[1] != reached.position:
+                    what = "that has trained, and its position is not saved: nest its graph in that of this run"
+                    raise UnknownStateError(path, f"is a {type(value).__name__} {what}, or make it within the step")
                 return None
             case "bytearray":
                 return None if reached.is_covered else {"bytes": bytes(value)}
@@ -153,6 +158,8 @@ class DriftFinder:
             is_same = name in before and name not in put and is_equal(before[name], now[name])
             if is_same or self._initial.is_left_out(path) or is_left_alone(now[name]):
                 continue
+            if reached.is_data and is_value(before.get(name)) and is_reopened(now[name], seeks=self._seeks):
+                continue
             with self._describer.attempt(unknown):
                 described[name] = self._describer.describe(now[name], path)
         removed = sorted({*before, *taken} - set(now) - ignored)
@@ -165,11 +172,21 @@ class DriftFinder:
         if len(reached.value if reached.category != "cell" else ()) > MOST_COMPARED:
             raise UnknownStateError(path, f"has {len(value):,} items and has changed: too many to be saved")
         if reached.category == "mapping":
-            return {"pairs": self._describer.pairs(value, path)}
+            return {"pairs": self._describer.pairs(self._without_reopened(value) if reached.is_data else value, path)}
         parts = FORMS[reached.category].contents(value)[1]
         if reached.category == "set":
             return {"items": self._describer.describe(frozenset(parts), path)[1]}
         return {"items": [self._describer.describe(part, f"{path}[{number}]") for number, part in enumerate(parts)]}
+
+    @functools.cached_property
+    def _seeks(self) -> bool:
+        """True if a class of the data's objects calls `seek`: it reads files by position, wherever they are."""
+        objects = [reached for reached in self._initial.reachable.by_path.values() if reached.is_data]
+        return seeks({type(reached.value) for reached in objects if reached.category == "object"})
+
+    def _without_reopened(self, mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        pairs = dict(zip(*FORMS["mapping"].contents(mapping), strict=True))
+        return {key: part for key, part in pairs.items() if not is_reopened(part, seeks=self._seeks)}
 
     def _changed_large(self, reached: Reached) -> dict[str, Any] | None:
         if len(reached.value) == reached.length:

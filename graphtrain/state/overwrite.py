@@ -28,6 +28,8 @@ def overwrite(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder)
             if (value.shape, value.dtype) != (saved.shape, saved.dtype):
                 raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
             value[...] = saved
+        case {"position": int(position)} if category == "file":
+            value.seek(position)
         case {"bytes": bytes(content)} if category == "bytearray":
             value[:] = content
         case {"set": {**described}} if category in FORMS and FORMS[category].is_named:

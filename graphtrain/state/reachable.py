@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.category import Category, category_of, is_constant, is_users, is_value
+from graphtrain.state.category import OF_A_RUN, Category, category_of, is_constant, is_users, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 
 MOST_OBJECTS = 20_000
@@ -70,6 +70,7 @@ class Reached:
         is_kept: True for what belongs to an object that is saved by a `state_dict` of its own class: no bounds apply.
         is_entered: False for a container too large to be looked into.
         length: how many items a container had.
+        position: where a run was.
         keys, parts: what it held, in the form of its category; of a very large container a sample.
     """
 
@@ -84,6 +85,7 @@ class Reached:
     covered: frozenset[str] = frozenset()
     is_entered: bool = True
     length: int = 0
+    position: str = ""
     keys: tuple[Any, ...] = ()
     parts: tuple[Any, ...] = ()
 
@@ -212,6 +214,9 @@ class Reachable:
                 yield from ((f"{path}.keywords[{name!r}]", part, False) for name, part in value.keywords.items())
             case "function":
                 yield from self._in_function(value, path)
+            case "run":
+                held, reached.position = getattr(value, OF_A_RUN)()
+                yield from ((f"{path}.resources[{name!r}]", part, False) for name, part in held.items())
         if reached.is_entered:
             yield from parts_of(reached)
         if reached.category == "class":

@@ -18,7 +18,7 @@ from graphtrain.state.reachable import Reached, parts_of
 from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, shown_path
 
 # How a change of what is changed where it is, is described.
-_VALUES = ("tensor", "array", "bytes", "state")
+_VALUES = ("tensor", "array", "bytes", "state", "position")
 
 
 @final

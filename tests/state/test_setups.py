@@ -30,6 +30,67 @@ CUT_TWICE = [
 ]
 
 
+# What the rule says, point by point, and rows that would fail without it.
+POINTS = {
+    "what is reachable": """closures_within_closures attributes_of_base_classes global_of_another_module
+        module_imported_within_a_function private_slots mutable_default partial_with_a_tensor hook_of_a_parameter
+        loggers_locks_and_threads""",
+    "what has changed": """momentum_of_batch_norm_that_is_annealed counter_in_forward hidden_state generators_of_torch
+        running_mean_written_through_data lambda_with_a_counter optimizer_with_an_attribute generators_of_numpy
+        generators_of_numpy_of_the_old_kind generators_of_python""",
+    "what a state_dict covers": """object_with_a_state_dict state_dict_that_grows second_optimizer_in_a_closure
+        schedules_in_a_list data_that_keeps_its_own_position schedule_that_draws model_of_a_trainer_that_is_kept""",
+    "identity": """shared_list_in_two_places views_of_tensors views_of_arrays new_views_of_one_new_tensor
+        detached_rows_and_windows_of_one_memory windows_of_a_new_array leaf_with_a_gradient flat_gradient_buffer
+        one_module_under_two_names class_methods_that_are_exchanged state_of_an_optimizer_that_is_read""",
+    "restoring": """adam_whose_groups_share_a_rate group_added_in_mid_run frozen_and_released_in_mid_run
+        attributes_added_and_deleted lazy_modules_that_the_first_batch_initialises user_objects_that_are_new""",
+    "what setup makes otherwise": "random_setup submodule_added_in_mid_run parameter_exchanged_in_mid_run",
+    "data": """batches_changed_in_place data_that_grows data_that_caches curriculum_that_training_sets lazy_generator
+        sampler_that_counts_epochs file_that_is_opened_late stream_of_hugging_face""",
+    "what is unknown": """cycle generator_function open_file closure_made_during_training hook_registered_in_mid_run
+        trainer_that_is_kept_over_one_model output_kept_with_its_graph old_weight_norm""",
+    "the digest": "names_in_a_set metric_with_states_as_attributes average_as_an_attribute deque_of_losses",
+    "bounds": """too_many_objects too_deep very_long_list many_tensors_in_a_list too_many_bytes group_of_many_parameters
+        many_tensors_with_a_state_dict""",
+}
+# What people use, and the rows that have it.
+USED = {
+    "old and parametrized weight norm": "old_weight_norm parametrized_weight_norm",
+    "spectral norm": "spectral_norm old_spectral_norm",
+    "torchmetrics in mid-validation": "metric_of_torchmetrics_in_mid_validation metrics_of_torchmetrics_in_a_model",
+    "GradScaler between unscale_ and update": "grad_scaler_between_unscale_and_update",
+    "pruning": "pruned pruned_further_in_mid_run",
+    "lazy modules": "lazy_modules lazy_modules_that_the_first_batch_initialises",
+    "orthogonal parametrization": "orthogonal_parametrization",
+    "views and flat gradient buffers": "view_of_a_buffer_that_is_not_persistent views_of_tensors flat_gradient_buffer",
+    "replay buffers": "replay_buffer replay_buffer_in_a_model",
+    "closures, globals, class attributes": "counter_in_a_closure global_counter class_attributes",
+    "generators of four libraries": """generators_of_torch generators_of_numpy generators_of_numpy_of_the_old_kind
+        generators_of_python""",
+    "lazy generators with 0 and 2 workers": """lazy_generator lazy_generator_in_two_workers
+        lazy_generator_of_the_own_loader lazy_generator_in_two_workers_of_the_own_loader""",
+    "epoch counters": "data_with_set_epoch sampler_that_counts_epochs own_loader_with_a_sampler_that_counts_epochs",
+    "growing and caching data": "data_that_grows iterable_that_grows data_that_caches own_loader_over_data_that_caches",
+    "batches changed in place": "batches_changed_in_place batches_as_dictionaries",
+    "data sets of Hugging Face": "data_set_of_hugging_face stream_of_hugging_face",
+    "torch.compile by the user": "compiled_model compiled_in_place compiled_step_function compiled_forward",
+    "two trainers over one model": "two_trainers_over_one_model trainer_that_is_kept_over_one_model",
+    "one module under two names": "one_module_under_two_names",
+    "a state_dict that grows": "state_dict_that_grows",
+    "__getattr__ that raises": "getattr_that_raises getattr_of_a_plain_object_that_raises",
+    "properties that compute": "state_behind_a_property getattr_that_raises",
+}
+
+
+def test_every_point_of_the_rule_has_three_rows_and_all_that_people_use_has_one() -> None:
+    """Proving cuts and files of strangers have tests of their own: `test_verify_cuts.py`, `test_forged.py`."""
+    assert all(len(names.split()) >= 3 for names in POINTS.values())
+    unknown = {name for table in (POINTS, USED) for names in table.values() for name in names.split()} - ROWS.keys()
+    assert not unknown
+    assert len(ROWS) >= 150
+
+
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A row, whose library is imported before processes are forked."""

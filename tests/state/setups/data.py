@@ -520,3 +520,98 @@ def data_whose_state_holds_a_generator() -> dict[str, Any]:
             self.generator, self.given = state["generator"], state["given"]
 
     return trained_on(Drawn())
+
+
+def of_bytes(text: bytes) -> torch.Tensor:
+    return torch.tensor(list(text)[::4], dtype=torch.float32) / 40 - 2
+
+
+class InAFile(Dataset[torch.Tensor]):
+    """28 samples of 12 bytes each: of this very file."""
+
+    def __init__(self) -> None:
+        self.file: Any = None
+
+    def __len__(self) -> int:
+        return 28
+
+    def opened(self) -> Any:
+        if self.file is None:
+            self.file = open(__file__, "rb")  # noqa: SIM115 - open it stays
+        return self.file
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        file = self.opened()
+        file.seek(12 * index)
+        return of_bytes(file.read(12))
+
+
+class InTwoFiles(InAFile):
+    """Keeps its handles in a dictionary, one of them a memory map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, Any] = {}
+        self.map: Any = None
+
+    def opened(self) -> Any:
+        if self.map is None:
+            self.map = numpy.memmap(__file__, mode="r")
+        if not self.files:
+            self.files["only"] = open(__file__, "rb")  # noqa: SIM115 - open it stays
+        return self.files["only"]
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) + float(self.map[index]) / 100
+
+
+class ReadOn(InAFile):
+    """Reads where it is, whatever it is asked for."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return of_bytes(self.opened().read(12))
+
+
+class OpenedAtOnce(ReadOn):
+    def __init__(self) -> None:
+        self.file = open(__file__, "rb")  # noqa: SIM115 - open it stays
+
+
+@row(needs="position")
+def file_that_is_opened_late() -> dict[str, Any]:
+    return trained_on(loader(InAFile(), shuffle=True))
+
+
+@row(needs="position")
+def own_loader_over_a_file_that_is_opened_late() -> dict[str, Any]:
+    return trained_on(Loader(InAFile(), batch_size=4, shuffle=True))
+
+
+@row(needs="position")
+def own_loader_with_workers_over_a_file_that_is_opened_late() -> dict[str, Any]:
+    return trained_on(Loader(InAFile(), batch_size=4, shuffle=True, num_workers=2))
+
+
+@row(needs="position")
+def own_loader_over_files_in_a_dictionary() -> dict[str, Any]:
+    return trained_on(Loader(InTwoFiles(), batch_size=4, shuffle=True))
+
+
+@row()
+def file_that_is_read_on() -> dict[str, Any]:
+    return trained_on(loader(OpenedAtOnce()))
+
+
+@row()
+def own_loader_over_a_file_that_is_read_on() -> dict[str, Any]:
+    return trained_on(Loader(OpenedAtOnce(), batch_size=4))
+
+
+@row("train_data.dataset.file is a new BufferedReader, which cannot be saved")
+def own_loader_that_reads_on_in_a_late_file() -> dict[str, Any]:
+    return trained_on(Loader(ReadOn(), batch_size=4))
+
+
+@row(needs="position")
+def lazy_generator_in_two_workers_of_the_own_loader() -> dict[str, Any]:
+    return trained_on(Loader(Lazily(), batch_size=4, shuffle=True, num_workers=2))

@@ -11,7 +11,8 @@ from graphtrain.data.state import DataState
 from graphtrain.program import run_state
 from graphtrain.program.run_state import Exemptions, Handler, Section, StatefulObjects
 from graphtrain.resume import restore
-from graphtrain.state.drift import Baseline
+from graphtrain.state.baseline import Baseline
+from graphtrain.state.objects import SavedObjects
 from tests.state.setups.cutting import resumed
 
 
@@ -27,7 +28,7 @@ def _without_state_dicts(is_left_out: Callable[[str], bool]) -> None:
     whole = run_state.SECTIONS["resources"]
 
     def put_back(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Any:
-        left_out = {*filter(is_left_out, {*saved, *run.stateful})}
+        left_out = {*filter(is_left_out, {*saved, *run.objects.stateful})}
         return whole.restore(run, saved, dataclasses.replace(exempt, fresh={*exempt.fresh, *left_out}))
 
     run_state.SECTIONS["resources"] = Handler(whole.capture, put_back)
@@ -42,7 +43,7 @@ def _without_data() -> None:
 
 
 def _without_modules() -> None:
-    run_state._reshape_modules = _nothing
+    SavedObjects.reshape = _nothing
     _without_section("modules")
 
 

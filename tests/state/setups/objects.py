@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import numpy
 import torch
 
+from graphtrain import Graph, Trainer
 from tests.state.setups.models import perceptron
-from tests.state.setups.rows import row, seeded, squared
+from tests.state.setups.rows import batches, row, seeded, squared
 
 STEPS = 0
 HISTORY: list[float] = []
@@ -319,3 +320,58 @@ def random_setup() -> dict[str, Any]:
         return squared(model, batch) * scale
 
     return seeded(perceptron, training_step=step)
+
+
+def further_trainer(model: torch.nn.Module) -> Trainer:
+    """A training that a step function runs: it pulls a model towards zero."""
+    return Trainer(
+        Graph.load("fit").set("checkpoint", every="never").set("finish", after="100 epochs").set("log", every="never"),
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=0.005),
+        train_data=batches(5),
+        training_step=lambda model, batch: (model(batch) + 1).square().mean(),
+    )
+
+
+@row(needs="optimizer")
+def two_trainers_over_one_model() -> dict[str, Any]:
+    """The second is made within the step, and gone after it."""
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        with torch.enable_grad():
+            further_trainer(model).advance(20)
+        model.zero_grad(set_to_none=True)
+        return squared(model, batch)
+
+    return seeded(perceptron, training_step=step)
+
+
+@row("training_step<further> is a Trainer that has trained, and its position is not saved")
+def trainer_that_is_kept_over_one_model() -> dict[str, Any]:
+    resources = seeded(perceptron)
+    further = further_trainer(resources["model"])
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        further.advance(13)
+        model.zero_grad(set_to_none=True)
+        return squared(model, batch)
+
+    return resources | {"training_step": step}
+
+
+@row(needs="state_dicts")
+def model_of_a_trainer_that_is_kept() -> dict[str, Any]:
+    """It has not trained: the step function trains its model."""
+    resources = seeded(perceptron)
+    further = further_trainer(perceptron())
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        probe, optimizer = further.resources["model"], further.resources["optimizer"]
+        optimizer.zero_grad()
+        squared(probe, batch).backward()
+        optimizer.step()
+        return (model(batch) - probe(batch).detach()).square().mean()
+
+    return resources | {"training_step": step}
