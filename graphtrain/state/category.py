@@ -53,6 +53,7 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (torch.optim.Optimizer, "optimizer"),
     (numpy.ndarray, "array"),
     ((torch.Generator, numpy.random.Generator, numpy.random.RandomState), "generator"),
+    ((numpy.random.BitGenerator, numpy.random.SeedSequence), "generator"),
     (random.SystemRandom, "skipped"),
     (random.Random, "generator"),
     (list, "list"),

@@ -594,6 +594,8 @@ def _generator_kind(generator: Any, path: str) -> str:
             return "torch"
         case numpy.random.RandomState():
             return "numpy.RandomState"
+        case numpy.random.SeedSequence():
+            return "numpy.SeedSequence"
         case numpy.random.Generator() if type(generator.bit_generator).__name__ in _BIT_GENERATORS:
             return type(generator.bit_generator).__name__
         case _ if type(generator) is random.Random:
@@ -607,6 +609,8 @@ def _new_generator(kind: str) -> Any:
             return torch.Generator()
         case "numpy.RandomState":
             return numpy.random.RandomState()
+        case "numpy.SeedSequence":
+            return numpy.random.SeedSequence(0)
         case "python":
             return random.Random()  # noqa: S311 - its state is set at once
         case _ if kind in _BIT_GENERATORS:
