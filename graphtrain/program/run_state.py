@@ -34,6 +34,7 @@ from graphtrain.state.modules import (
     capture_optimizer,
     is_lazy,
     load_optimizer,
+    part_gradients,
     reshape_module,
     restore_gradients,
     restore_module,
@@ -149,6 +150,7 @@ def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions)
     for name, module in run.modules.items():
         if name not in exempt.fresh and name in saved:
             restore_gradients(module, saved[name])
+            run.gradients[name] = saved[name]
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
@@ -270,6 +272,9 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.baseline is not None:
         run.baseline.restore(saved or NO_DRIFT)
+    for name, gradients in run.gradients.items():
+        part_gradients(run.modules[name], gradients)
+    run.gradients = {}
 
 
 def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
@@ -385,6 +390,7 @@ class StatefulObjects:
         self._resources = resources
         self.unknown: list[str] = []
         self.states: Section = {}  # the `state_dict` of each, while they are captured
+        self.gradients: dict[str, Any] = {}  # by module, while a state is restored
         self._further: list[Baseline] = []
         self.unknown_of_made: list[str] = []
         self.remade = Remade(program)

@@ -21,11 +21,13 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.state.buffers import read_buffer, write_buffer
 from graphtrain.state.category import category_of, is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, SAMPLES, sample_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, parts_of, state_of
 from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, is_saveable, shown_path
+from graphtrain.state.samples import held_by_items, is_same
 from graphtrain.storage.strides import placement_of, without_repeats
 
 Section = Mapping[str, Any]
@@ -34,6 +36,9 @@ NO_DRIFT: Section = {"changed": {}, "new": []}
 
 # Of larger tensors and arrays a sample is hashed.
 _WHOLE_BYTES = 64 * 2**10
+
+# The same of arrays, which have no version that tells of a write.
+_WHOLE_BYTES_OF_ARRAYS = 2 * 2**20
 
 # The length of the mark of a strided tensor.
 _OF_A_USUAL_TENSOR = 5
@@ -98,6 +103,10 @@ class Baseline:
         self._elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
         self._marks = {
             id(reached.value): _mark(reached) for reached in self.reachable.by_path.values() if _is_marked(reached)
+        } | {
+            id(reached.value): _hash(read_buffer(reached.value))
+            for reached in self.reachable.by_path.values()
+            if reached.is_data and reached.category == "buffer"
         }
         self._states: dict[str, Mapping[Any, Any]] = {}  # asked for once in a save, or a restore
         self._copies = self._copied()
@@ -237,8 +246,8 @@ class Baseline:
                 if not value.closed and value.readable():
                     raise UnknownStateError(path, "is an open file, whose position is not saved")
                 return None
-            case "bytearray":
-                return None if reached.is_covered else {"bytes": bytes(value)}
+            case "buffer":
+                return self._changed_buffer(reached, describer)
             case "module":
                 unknown += _other_form(path, self._forms[path], _form(value, is_data=reached.is_data))
         form = FORMS.get(reached.category)
@@ -296,6 +305,11 @@ class Baseline:
         if len(reached.value) == reached.length:
             keys, parts = sample_of(reached.value, reached.category)
             if _are_equal(keys, reached.keys) and _are_equal(parts, reached.parts):
+                if reached.items and not is_same(reached.items, held_by_items(parts)):
+                    what = (
+                        f"has {reached.length:,} items, and some have changed in place, which of so many is not saved"
+                    )
+                    raise UnknownStateError(reached.path, f"{what}: give what holds it a `state_dict`")
                 return None
         return self._all(reached, describer)
 
@@ -343,6 +357,13 @@ class Baseline:
             raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
         describer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
+
+    def _changed_buffer(self, reached: Reached, describer: Describer) -> dict[str, Any] | None:
+        content = read_buffer(reached.value)
+        if reached.is_covered or (reached.is_data and self._marks[id(reached.value)] == _hash(content)):
+            return None
+        describer.count(len(content), reached.path)
+        return {"bytes": content}
 
     def _changed_globals(
         self, module: str, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
@@ -545,8 +566,8 @@ def _put(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> N
             if (value.shape, value.dtype) != (saved.shape, saved.dtype):
                 raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
             value[...] = saved
-        case {"bytes": bytes(content)} if category == "bytearray":
-            value[:] = content
+        case {"bytes": bytes(content)} if category == "buffer":
+            write_buffer(value, content)
         case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
             removed = tuple(change.get("removed", ()))
             for name in (*described, *removed):
@@ -744,7 +765,7 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sample_of_array(array: Any) -> bytes:
-    step = max(1, array.size // SAMPLES) if array.nbytes > _WHOLE_BYTES else 1
+    step = max(1, array.size // SAMPLES) if array.nbytes > _WHOLE_BYTES_OF_ARRAYS else 1
     return numpy.ascontiguousarray(array.flat[::step]).tobytes()
 
 
@@ -761,8 +782,8 @@ def content_of(reached: Reached) -> Any:
 def _form(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
     """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
     return {
-        "parameters": tuple(module._parameters) if is_data else (),
-        "buffers": tuple(module._buffers) if is_data else (),
+        "parameters": tuple(module._parameters.keys()) if is_data else (),
+        "buffers": tuple(module._buffers.keys()) if is_data else (),
         "submodules": tuple(map(id, module._modules.values())),
         "hooks": tuple(
             id(hook)
