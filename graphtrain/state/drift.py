@@ -241,10 +241,13 @@ class Baseline:
             case "generator":
                 return {"state": any_generator(value).get_state()}
             case "iterator":
-                raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
+                what = f"is an iterator ({type(value).__name__}), whose position is not saved"
+                raise UnknownStateError(path, f"{what}: give what holds it a `state_dict`")
             case "file":
                 if not value.closed and value.readable():
-                    raise UnknownStateError(path, "is an open file, whose position is not saved")
+                    raise UnknownStateError(
+                        path, "is an open file, whose position is not saved: open it when it is read"
+                    )
                 return None
             case "buffer":
                 return self._changed_buffer(reached, describer)

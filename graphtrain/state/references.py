@@ -42,6 +42,7 @@ from graphtrain.state.reachable import Reachable, shown_key
 MOST_BYTES = 256 * 2**20
 MOST_DEPTH = 100
 _MOST_SHOWN = 120
+_REMEDY = "give what holds it a `state_dict`"
 # Of a larger tensor that nobody else holds, a view is saved without the rest.
 _MOST_SHARED_BYTES = 64 * 2**10
 
@@ -128,7 +129,7 @@ class Describer:
                     return ("tuple of torch", type(value).__qualname__, members)
                 if type(value).__mro__[1] is tuple and hasattr(value, "_fields") and is_users(type(value).__module__):
                     return ("named tuple", *_name(type(value), path), members)
-                raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class")
+                raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class: {_REMEDY}")
             case "set" if type(value) is frozenset:
                 return ("frozenset", self._members(value, path))
             case "function" | "class" if is_users(value.__module__):
@@ -143,7 +144,8 @@ class Describer:
                     return ("method", owner, name)
                 raise UnknownStateError(path, f"is the method `{value.__func__.__name__}` of another class")
             case "iterator":
-                raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
+                what = f"is an iterator ({type(value).__name__}), whose position is not saved"
+                raise UnknownStateError(path, f"{what}: {_REMEDY}")
         number = self._numbers[id(value)] = len(self.new)
         self.new.append(None)
         self._depth += 1
@@ -203,7 +205,7 @@ class Describer:
             return ("id", self._reachable.by_id[value].path)
         if type(value) in _ENCODED or isinstance(value, numpy.generic):
             return value
-        raise UnknownStateError(path, f"is a {type(value).__qualname__}")
+        raise UnknownStateError(path, f"is a {type(value).__qualname__}, which cannot be saved: {_REMEDY}")
 
     def _new(self, value: Any, path: str) -> dict[str, Any]:
         kind, category = type(value), category_of(type(value))
@@ -245,7 +247,7 @@ class Describer:
                 pairs = zip(*FORMS["object"].contents(value), strict=True)
                 held = {name: self.describe(part, f"{path}.{name}") for name, part in pairs}
                 return {"is": "object", "class": list(_name(kind, path)), "parts": held}
-        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved")
+        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {_REMEDY}")
 
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
         """The entries of a mapping, in order."""
@@ -258,7 +260,7 @@ class Describer:
         """The members of a set; where their order is not that of hashes that differ from process to process, in it."""
         members = list(value)
         if not all(map(is_constant, members)):
-            raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses")
+            raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
         if not all(type(member) in (bool, int, float) for member in members):
             members.sort(key=repr)
         return [self.describe(member, path) for member in members]
@@ -608,7 +610,7 @@ def _name(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:
             return module, name
     except CheckpointError:
         pass
-    raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name")
+    raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name: define it at the top of a module")
 
 
 def _find(module: str, name: str, *, is_enum: bool = False) -> Any:
