@@ -114,6 +114,7 @@ def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     run.objects.restore_gradients(saved, exempt.fresh)
+    run.gradients = {name: gradients for name, gradients in saved.items() if name not in exempt.fresh}
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
@@ -234,6 +235,8 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.baseline is not None:
         run.baseline.restore(saved or NO_DRIFT)
+    run.objects.part_gradients(run.gradients)
+    run.gradients = {}
 
 
 def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
@@ -345,6 +348,7 @@ class StatefulObjects:
         self._resources = resources
         self.unknown: list[str] = []
         self.states: Section = {}  # the `state_dict` of each, while they are captured
+        self.gradients: dict[str, Any] = {}  # by module, while a state is restored
         self._further: list[Baseline] = []
         self.unknown_of_made: list[str] = []
         self.remade = Remade(program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import datetime
 import enum
 import functools
@@ -19,14 +20,17 @@ import uuid
 import weakref
 from decimal import Decimal
 from fractions import Fraction
+from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, Literal
 
 import numpy
 import torch
 
+from graphtrain.state.buffers import is_buffer
+
 Category = Literal[
     "value", "tensor", "array", "generator", "module", "optimizer", "object",
-    "list", "tuple", "mapping", "set", "deque", "bytearray",
+    "list", "tuple", "mapping", "set", "deque", "buffer",
     "function", "method", "partial", "cell", "class", "iterator", "file", "run", "opaque", "skipped",
 ]  # fmt: skip
 
@@ -36,15 +40,18 @@ _VALUES = (
     datetime.date, datetime.time, datetime.timedelta, datetime.timezone,
 )  # fmt: skip
 
+_WEAK_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+
 # No state of the training: whoever makes one when it is needed makes it again after a resume.
 _LEFT_ALONE = (
     types.ModuleType, logging.Logger, logging.Handler, threading.Thread, threading.local, threading.Event,
     threading.Condition, threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()),
+    torch.utils.hooks.RemovableHandle,
 )  # fmt: skip
 # Not entered: what they hold is of Python, of the system, or of another thread.
 _SKIPPED = (
-    *_LEFT_ALONE, types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.CodeType,
-    types.FrameType, types.TracebackType, weakref.ReferenceType, os.PathLike,
+    *(kind for kind in _LEFT_ALONE if kind is not threading.local), types.BuiltinFunctionType, types.CodeType,
+    types.MethodWrapperType, types.MethodDescriptorType, types.FrameType, types.TracebackType, weakref.ReferenceType,
 )  # fmt: skip
 
 _BY_BASE: tuple[tuple[Any, Category], ...] = (
@@ -53,18 +60,19 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (torch.optim.Optimizer, "optimizer"),
     (numpy.ndarray, "array"),
     ((torch.Generator, numpy.random.Generator, numpy.random.RandomState), "generator"),
+    ((numpy.random.BitGenerator, numpy.random.SeedSequence), "generator"),
     (random.SystemRandom, "skipped"),
     (random.Random, "generator"),
     (list, "list"),
-    (dict, "mapping"),
+    ((dict, *_WEAK_MAPPINGS), "mapping"),
     (collections.deque, "deque"),
-    ((set, frozenset), "set"),
+    ((set, frozenset, weakref.WeakSet), "set"),
     (tuple, "tuple"),
-    (bytearray, "bytearray"),
     (types.FunctionType, "function"),
     (types.MethodType, "method"),
     (functools.partial, "partial"),
-    (types.CellType, "cell"),
+    ((types.CellType, contextvars.ContextVar), "cell"),
+    ((threading.local, SynchronizedBase), "object"),
     (type, "class"),
     (types.GeneratorType, "iterator"),
     (io.IOBase, "file"),
@@ -116,11 +124,15 @@ def category_of(kind: type) -> Category:
 def _category_of(kind: type) -> Category:
     if issubclass(kind, _VALUES):
         return "value"
-    if issubclass(kind, _SKIPPED):
+    if issubclass(kind, logging.Handler) and is_users(kind.__module__):
+        return "object"
+    if issubclass(kind, _SKIPPED) or (issubclass(kind, os.PathLike) and not is_users(kind.__module__)):
         return "skipped"
     for base, category in _BY_BASE:
         if issubclass(kind, base):
             return category
+    if is_buffer(kind):
+        return "buffer"
     has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
     if hasattr(kind, "__next__") and (not has_attributes or kind.__name__.endswith("DataLoaderIter")):
         return "iterator"

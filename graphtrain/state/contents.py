@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextvars
+import enum
 import functools
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +22,10 @@ MOST_COMPARED = 100_000
 SAMPLES = 1_024
 
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
-_CONTAINERS = (collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset)
+_CONTAINERS = (
+    collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset,
+    weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,13 +92,14 @@ def _put_in_order(value: Any, parts: Any, removed: Sequence[Any]) -> None:
 
 def _put_members(value: Any, parts: Any, removed: Sequence[Any]) -> None:
     """Take out and add what differs: so the order of the members, where it is not that of hashes, stays as it was."""
-    members = tuple(parts)
-    set.difference_update(value, set(value).difference(members))
+    kind: Any = type(value)
+    members, base = tuple(parts), _base_of(kind)
+    base.difference_update(value, set(value).difference(members))
     for member in members:
-        set.add(value, member)
+        base.add(value, member)
     if _in_order(value)[1] != members:
-        set.clear(value)
-        set.update(value, members)
+        base.clear(value)
+        base.update(value, members)
 
 
 def _pairs(value: Any) -> Contents:
@@ -110,15 +117,18 @@ def _put_pairs(value: Any, parts: Any, removed: Sequence[Any]) -> None:
     base.update(value, parts)
 
 
-def _of_cell(value: types.CellType) -> Contents:
+def _of_cell(value: types.CellType | contextvars.ContextVar[Any]) -> Contents:
     try:
-        return (), (value.cell_contents,)
-    except ValueError:  # empty
+        return (), (value.get() if isinstance(value, contextvars.ContextVar) else value.cell_contents,)
+    except (ValueError, LookupError):  # empty
         return (), ()
 
 
-def _put_in_cell(value: types.CellType, parts: Any, removed: Sequence[Any]) -> None:
-    if parts:
+def _put_in_cell(value: types.CellType | contextvars.ContextVar[Any], parts: Any, removed: Sequence[Any]) -> None:
+    if isinstance(value, contextvars.ContextVar):
+        if parts:  # it cannot be emptied without what setting it has returned
+            value.set(parts[0])
+    elif parts:
         value.cell_contents = parts[0]
     else:
         del value.cell_contents
@@ -129,7 +139,12 @@ def _of_function(value: Any) -> Contents:
 
 
 def _of_class(value: type) -> Contents:
-    pairs = [(name, part) for name, part in vars(value).items() if not name.startswith("__")]
+    is_enum = isinstance(value, enum.EnumMeta)  # its bookkeeping, such as `_value2member_map_`, is of Python
+    pairs = [
+        (name, part)
+        for name, part in vars(value).items()
+        if not name.startswith("__") and not (is_enum and name.startswith("_") and name.endswith("_"))
+    ]
     return tuple(name for name, _ in pairs), tuple(part for _, part in pairs)
 
 

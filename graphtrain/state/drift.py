@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy
 
+from graphtrain.state.buffers import read_buffer
 from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 from graphtrain.state.equality import are_equal, is_equal, is_identical
@@ -23,6 +24,7 @@ from graphtrain.state.initial import InitialState, States, structure_of
 from graphtrain.state.marks import is_as_marked
 from graphtrain.state.reachable import HOOKS, OF_THE_COMPILER, Reached
 from graphtrain.state.references import Describer, UnknownStateError, is_saveable, shown_path
+from graphtrain.state.samples import are_unchanged, held_by_items
 
 Section = Mapping[str, Any]
 
@@ -115,7 +117,8 @@ class DriftFinder:
             case "generator":
                 return {"state": any_generator(value).get_state()}
             case "iterator":
-                raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
+                what = f"is an iterator ({type(value).__name__}), whose position is not saved"
+                raise UnknownStateError(path, f"{what}: give what holds it a `state_dict`")
             case "file":
                 return position_of_file(reached)
             case "run":
@@ -123,8 +126,8 @@ class DriftFinder:
                     what = "that has trained, and its position is not saved: nest its graph in that of this run"
                     raise UnknownStateError(path, f"is a {type(value).__name__} {what}, or make it within the step")
                 return None
-            case "bytearray":
-                return None if reached.is_covered else {"bytes": bytes(value)}
+            case "buffer":
+                return self._changed_buffer(reached)
             case "module":
                 structure = structure_of(value, is_data=reached.is_data)
                 self._unknown += _other_structure(path, self._initial.structures[path], structure)
@@ -192,6 +195,9 @@ class DriftFinder:
         if len(reached.value) == reached.length:
             keys, parts = sample_of(reached.value, reached.category)
             if are_equal(keys, reached.keys) and are_equal(parts, reached.parts):
+                if reached.items and not are_unchanged(reached.items, held_by_items(parts)):
+                    what = f"has {reached.length:,} items, some of which have changed in place, and is not saved"
+                    raise UnknownStateError(reached.path, f"{what}: give what holds it a `state_dict`")
                 return None
         return self._all(reached)
 
@@ -231,6 +237,13 @@ class DriftFinder:
             raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
         self._describer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
+
+    def _changed_buffer(self, reached: Reached) -> dict[str, Any] | None:
+        if reached.is_covered or (reached.is_data and is_as_marked(reached, self._initial.marks[id(reached.value)])):
+            return None
+        content = read_buffer(reached.value)
+        self._describer.count(len(content), reached.path)
+        return {"bytes": content}
 
     def _changed_globals(self, module: str, restored: Mapping[str, Any] | None) -> dict[str, Any]:
         namespace, names = self._initial.reachable.globals[module]

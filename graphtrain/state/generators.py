@@ -53,16 +53,51 @@ def _of_torch(source: torch.Generator) -> AnyGenerator:
 
 def _of_numpy(source: numpy.random.Generator) -> AnyGenerator:
     """Of a generator over any bit generator."""
-    bits: Any = source.bit_generator
+    bits = _of_bits(source.bit_generator)
+    return AnyGenerator(bits.get_state, bits.set_state, bits.seed, lambda: int(source.integers(2**62)))
+
+
+def _of_bits(bits: Any) -> AnyGenerator:
+    """Of a bit generator. Its state does not have how many children its seeds have, from which `spawn` makes others."""
+
+    def get_state() -> Any:
+        children = _children_of(bits)
+        return {**bits.state, "children": children} if children else bits.state
 
     def set_state(state: Any) -> None:
         _expect_position(state)
-        bits.state = state
+        children = int(state.get("children", 0))
+        bits.state = {name: part for name, part in state.items() if name != "children"}
+        if children != _children_of(bits):
+            seeds = _of_seeds(bits.seed_seq)
+            seeds.set_state({**seeds.get_state(), "n_children_spawned": children})
 
     def seed(seed: int) -> None:
         bits.state = type(bits)(seed).state
 
-    return AnyGenerator(lambda: bits.state, set_state, seed, lambda: int(source.integers(2**62)))
+    return AnyGenerator(get_state, set_state, seed, lambda: int(bits.random_raw()) % 2**62)
+
+
+def _children_of(bits: Any) -> int:
+    return int(getattr(bits.seed_seq, "n_children_spawned", 0))
+
+
+def _of_seeds(source: Any) -> AnyGenerator:
+    """Of a `SeedSequence`: it draws nothing, but counts its children."""
+
+    def get_state() -> Any:
+        names = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
+        return {name: getattr(source, name) for name in names}
+
+    def take_over(seeds: Any) -> None:
+        source.__setstate__(seeds.__reduce__()[2])
+
+    return AnyGenerator(
+        get_state,
+        lambda state: take_over(numpy.random.SeedSequence(**state)),
+        lambda seed: take_over(numpy.random.SeedSequence(seed)),
+        lambda: int(source.generate_state(1, numpy.uint64)[0]) % 2**62,
+    )
 
 
 def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
@@ -160,6 +195,10 @@ def generator_of(value: Any) -> AnyGenerator | None:
             return _of_torch(value)
         case numpy.random.Generator():
             return _of_numpy(value)
+        case numpy.random.BitGenerator():
+            return _of_bits(value)
+        case numpy.random.SeedSequence():
+            return _of_seeds(value)
         case numpy.random.RandomState():
             return _of_numpy_legacy(value)
         case random.Random() if not isinstance(value, random.SystemRandom):
@@ -185,6 +224,8 @@ def kind_of_generator(value: Any) -> str | None:
             return "torch"
         case numpy.random.RandomState():
             return "numpy.RandomState"
+        case numpy.random.SeedSequence():
+            return "numpy.SeedSequence"
         case numpy.random.Generator() if type(value.bit_generator).__name__ in _BIT_GENERATORS:
             return type(value.bit_generator).__name__
         case _ if type(value) is random.Random:
@@ -203,6 +244,8 @@ def new_generator(kind: str) -> Any:
             return torch.Generator()
         case "numpy.RandomState":
             return numpy.random.RandomState()
+        case "numpy.SeedSequence":
+            return numpy.random.SeedSequence(0)
         case "python":
             return random.Random()  # noqa: S311 - its state is set at once
         case _ if kind in _BIT_GENERATORS:

@@ -112,8 +112,8 @@ class InitialState:
 def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
     """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
     return {
-        "parameters": tuple(module._parameters) if is_data else (),
-        "buffers": tuple(module._buffers) if is_data else (),
+        "parameters": tuple(module._parameters.keys()) if is_data else (),
+        "buffers": tuple(module._buffers.keys()) if is_data else (),
         "submodules": tuple(map(id, module._modules.values())),
         "hooks": tuple(
             id(hook)
@@ -128,7 +128,8 @@ def _copies_of(listed: Iterable[Reached]) -> dict[int, Any]:
     copies: dict[int, Any] = {}
     rest = _MOST_COPIED
     for reached in listed:
-        if reached.is_data and is_marked(reached) and 0 < (size := _bytes_of(reached.value)) <= WHOLE_BYTES:
+        is_copied = reached.category in ("tensor", "array") and reached.is_data and is_marked(reached)
+        if is_copied and 0 < (size := _bytes_of(reached.value)) <= WHOLE_BYTES:
             rest -= size
             if rest < 0:
                 break

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import torch
 
+from graphtrain.state.buffers import read_buffer
 from graphtrain.state.contents import SAMPLES
 from graphtrain.state.equality import is_equal
 from graphtrain.state.reachable import Reached
@@ -15,20 +16,30 @@ from graphtrain.state.reachable import Reached
 # Of larger tensors and arrays a sample is hashed.
 WHOLE_BYTES = 64 * 2**10
 
+# The same of arrays, which have no version that tells of a write.
+_WHOLE_BYTES_OF_ARRAYS = 2 * 2**20
+
 # The length of the mark of a strided tensor.
 _OF_A_USUAL_TENSOR = 5
 
 
 def is_marked(reached: Reached) -> bool:
+    """True for what changes where it is: tensors and arrays, and other buffers of data."""
+    if reached.category == "buffer":
+        return reached.is_data
     return not reached.is_covered and reached.category in ("tensor", "array")
 
 
 def mark_of(reached: Reached) -> Any:
     """What changes when a tensor or an array does: its form, and a hash of it or, where it is large, of a sample.
 
+    Of other buffers of data it is the hash.
+
     Of a tensor of a usual form also its place and its version, which tell more where a sample does not.
     """
     value = reached.value
+    if reached.category == "buffer":
+        return _hash(read_buffer(value))
     if reached.category == "array":
         content = tuple(value.flat) if value.dtype.hasobject else _hash(_sample_of_array(value))
         return value.shape, str(value.dtype), content
@@ -45,6 +56,8 @@ def mark_of(reached: Reached) -> Any:
 def is_as_marked(reached: Reached, before: Any) -> bool:
     """True if a tensor or an array looks as it did when it was marked."""
     now = mark_of(reached)
+    if reached.category == "buffer":
+        return bool(before == now)
     if reached.category == "array":
         return bool(before[:2] == now[:2]) and is_equal(before[2], now[2])
     # Worker processes that are not forked get tensors in shared memory, to which those here move as well.
@@ -104,7 +117,7 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sample_of_array(array: Any) -> bytes:
-    step = max(1, array.size // SAMPLES) if array.nbytes > WHOLE_BYTES else 1
+    step = max(1, array.size // SAMPLES) if array.nbytes > _WHOLE_BYTES_OF_ARRAYS else 1
     return numpy.ascontiguousarray(array.flat[::step]).tobytes()
 
 

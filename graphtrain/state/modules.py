@@ -191,7 +191,7 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
     """Every place of a buffer, also an empty one: its name, the module it is in, and its name there."""
     for prefix, owner in module.named_modules():
-        for key in owner._buffers:
+        for key in owner._buffers.keys():  # noqa: SIM118 - that of a scripted module is no mapping
             yield (f"{prefix}.{key}" if prefix else key), owner, key
 
 
@@ -222,6 +222,20 @@ def restore_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Ten
         elif held is not None and (held.shape, held.dtype, held.layout) == (saved.shape, saved.dtype, saved.layout):
             held.detach().copy_(saved)  # which may be a part of a buffer of all gradients
         else:
+            parameter.grad = saved.to(parameter.device)
+
+
+def part_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
+    """Give a parameter a gradient of its own where the buffer that it is a part of in `setup` holds something else.
+
+    After `zero_grad`, which sets gradients to None, the next ones are no parts of that buffer any more.
+    """
+    for name, parameter in module.named_parameters():
+        saved, held = gradients.get(name), parameter.grad
+        if saved is None or held is None or held.layout is not torch.strided:
+            continue
+        is_part = held.untyped_storage().nbytes() > held.numel() * held.element_size()
+        if is_part and not torch.allclose(held, saved.to(held.device), rtol=0, atol=0, equal_nan=True):
             parameter.grad = saved.to(parameter.device)
 
 

@@ -18,6 +18,7 @@ from graphtrain.state.modules import (
     capture_module,
     capture_optimizer,
     load_optimizer,
+    part_gradients,
     reshape_module,
     restore_gradients,
     restore_module,
@@ -146,6 +147,12 @@ class SavedObjects:
         for name, module in self.modules.items():
             if name not in but and name in saved:
                 restore_gradients(module, saved[name])
+
+    def part_gradients(self, saved: Section) -> None:
+        """Give gradients of their own to parameters whose buffer of all gradients holds something else now."""
+        for name, module in self.modules.items():
+            if name in saved:
+                part_gradients(module, saved[name])
 
     def restore_optimizers(self, saved: Section, owned: set[int], but: Collection[str] = ()) -> None:
         """Restore what `capture_optimizers` took."""

@@ -11,7 +11,8 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Collection, Iterator, Mapping
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain.state.category import OF_A_RUN, Category, category_of, is_constant, is_users, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.samples import held_by_items
 
 MOST_OBJECTS = 20_000
 MOST_DEPTH = 100
@@ -38,18 +40,26 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "_need_device_dtype_check_for_fused",
     "_step_supports_amp_scaling",
 }
+_MODULES_WITH_HOOKS = (torch.nn.Module.__module__, torch.optim.Optimizer.__module__)  # for all objects of the class
 _CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
 _PLAIN_CONTAINERS = (
     list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict,
-    collections.Counter,
+    collections.Counter, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet,
 )  # fmt: skip
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
+
+# What takes the name of a variable, an attribute or a module as text.
+_BY_TEXT = frozenset({"getattr", "setattr", "globals", "vars", "__dict__", "import_module", "__import__", "modules"})
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made
 
 # An attribute that a class lists here is no state of the run: it is made again when it is needed.
 NOT_STATE = "_graphtrain_not_state"
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
+# A key that is an `id`, or another address, is another one in another process.
+_LEAST_ADDRESS = 2**32
 
 _REMEDY = "give what holds it a `state_dict`"
 
@@ -71,6 +81,7 @@ class Reached:
         is_entered: False for a container too large to be looked into.
         length: how many items a container had.
         position: where a run was.
+        items: of a large container of data, what is in its items.
         keys, parts: what it held, in the form of its category; of a very large container a sample.
     """
 
@@ -86,6 +97,7 @@ class Reached:
     is_entered: bool = True
     length: int = 0
     position: str = ""
+    items: Sequence[Any] = ()
     keys: tuple[Any, ...] = ()
     parts: tuple[Any, ...] = ()
 
@@ -126,9 +138,12 @@ class Reachable:
         self.bounds: dict[str, str] = {}
         self._waiting: collections.deque[Reached] = collections.deque()
         self._unlisted: list[Reached] = []  # containers whose items are not listed by being in them
+        self._names_of_namespaces: dict[int, str] = {}
         self._entered = 0  # covered objects do not count: something else saves them, however many they are
         for name, value in roots.items():
             self._add(name, value, name in covered, name in data)
+        for place, hook in _hooks_of_all() if with_code else ():
+            self._add(place, hook, is_covered=False, is_data=False)
         self._walk()
         # Parameters last: most are those of modules, and are called so.
         for path, optimizer in [(path, value) for path, value in self.stateful.items() if _is_optimizer(value)]:
@@ -162,7 +177,7 @@ class Reachable:
         category = category_of(type(value))
         if category in ("value", "skipped") or id(value) in self.by_id:
             return
-        if category == "class" and not (self._with_code and is_users(value.__module__)):
+        if category == "class" and not (self._with_code and (is_users(value.__module__) or _is_made_by_exec(value))):
             return
         self._entered += not (is_covered or is_kept)
         if self._entered > MOST_OBJECTS:
@@ -176,7 +191,7 @@ class Reachable:
         if path in self.by_path:  # keys that read alike
             path = f"{path}#{len(self.by_path)}"
         reached = Reached(path, value, category, is_covered, is_data, depth, is_kept)
-        if not is_covered and not is_data and keeps_state(value):
+        if not is_covered and not is_data and keeps_state(value) and not _is_without_values(value):
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = reached
         self._waiting.append(reached)
@@ -205,6 +220,8 @@ class Reachable:
                     reached.covered = frozenset(map(str, state)) | held_by_state(value, state)
             case "tensor":
                 yield from _in_tensor(value, path, reached.is_covered)
+            case "generator":
+                yield f"{path}.__dict__", getattr(value, "__dict__", None), False
             case "method":
                 yield f"{path}.__self__", value.__self__, False
                 yield f"{path}.__func__", value.__func__, False
@@ -233,6 +250,8 @@ class Reachable:
         reached.length = size
         reached.keys, reached.parts = sample_of(value, reached.category)
         reached.is_entered = size <= (MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS)
+        if reached.is_data and not reached.is_entered:
+            reached.items = held_by_items(reached.parts)
         if reached.is_data or reached.is_kept or reached.is_covered:
             return
         if size > MOST_COMPARED:
@@ -251,7 +270,7 @@ class Reachable:
     def _in_function(self, function: Any, path: str) -> Iterator[Child]:
         yield f"{path}.__wrapped__", getattr(function, "__wrapped__", None), False
         namespace = function.__globals__
-        is_of_users = is_users(namespace.get("__name__"))
+        is_of_users = is_users(namespace.get("__name__")) or is_of_exec(namespace.get("__name__"))
         # A decorator of a library holds the function of the user's in its closure.
         if not is_of_users and not is_users(function.__module__):
             return
@@ -260,16 +279,30 @@ class Reachable:
         yield f"{path}.__dict__", function.__dict__, False
         if is_of_users and self._with_code:
             names = names_in(function.__code__)
-            yield from self._in_namespace(namespace, names.variables, names.attributes, set())
+            attributes = names.attributes
+            if "getattr" in names.variables:
+                attributes |= _functions_of_modules(namespace, names.variables)
+            yield from self._in_namespace(namespace, names.variables, attributes, set(), f"{path}.__globals__")
             for imported in names.imported:
                 if (module := _imported(imported, namespace)) is not None:
-                    yield from self._in_namespace(vars(module), names.attributes, names.attributes, set())
+                    yield from self._in_namespace(vars(module), attributes, attributes, set())
 
     def _in_namespace(
-        self, namespace: dict[str, Any], names: frozenset[str], attributes: frozenset[str], seen: set[str]
+        self,
+        namespace: dict[str, Any],
+        names: frozenset[str],
+        attributes: frozenset[str],
+        seen: set[str],
+        path: str = "",
     ) -> Iterator[Child]:
-        """Globals of a module of the user's own, and those of others of them that are read through it."""
-        module = namespace["__name__"]
+        """Globals of a module of the user's own, and those of others of them that are read through it.
+
+        Arguments:
+            path: what globals that are no module's are called, as those of code that `exec` ran. Default: no others.
+        """
+        module = namespace.get("__name__", "")
+        if path and namespace is not vars(sys.modules.get(module, sys)):
+            module = self._names_of_namespaces.setdefault(id(namespace), path)
         seen.add(module)
         self.globals.setdefault(module, (namespace, set()))[1].update(names)
         for name in sorted(names & namespace.keys()):
@@ -293,6 +326,11 @@ def is_within(path: str, places: Collection[str]) -> bool:
 def keeps_state(value: Any) -> bool:
     """True for objects that are saved and loaded by their own methods."""
     return all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _is_without_values(value: Any) -> bool:
+    """True for a module on the device `meta`, as one that `functional_call` gives its parameters."""
+    return isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
 
 
 def state_of(value: Any) -> Mapping[Any, Any]:
@@ -334,8 +372,18 @@ def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
         yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in hooks)
 
 
+def _hooks_of_all() -> Iterator[tuple[str, Any]]:
+    """The hooks of the user's own that torch calls for all modules, or for all optimizers."""
+    for module in map(sys.modules.__getitem__, _MODULES_WITH_HOOKS):
+        for name, held in vars(module).items():
+            if name.startswith("_global_") and isinstance(held, dict):
+                hooks = [hook for hook in held.values() if callable(hook)]
+                yield from ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks))
+
+
 def _in_optimizer(optimizer: Any, path: str) -> Iterator[Child]:
     """Groups and their settings, which its `state_dict` covers: others may hold them too."""
+    yield f"{path}.step", vars(optimizer).get("step"), False  # where somebody has put another one in its place
     yield from _in_hooks(optimizer, path, _HOOKS_OF_OPTIMIZERS)
     yield f"{path}.param_groups", optimizer.param_groups, True
     for number, group in enumerate(optimizer.param_groups):
@@ -359,7 +407,8 @@ def parts_of(reached: Reached) -> Iterator[Child]:
                 yield f"{path}[{number}]", part, is_covered
         case "mapping":
             for number, (key, part) in enumerate(zip(reached.keys, reached.parts, strict=True)):
-                yield f"{path}[{shown_key(key)}]", part, is_covered
+                shown = f"#{number}" if type(key) is int and key >= _LEAST_ADDRESS else shown_key(key)
+                yield f"{path}[{shown}]", part, is_covered
                 if not is_constant(key):
                     yield f"{path}.keys()[{number}]", key, is_covered
             yield f"{path}.default_factory", getattr(reached.value, "default_factory", None), is_covered
@@ -426,6 +475,9 @@ def names_in(code: types.CodeType) -> Names:
                 variables.add(instruction.argval)
             case name if "_ATTR" in name or "_METHOD" in name or name == "IMPORT_FROM":
                 attributes.add(instruction.argval)
+    texts = {text for text in code.co_consts if isinstance(text, str) and text.replace(".", "_").isidentifier()}
+    if (variables | attributes) & _BY_TEXT:
+        variables, attributes, imported = variables | texts, attributes | texts, [*imported, *sorted(texts)]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = names_in(constant)
@@ -433,6 +485,18 @@ def names_in(code: types.CodeType) -> Names:
             attributes |= inner.attributes
             imported += inner.imported
     return Names(frozenset(variables), frozenset(attributes), tuple(dict.fromkeys(imported)))
+
+
+def _functions_of_modules(namespace: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:
+    """What `getattr` may be asked for of modules of the user's own: their functions and classes."""
+    modules = [namespace.get(name) for name in names]
+    return frozenset(
+        name
+        for module in modules
+        if isinstance(module, types.ModuleType) and is_users(module.__name__)
+        for name, part in vars(module).items()
+        if category_of(type(part)) in ("function", "class")
+    )
 
 
 def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | None:
@@ -445,7 +509,18 @@ def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | Non
     return None
 
 
+def is_of_exec(module_name: str | None) -> bool:
+    """True for what code has as its module that `exec` ran with globals that do not name one."""
+    return module_name in (None, "builtins")
+
+
+def _is_made_by_exec(value: Any) -> bool:
+    is_made_in_python = isinstance(value, types.FunctionType) or (
+        isinstance(value, type) and bool(value.__flags__ & _HEAP_TYPE)
+    )
+    return is_made_in_python and is_of_exec(getattr(value, "__module__", None))
+
+
 def _is_of_a_library(value: Any) -> bool:
-    module = getattr(value, "__module__", None)
-    is_made_by_exec = isinstance(value, types.FunctionType) and module in (None, "builtins")
-    return category_of(type(value)) in ("function", "class") and not is_users(module) and not is_made_by_exec
+    is_of_users = is_users(getattr(value, "__module__", None)) or _is_made_by_exec(value)
+    return category_of(type(value)) in ("function", "class") and not is_of_users

@@ -11,14 +11,17 @@ are their attributes.
 
 from __future__ import annotations
 
+import array
 import collections
 import datetime
 import enum
 import functools
+import operator
 import pathlib
 import sys
 import types
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -27,6 +30,7 @@ from typing import Any, final
 
 import numpy
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_constant, is_users
@@ -38,6 +42,7 @@ from graphtrain.state.shared_memory import Memory, memories
 MOST_BYTES = 256 * 2**20
 MOST_DEPTH = 100
 _MOST_SHOWN = 120
+_REMEDY = "give what holds it a `state_dict`"
 # Of a larger tensor that nobody else holds, a view is saved without the rest.
 _MOST_SHARED_BYTES = 64 * 2**10
 
@@ -60,6 +65,9 @@ _BY_TEXT: Mapping[str, tuple[type, Callable[[str], Any]]] = {
     "date": (datetime.date, datetime.date.fromisoformat),
     "time": (datetime.time, datetime.time.fromisoformat),
     "datetime": (datetime.datetime, lambda text: datetime.datetime.fromisoformat(text)),
+}
+_TUPLES_OF_TORCH: Mapping[str, Any] = {
+    kind.__qualname__: kind for kind in (PackedSequence, *torch.return_types.all_return_types)
 }
 
 
@@ -117,13 +125,17 @@ class Describer:
                 members = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
                 if type(value) is tuple:
                     return ("tuple", members)
+                if type(value) in _TUPLES_OF_TORCH.values():
+                    return ("tuple of torch", type(value).__qualname__, members)
                 if type(value).__mro__[1] is tuple and hasattr(value, "_fields") and is_users(type(value).__module__):
                     return ("named tuple", *_name(type(value), path), members)
-                raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class")
+                raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class: {_REMEDY}")
             case "set" if type(value) is frozenset:
                 return ("frozenset", self._members(value, path))
             case "function" | "class" if is_users(value.__module__):
                 return ("named", *_name(value, path))
+            case "skipped" if type(value) is weakref.ref and (target := value()) is not None:
+                return ("weak reference", self.describe(target, path))
             case "class" if value in _FACTORIES.values():
                 return ("built-in", value.__name__)
             case "method":
@@ -132,7 +144,8 @@ class Describer:
                     return ("method", owner, name)
                 raise UnknownStateError(path, f"is the method `{value.__func__.__name__}` of another class")
             case "iterator":
-                raise UnknownStateError(path, f"is an iterator ({type(value).__name__}), whose position is not saved")
+                what = f"is an iterator ({type(value).__name__}), whose position is not saved"
+                raise UnknownStateError(path, f"{what}: {_REMEDY}")
         number = self._numbers[id(value)] = len(self.new)
         self._paths[number] = path
         self.new.append(None)
@@ -209,6 +222,8 @@ class Describer:
         match value:
             case enum.Enum() if value.name in type(value).__members__:
                 return ("member", *_name(type(value), path, is_enum=True), value.name)
+            case enum.Flag() if functools.reduce(operator.or_, value, type(value)(0)) is value:
+                return ("flag", *_name(type(value), path, is_enum=True), [member.name for member in value])
             case range():
                 return ("range", value.start, value.stop, value.step)
             case slice():
@@ -220,7 +235,8 @@ class Describer:
         if value is Ellipsis:
             return ("ellipsis",)
         kind = type(value).__name__
-        if kind in _BY_TEXT and type(value) is _BY_TEXT[kind][0] and getattr(value, "tzinfo", None) is None:
+        zone = type(getattr(value, "tzinfo", None))
+        if kind in _BY_TEXT and type(value) is _BY_TEXT[kind][0] and zone in (type(None), datetime.timezone):
             return ("text", kind, value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value))
         if type(value) is datetime.timedelta:
             return ("span", value.days, value.seconds, value.microseconds)
@@ -228,7 +244,7 @@ class Describer:
             return ("id", self._reachable.by_id[value].path)
         if type(value) in _ENCODED or isinstance(value, numpy.generic):
             return value
-        raise UnknownStateError(path, f"is a {type(value).__qualname__}")
+        raise UnknownStateError(path, f"is a {type(value).__qualname__}, which cannot be saved: {_REMEDY}")
 
     def _new(self, value: Any, path: str) -> dict[str, Any]:
         kind, category = type(value), category_of(type(value))
@@ -251,7 +267,7 @@ class Describer:
                 return {"is": "defaultdict", "parts": self.pairs(value, path), "factory": factory}
             case "mapping" if kind in _MAPPINGS.values():
                 return {"is": kind.__name__, "parts": self.pairs(value, path)}
-            case "bytearray":
+            case "buffer" if kind is bytearray:
                 self.count(len(value), path)
                 return {"is": "bytearray", "values": bytes(value)}
             case "partial" if kind is functools.partial:
@@ -261,11 +277,14 @@ class Describer:
                     "arguments": [self.describe(part, f"{path}.args") for part in value.args],
                     "keywords": {name: self.describe(part, f"{path}.{name}") for name, part in value.keywords.items()},
                 }
+            case "buffer" if kind is array.array:
+                self.count(len(value) * value.itemsize, path)
+                return {"is": "array of Python", "type": value.typecode, "values": value.tobytes()}
             case "object" if is_plain_class(kind):
                 pairs = zip(*FORMS["object"].contents(value), strict=True)
                 held = {name: self.describe(part, f"{path}.{name}") for name, part in pairs}
                 return {"is": "object", "class": list(_name(kind, path)), "parts": held}
-        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved")
+        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {_REMEDY}")
 
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
         """The entries of a mapping, in order."""
@@ -278,7 +297,7 @@ class Describer:
         """The members of a set; where their order is not that of hashes that differ from process to process, in it."""
         members = list(value)
         if not all(map(is_constant, members)):
-            raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses")
+            raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
         if not all(type(member) in (bool, int, float) for member in members):
             members.sort(key=repr)
         return [self.describe(member, path) for member in members]
@@ -296,7 +315,9 @@ class Describer:
             "requires_grad": is_leaf and tensor.requires_grad,
             "grad": self.describe(tensor.grad, f"{path}.grad") if is_leaf else None,
         }
-        if tensor.layout is torch.strided and tensor.numel() and not tensor.is_meta:
+        if tensor.is_conj() or tensor.is_neg():  # which a view of the memory would not be
+            values = values.resolve_conj().resolve_neg()
+        elif tensor.layout is torch.strided and tensor.numel() and not tensor.is_meta:
             storage = tensor.untyped_storage()
             base = self._bases().get(storage._cdata)
             if base is None and tensor._base is not None:
@@ -406,6 +427,12 @@ class Rebuilder:
                 return self._in(tuple(place))
             case ("tuple", parts):
                 return tuple(map(self.rebuild, parts))
+            case ("tuple of torch", str(name), parts) if name in _TUPLES_OF_TORCH:
+                members = list(map(self.rebuild, parts))
+                kind = _TUPLES_OF_TORCH[name]
+                return kind(*members) if kind is PackedSequence else kind(members)
+            case ("weak reference", ("at" | "new" | "in", *_) as target):
+                return weakref.ref(self.rebuild(target))
             case ("frozenset", parts):
                 return frozenset(map(self.rebuild, parts))
             case ("named tuple", str(module), str(name), parts):
@@ -421,6 +448,10 @@ class Rebuilder:
                 kind = _find(module, name, is_enum=True)
                 if isinstance(kind, type) and issubclass(kind, enum.Enum) and member in kind.__members__:
                     return kind.__members__[member]
+            case ("flag", str(module), str(name), list(members)):
+                kind = _find(module, name, is_enum=True)
+                if issubclass(kind, enum.Flag) and all(member in kind.__members__ for member in members):
+                    return functools.reduce(enum.Flag.__or__, map(kind.__members__.get, members), kind(0))
             case ("built-in", str(name)) if name in _FACTORIES:
                 return _FACTORIES[name]
             case ("method", ("at" | "new" | "named", *_) as owner, str(name)):
@@ -478,6 +509,8 @@ class Rebuilder:
                 made = self._made[number] = self._array(described)
             case "bytearray" if type(described["values"]) is bytes:  # of a number it would make as many bytes
                 made = self._made[number] = bytearray(described["values"])
+            case "array of Python" if type(described["values"]) is bytes:
+                made = self._made[number] = array.array(str(described["type"]), described["values"])
             case "generator":
                 made = self._made[number] = new_generator(described["kind"])
                 any_generator(made).set_state(described["state"])
@@ -557,8 +590,15 @@ def is_plain_class(kind: type) -> bool:
         is_users(kind.__module__)
         and "<" not in kind.__qualname__
         and category_of(kind) == "object"
-        and not any(name in vars(base) for base in kind.__mro__[:-1] for name in special)
+        and not any(
+            name in vars(base) and not _is_generated(vars(base)[name]) for base in kind.__mro__[:-1] for name in special
+        )
     )
+
+
+def _is_generated(method: Any) -> bool:
+    """True for a method that a decorator of classes made: that of frozen dataclasses, or of attrs."""
+    return getattr(method, "__globals__", {}).get("__name__") in ("dataclasses", "attr._make")
 
 
 def is_saveable(tensor: torch.Tensor) -> bool:
@@ -612,7 +652,7 @@ def _name(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:
             return module, name
     except CheckpointError:
         pass
-    raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name")
+    raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name: define it at the top of a module")
 
 
 def _find(module: str, name: str, *, is_enum: bool = False) -> Any:

@@ -77,6 +77,9 @@ class RunFiles:
         self._store = FolderStore(self._folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self._folder / METRICS_FILE)
         self._lock = RunLock(self._folder, notify)
+        for folder in (self._folder, self._store.folder):
+            if os.path.lexists(folder) and not folder.is_dir() and not (folder.is_symlink() and folder != self._folder):
+                raise UsageError(f"`{folder}` is no folder", "remove it, or choose another run directory")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._expect_own_checkpoints(notify)

@@ -313,3 +313,10 @@ def test_a_status_from_the_future_is_said_to_be_that(
     line = capsys.readouterr().out.splitlines()[-1]
     assert text in line and f"by process {os.getpid()}" in line
     shutil.rmtree(part)
+
+
+def test_a_run_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("notes")
+    with pytest.raises(UsageError, match=r"`.*/r` is no folder"):
+        trainer_of(tmp_path / "r")
+    assert (tmp_path / "r").read_text() == "notes"

@@ -323,7 +323,7 @@ def owned_by_another(path: Path, theirs: Path) -> None:
         (to_nowhere, "is a link to `.*/theirs/absent`, which is no folder"),
         (to_zeros, "is a link to `/dev/zero`, which is no folder"),
         (to_itself, "is a link to `checkpoints`, which is no folder"),
-        (as_a_pipe, "cannot be written: File exists"),
+        (as_a_pipe, "checkpoints` is no folder"),
         (owned_by_another, "which belongs to another owner than the run directory"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
-import weakref
 from typing import Any
 
 import numpy
@@ -136,18 +135,6 @@ def new_object_of_a_local_class() -> dict[str, Any]:
         return state[0].value
 
     return stepped(update)
-
-
-@row("is a new ReferenceType")
-def new_weak_reference() -> dict[str, Any]:
-    objects = [Node(1, None), Node(2, None)]
-    state = {"chosen": weakref.ref(objects[0])}
-
-    def update(step: int) -> float:
-        state["chosen"] = weakref.ref(objects[1])
-        return state["chosen"]().value
-
-    return seeded(perceptron, training_step=stepped(update)["training_step"])
 
 
 @row("is a new Linear, which cannot be saved")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tests.state.setups import helpers
-from tests.state.setups.containers import stepped
+from tests.state.setups.containers import Node, stepped
 from tests.state.setups.models import perceptron
 from tests.state.setups.rows import row, seeded, squared
 
@@ -295,3 +295,15 @@ def generator_behind_an_exhausted_loop() -> dict[str, Any]:
             return sum(self.factors(step))
 
     return stepped(Task().update)
+
+
+@row()
+def new_weak_reference() -> dict[str, Any]:
+    objects = [Node(1, None), Node(2, None)]
+    state = {"chosen": weakref.ref(objects[0])}
+
+    def update(step: int) -> float:
+        state["chosen"] = weakref.ref(objects[1])
+        return state["chosen"]().value
+
+    return seeded(perceptron, training_step=stepped(update)["training_step"])
