@@ -114,10 +114,19 @@ class Baseline:
             for module, (namespace, names) in self.reachable.globals.items()
         }
 
-        self._of_data = {
-            name: [reached for reached in map(self.reachable.find, _values_of(roots[name])) if reached is not None]
+        # All that is reachable from data, whatever else it is reachable from.
+        within = {
+            name: Reachable({"data": roots[name]}, ["data"], with_code=with_code)
             for name in data
             if name not in covered
+        }
+        self._of_data = {
+            name: [reached for each in listed.by_path.values() if (reached := self.reachable.find(each.value))]
+            for name, listed in within.items()
+        }
+        self._globals_of_data = {
+            name: {module: names for module, (_, names) in listed.globals.items() if module in self._globals}
+            for name, listed in within.items()
         }
 
     def _copied(self) -> dict[int, Any]:
@@ -166,15 +175,20 @@ class Baseline:
             with describer.attempt(drift.unknown):
                 if (change := self._change(reached, describer, drift.unknown, last)) is not None:
                     changed[reached.path] = change
-        if data is None:
-            for module in sorted(self._globals):
-                last = restored.get(f"{module}:")
-                if held := self._changed_globals(module, describer, drift.unknown, last):
-                    changed[f"{module}:"] = {"set": held}
+        for module, names in self._names_of_globals(data):
+            last = restored.get(f"{module}:")
+            if held := self._changed_globals(module, names, describer, drift.unknown, last):
+                changed[f"{module}:"] = {"set": held}
         describer.share_memory(drift.unknown)
         bounds = self.reachable.bounds.items()
         drift.unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
         return drift
+
+    def _names_of_globals(self, data: str | None) -> list[tuple[str, set[str]]]:
+        """The globals in use, by module; of data those that its functions use."""
+        if data is not None:
+            return sorted(self._globals_of_data[data].items())
+        return [(module, self.reachable.globals[module][1]) for module in sorted(self._globals)]
 
     def _in(self, data: str | None) -> Iterator[Reached]:
         listed = self.reachable.by_path.values() if data is None else self._of_data[data]
@@ -364,9 +378,14 @@ class Baseline:
         return {"array": numpy.asarray(array)}
 
     def _changed_globals(
-        self, module: str, describer: Describer, unknown: list[str], restored: Mapping[str, Any] | None
+        self,
+        module: str,
+        names: set[str],
+        describer: Describer,
+        unknown: list[str],
+        restored: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        namespace, names = self.reachable.globals[module]
+        namespace = self.reachable.globals[module][0]
         put = restored["set"] if restored is not None else {}
         before, described = self._globals[module], {}
         for name in sorted(names & namespace.keys()):
@@ -438,12 +457,17 @@ class Baseline:
         for reached in self._in(data):
             if _holds(reached) and reached.is_entered:
                 self._put_contents(reached, reached.keys, reached.parts)
-        for module, held in self._globals.items() if data is None else ():
-            namespace, names = self.reachable.globals[module]
-            namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
-            for name in (names & namespace.keys()) - held.keys():
-                if not is_left_alone(namespace[name]):
-                    del namespace[name]
+        for module, names in self._names_of_globals(data):
+            held = {name: part for name, part in self._globals[module].items() if name in names}
+            self._put_globals(module, names, held)
+
+    def _put_globals(self, module: str, names: Collection[str], held: Mapping[str, Any]) -> None:
+        """Let the globals of some names be what they were; those that were not there are removed."""
+        namespace = self.reachable.globals[module][0]
+        namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
+        for name in (names & namespace.keys()) - held.keys():
+            if not is_left_alone(namespace[name]):
+                del namespace[name]
 
     def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...]) -> None:
         """Let an object hold what it held before: the very same objects.
@@ -502,6 +526,10 @@ class Baseline:
         held = [
             (reached, FORMS[reached.category].contents(reached.value)) for reached in self._in(data) if _holds(reached)
         ]
+        held_globals = []
+        for module, names in self._names_of_globals(data):
+            namespace = self.reachable.globals[module][0]
+            held_globals.append((module, names, {name: namespace[name] for name in names & namespace.keys()}))
         try:
             yield
         finally:
@@ -511,6 +539,8 @@ class Baseline:
                 _put(reached, change, Rebuilder(self.reachable, self.stateful, []))
             for reached, (keys, parts) in held:
                 self._put_contents(reached, keys, parts)
+            for module, names, parts_of_module in held_globals:
+                self._put_globals(module, names, parts_of_module)
 
     def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
         if module not in self.reachable.globals:
@@ -660,11 +690,6 @@ def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
         numbers = torch.arange(memory.numel(), device=tensor.device)
         numbers = numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         memory[numbers.reshape(-1)] = saved.reshape(-1)
-
-
-def _values_of(data: Any) -> list[Any]:
-    """All that is reachable from data, whatever else it is reachable from."""
-    return [reached.value for reached in Reachable({"data": data}, ["data"]).by_path.values()]
 
 
 # ---- comparing values
