@@ -179,10 +179,12 @@ class Loader:
 
     def unsaved(self) -> list[str]:
         """What workers remember that batches depend on, and that nothing can save, as far as it is known."""
+        paths = self._reports.read() if self._reports is not None else []
+        names = (f": the global `{path}`" if ":" in path.partition("[")[0] else f".{path}" for path in paths)
         return [
-            f".{path} changes in worker processes, whose memory is not saved, and batches depend on it: use "
+            f"{name} changes in worker processes, whose memory is not saved, and batches depend on it: use "
             "num_workers=0, or derive it from the index"
-            for path in (self._reports.read() if self._reports is not None else ())
+            for name in names
         ]
 
     def _order(self, start: int, sample: int | None) -> Iterable[Any]:

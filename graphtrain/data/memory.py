@@ -146,9 +146,11 @@ class WorkerMemory:
         hashes = {}
         for name in self._roots:
             for path, change in self._baseline.drift(name).section["changed"].items():
-                if id(self._baseline.reachable.by_path[path].value) in seeded:
+                reached = self._baseline.reachable.by_path.get(path)
+                if reached is not None and id(reached.value) in seeded:
                     continue
-                parts = {f"{path}.{key}": part for key, part in change["set"].items()} if "set" in change else {}
+                dot = "." if reached is not None else ""  # "module:" has the globals of a module
+                parts = {f"{path}{dot}{key}": part for key, part in change["set"].items()} if "set" in change else {}
                 for place, part in (parts or {path: change}).items():
                     hashes[place] = state_digest({"reachable": {"part": part}})
         return hashes

@@ -80,10 +80,9 @@ class DriftFinder:
             with self._describer.attempt(self._unknown):
                 if (change := self._change(reached, restored)) is not None:
                     changed[reached.path] = change
-        if data is None:
-            for module in sorted(self._initial.globals):
-                if described := self._changed_globals(module, self._restored.get(f"{module}:")):
-                    changed[f"{module}:"] = {"set": described}
+        for module, names in self._initial.names_of_globals(data):
+            if described := self._changed_globals(module, names, self._restored.get(f"{module}:")):
+                changed[f"{module}:"] = {"set": described}
         self._describer.share_memory(self._unknown)
         bounds = self._initial.reachable.bounds.items()
         self._unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
@@ -245,8 +244,8 @@ class DriftFinder:
         self._describer.count(len(content), reached.path)
         return {"bytes": content}
 
-    def _changed_globals(self, module: str, restored: Mapping[str, Any] | None) -> dict[str, Any]:
-        namespace, names = self._initial.reachable.globals[module]
+    def _changed_globals(self, module: str, names: set[str], restored: Mapping[str, Any] | None) -> dict[str, Any]:
+        namespace = self._initial.reachable.globals[module][0]
         put = restored["set"] if restored is not None else {}
         before, described = self._initial.globals[module], {}
         for name in sorted(names & namespace.keys()):

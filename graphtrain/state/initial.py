@@ -61,10 +61,19 @@ class InitialState:
             module: {name: namespace[name] for name in names if name in namespace}
             for module, (namespace, names) in self.reachable.globals.items()
         }
-        self._of_data = {
-            name: [reached for reached in map(self.reachable.find, _values_of(roots[name])) if reached is not None]
+        # All that is reachable from data, whatever else it is reachable from.
+        within = {
+            name: Reachable({"data": roots[name]}, ["data"], with_code=with_code)
             for name in data
             if name not in covered
+        }
+        self._of_data = {
+            name: [reached for each in listed.by_path.values() if (reached := self.reachable.find(each.value))]
+            for name, listed in within.items()
+        }
+        self._globals_of_data = {
+            name: {module: names for module, (_, names) in listed.globals.items() if module in self.globals}
+            for name, listed in within.items()
         }
 
     def listed(self, data: str | None = None) -> Iterator[Reached]:
@@ -80,6 +89,16 @@ class InitialState:
         for reached in listed:
             if not self.is_left_out(reached.path):
                 yield reached
+
+    def names_of_globals(self, data: str | None = None) -> list[tuple[str, set[str]]]:
+        """The globals in use, by module.
+
+        Arguments:
+            data: the name of a root; only those that its functions use. Default: all.
+        """
+        if data is not None:
+            return sorted(self._globals_of_data[data].items())
+        return [(module, self.reachable.globals[module][1]) for module in sorted(self.globals)]
 
     def of_data(self, data: str) -> list[Reached]:
         """All that is reachable from data, what is left out included."""
@@ -147,8 +166,3 @@ def _bytes_of(value: Any) -> int:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _values_of(data: Any) -> list[Any]:
-    """All that is reachable from data, whatever else it is reachable from."""
-    return [reached.value for reached in Reachable({"data": data}, ["data"]).by_path.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -88,12 +88,17 @@ class Restorer:
         for reached in self._initial.listed(data):
             if _holds(reached) and reached.is_entered:
                 self._put_contents(reached, reached.keys, reached.parts)
-        for module, held in self._initial.globals.items() if data is None else ():
-            namespace, names = self._reachable.globals[module]
-            namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
-            for name in (names & namespace.keys()) - held.keys():
-                if not is_left_alone(namespace[name]):
-                    del namespace[name]
+        for module, names in self._initial.names_of_globals(data):
+            held = {name: part for name, part in self._initial.globals[module].items() if name in names}
+            self._put_globals(module, names, held)
+
+    def _put_globals(self, module: str, names: Collection[str], held: Mapping[str, Any]) -> None:
+        """Let the globals of some names be what they were; those that were not there are removed."""
+        namespace = self._reachable.globals[module][0]
+        namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
+        for name in (names & namespace.keys()) - held.keys():
+            if not is_left_alone(namespace[name]):
+                del namespace[name]
 
     def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...]) -> None:
         """Let an object hold what it held before: the very same objects.
@@ -154,6 +159,10 @@ class Restorer:
             for reached in self._initial.listed(data)
             if _holds(reached)
         ]
+        held_globals = []
+        for module, names in self._initial.names_of_globals(data):
+            namespace = self._reachable.globals[module][0]
+            held_globals.append((module, names, {name: namespace[name] for name in names & namespace.keys()}))
         try:
             yield
         finally:
@@ -163,6 +172,8 @@ class Restorer:
                 overwrite(reached, change, Rebuilder(self._reachable, self._stateful, []))
             for reached, (keys, parts) in held:
                 self._put_contents(reached, keys, parts)
+            for module, names, parts_of_module in held_globals:
+                self._put_globals(module, names, parts_of_module)
 
     def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
         if module not in self._reachable.globals:

@@ -74,6 +74,24 @@ class CountingByEpoch(ByEpoch):
         return super().__getitem__(index) + self.given
 
 
+_given = 0
+
+
+class CountingInAGlobal(Samples):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        global _given
+        _given += 1
+        return super().__getitem__(index) + _given
+
+
+class CountingInTheClass(Samples):
+    given = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        type(self).given += 1
+        return super().__getitem__(index) + self.given
+
+
 def reports(data: Any, run_dir: Path, untils: tuple[str, ...] = ("1 batches", "6 batches", "12 batches")) -> list[str]:
     lines: list[str] = []
     trainer = trainer_over(data, run_dir, lines)
@@ -87,6 +105,14 @@ REPORTED: dict[str, tuple[Callable[[], Any], str]] = {
     "a dictionary": (lambda: Loader(Remembering(), 2, num_workers=1), "train_data.dataset.past"),
     "told the epoch": (lambda: Loader(CountingByEpoch(), 2, num_workers=1), "train_data.dataset.given"),
     "persistent": (lambda: Loader(Counting(), 2, num_workers=1, persistent_workers=True), "train_data.dataset.given"),
+    "a global": (
+        lambda: Loader(CountingInAGlobal(), 2, num_workers=1),
+        "train_data: the global `tests.data.test_memory:_given` changes",
+    ),
+    "a class attribute": (
+        lambda: Loader(CountingInTheClass(), 2, num_workers=1),
+        "train_data: the global `tests.data.test_memory:CountingInTheClass.given` changes",
+    ),
     "collate_fn": (
         lambda: Loader(Samples(), 2, num_workers=1, collate_fn=CountingCollation()),
         "train_data.collate_fn.batches",

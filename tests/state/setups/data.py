@@ -615,3 +615,28 @@ def own_loader_that_reads_on_in_a_late_file() -> dict[str, Any]:
 @row(needs="position")
 def lazy_generator_in_two_workers_of_the_own_loader() -> dict[str, Any]:
     return trained_on(Loader(Lazily(), batch_size=4, shuffle=True, num_workers=2))
+
+
+GIVEN = 0
+
+
+class CountedInAGlobal(Samples):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        global GIVEN
+        GIVEN += 1
+        return self.samples[index] * (1 + GIVEN / 50)
+
+
+@row()
+def data_that_counts_in_a_global() -> dict[str, Any]:
+    return trained_on(loader(CountedInAGlobal(), shuffle=True))
+
+
+@row()
+def own_loader_over_data_that_counts_in_a_global() -> dict[str, Any]:
+    return trained_on(Loader(CountedInAGlobal(), batch_size=4, shuffle=True))
+
+
+@row("the global `tests.state.setups.data:GIVEN` changes in worker processes")
+def own_loader_with_workers_over_data_that_counts_in_a_global() -> dict[str, Any]:
+    return trained_on(Loader(CountedInAGlobal(), batch_size=4, shuffle=True, num_workers=1))
