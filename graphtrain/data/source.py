@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple, final
 
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from graphtrain.data.batch import tensors_of
 from graphtrain.data.loader import Loader
 from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_of, of_torchdata, samples_per_batch
 from graphtrain.data.stream import Stream
@@ -28,12 +27,8 @@ from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST, with_generators, without_generators
 from graphtrain.state.random import RandomAside, capture_random, restore_random
-from graphtrain.state.reachable import MOST_ITEMS_OF_DATA
 
 Resume = Literal["auto", "replay", "state"]
-
-# Of a long list so many batches are looked at to see whether training changes them.
-_SAMPLES = 256
 
 # Batches that are drawn again are reported after so long, and then every so often.
 _FIRST_REPORT_SECONDS = 2.0
@@ -239,15 +234,6 @@ class Indexed(Source):
 
     def __init__(self, batches: Sequence[Any]) -> None:
         self._batches = batches
-        # A list that is not larger is saved if it changes.
-        step = max(1, len(batches) // _SAMPLES)
-        looked_at = batches[::step] if len(batches) > MOST_ITEMS_OF_DATA else ()
-        self._versions = [
-            (tensor, tensor._version)
-            for batch in looked_at
-            for tensor in tensors_of(batch)
-            if not tensor.is_inference()
-        ]
 
     def open(self, epoch: int) -> Opened:
         return Opened(iter(self._batches), len(self._batches), {})
@@ -255,14 +241,6 @@ class Indexed(Source):
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         self.redrawn = self._batches[max(drawn - again, 0) : drawn]
         return itertools.islice(self._batches, drawn, None)
-
-    def unsaved(self) -> list[str]:
-        if all(tensor._version == version for tensor, version in self._versions):
-            return []
-        return [
-            f" is a list of more than {MOST_ITEMS_OF_DATA} batches, which training changes in place: it is not saved; "
-            "change a copy, as in `batch = batch.clone()`"
-        ]
 
 
 @final

@@ -196,7 +196,8 @@ class DriftFinder:
             if are_equal(keys, reached.keys) and are_equal(parts, reached.parts):
                 if reached.items and not are_unchanged(reached.items, held_by_items(parts)):
                     what = f"has {reached.length:,} items, some of which have changed in place, and is not saved"
-                    raise UnknownStateError(reached.path, f"{what}: give what holds it a `state_dict`")
+                    remedy = "change copies, or give what holds it a `state_dict`"
+                    raise UnknownStateError(reached.path, f"{what}: {remedy}")
                 return None
         return self._all(reached)
 
