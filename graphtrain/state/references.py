@@ -252,7 +252,7 @@ class Describer:
             case torch.layout() | torch.memory_format():
                 return ("torch", str(value).removeprefix("torch."))
             case re.Pattern():
-                return ("pattern", value.pattern, value.flags & ~re.DEBUG)
+                return ("pattern", value.pattern, int(value.flags & ~re.DEBUG))
             case zoneinfo.ZoneInfo() if type(value) is zoneinfo.ZoneInfo and value.key is not None:
                 return ("zone", value.key)
             case datetime.timezone():
