@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
+import types
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +26,10 @@ from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_o
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
+from graphtrain.state.category import is_users
 from graphtrain.state.generators import HOST, with_generators, without_generators
 from graphtrain.state.random import RandomAside, capture_random, restore_random
+from graphtrain.state.reachable import names_in
 
 Resume = Literal["auto", "replay", "state"]
 
@@ -161,7 +164,7 @@ def source_of(
             )
         return Stateful(data)
     # `iter()` is called on iterators only: other data may count its epochs, or open a file, in it.
-    once = isinstance(data, Iterator) and iter(data) is data
+    once = isinstance(data, Iterator) and not _starts_over(type(data)) and iter(data) is data
     if once and saving:
         raise DataError(
             f"the data is a {type(data).__name__} that can be iterated over only once, so no resume could be exact",
@@ -176,6 +179,26 @@ def source_of(
             )
         notify(_resume_cost(data, keeps_state and resume == "auto" and limit is None))
     return Replayed(data, once, notify)
+
+
+def _starts_over(kind: type) -> bool:
+    """True for a class of the user's own that begins an epoch in `__iter__`, where it, or a method that it calls, sets
+    attributes: what those hold is known, so that the same epoch can begin again.
+    """
+    function = getattr(kind, "__iter__", None)
+    if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
+        return False
+    waiting, seen = [function.__code__], set()
+    while waiting:
+        code = waiting.pop()
+        names = names_in(code)
+        if names.assigned:
+            return True
+        seen.add(code)
+        methods = [getattr(kind, name, None) for name in names.attributes]
+        codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
+        waiting += [each for each in codes if each not in seen]
+    return False
 
 
 def _resume_cost(loader: DataLoader[Any], keeps_state: bool) -> str:

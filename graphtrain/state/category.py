@@ -8,16 +8,19 @@ import datetime
 import enum
 import functools
 import io
+import ipaddress
 import logging
 import os
 import pathlib
 import random
+import re
 import sys
 import sysconfig
 import threading
 import types
 import uuid
 import weakref
+import zoneinfo
 from decimal import Decimal
 from fractions import Fraction
 from multiprocessing.sharedctypes import SynchronizedBase
@@ -37,7 +40,8 @@ Category = Literal[
 _VALUES = (
     type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), Fraction, enum.Enum, numpy.generic,
     torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, Decimal, pathlib.PurePath, uuid.UUID,
-    datetime.date, datetime.time, datetime.timedelta, datetime.timezone,
+    datetime.date, datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo, re.Pattern, numpy.dtype,
+    ipaddress.IPv4Address, ipaddress.IPv4Network, ipaddress.IPv6Address, ipaddress.IPv6Network,
 )  # fmt: skip
 
 _WEAK_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)

@@ -20,6 +20,7 @@ from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 from graphtrain.state.equality import are_equal, is_equal, is_identical
 from graphtrain.state.files import position_of_file, seeks
 from graphtrain.state.generators import any_generator
+from graphtrain.state.graphs import KEEPS_GRAPH
 from graphtrain.state.initial import InitialState, States, structure_of
 from graphtrain.state.marks import is_as_marked
 from graphtrain.state.reachable import HOOKS, OF_THE_COMPILER, Reached
@@ -84,6 +85,9 @@ class DriftFinder:
             if described := self._changed_globals(module, names, self._restored.get(f"{module}:")):
                 changed[f"{module}:"] = {"set": described}
         self._describer.share_memory(self._unknown)
+        self._unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in self._describer.graphs]
+        if data is None:
+            self._unknown += self._initial.imported_since()
         bounds = self._initial.reachable.bounds.items()
         self._unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
         return Drift({"changed": changed, "new": self._describer.new}, self._unknown)
@@ -216,6 +220,8 @@ class DriftFinder:
         if not is_saveable(tensor):
             raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
         self._describer.count(tensor.numel() * tensor.element_size(), path)
+        if tensor.grad_fn is not self._initial.graphs.get(id(tensor)):  # else `setup` makes it again
+            self._describer.note_graph(tensor, path)
         change: dict[str, Any] = {"tensor": tensor.detach()}
         if tensor.is_leaf:
             change["requires_grad"] = tensor.requires_grad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, final
 
@@ -10,6 +11,7 @@ import torch
 
 from graphtrain.state.contents import FORMS
 from graphtrain.state.equality import is_equal
+from graphtrain.state.imports import lines_about_modules
 from graphtrain.state.marks import WHOLE_BYTES, is_marked, mark_of
 from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, state_of
 from graphtrain.state.references import is_saveable
@@ -35,6 +37,7 @@ class InitialState:
         copies: of small tensors and arrays of data, such as the weights of a sampler, by identity.
         structures: of modules, by path.
         globals: module -> name -> value, of those that functions of the user's own use.
+        graphs: what tensors were computed by, by the identity of the tensor.
     """
 
     def __init__(
@@ -52,6 +55,9 @@ class InitialState:
         by_path = self.reachable.by_path
         self.marks = {id(reached.value): mark_of(reached) for reached in by_path.values() if is_marked(reached)}
         self.copies = _copies_of(by_path.values())
+        tensors = [reached.value for reached in by_path.values() if reached.category == "tensor"]
+        self.graphs = {id(tensor): tensor.grad_fn for tensor in tensors if not tensor.is_leaf}
+        self._modules = frozenset(sys.modules) if with_code else None
         self.structures = {
             path: structure_of(reached.value, is_data=reached.is_data)
             for path, reached in by_path.items()
@@ -99,6 +105,10 @@ class InitialState:
         if data is not None:
             return sorted(self._globals_of_data[data].items())
         return [(module, self.reachable.globals[module][1]) for module in sorted(self.globals)]
+
+    def imported_since(self) -> list[str]:
+        """A line for each module of the user's own that was imported since, and that has variables."""
+        return lines_about_modules(self._modules) if self._modules is not None else []
 
     def of_data(self, data: str) -> list[Reached]:
         """All that is reachable from data, what is left out included."""

@@ -11,6 +11,7 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
+from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.storage.collector import uncollected
 from graphtrain.storage.strides import without_repeats
 
@@ -36,6 +37,7 @@ class ModuleForm:
             for held in (inner._parameters, inner._buffers)
         ]
         self._modules = [(inner._modules, tuple(inner._modules.values())) for inner in module.modules()]
+        self._graphs = [_graphs_of(held) for held, *_ in self._held]
 
     def _has_same_tensors(self) -> bool:
         held = itertools.chain(((held, made) for held, made, _ in self._held), self._modules)
@@ -59,10 +61,11 @@ class ModuleForm:
         return changed
 
     def lost(self, path: str, module: torch.nn.Module) -> list[str]:
-        """A line for each parameter that a resume with the same `setup` could not load."""
+        """A line for each parameter that a resume with the same `setup` could not load, and for buffers with graphs."""
+        lines = self._lost_graphs(path, module)
         if self._has_same_tensors():
-            return []
-        now, lines = dict(_tensors(module)), []
+            return lines
+        now = dict(_tensors(module))
         for name in {**self._tensors, **now}:
             made, tensor = self._tensors.get(name), now.get(name)
             if made is tensor or not (isinstance(made, torch.nn.Parameter) or isinstance(tensor, torch.nn.Parameter)):
@@ -77,6 +80,22 @@ class ModuleForm:
                 what = "is another parameter than the one that `setup` made"
             lines.append(f"{path}.{name} {what}: a resume needs a `setup` that makes it so")
         return lines
+
+    def _lost_graphs(self, path: str, module: torch.nn.Module) -> list[str]:
+        """A line for the first buffer of which more is kept than its values."""
+        if all(_graphs_of(held) == made for (held, *_), made in zip(self._held, self._graphs, strict=True)):
+            return []
+        made = set(itertools.chain.from_iterable(self._graphs))
+        kept = (
+            f"{path}.{name} {KEEPS_GRAPH}"
+            for name, tensor in _tensors(module)
+            if tensor is not None and not tensor.is_leaf and tensor.grad_fn not in made and keeps_graph(tensor)
+        )
+        return list(itertools.islice(kept, 1))
+
+
+def _graphs_of(held: Mapping[str, torch.Tensor | None]) -> list[Any]:
+    return [tensor.grad_fn for tensor in held.values() if tensor is not None and not tensor.is_leaf]
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
@@ -316,8 +335,10 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     Groups, and tensors in them, may be held by others as well: two groups that share a learning rate still do after
     this. The dtypes are those saved: `load_state_dict` casts them to the parameters'.
     """
-    groups, states = optimizer.param_groups, optimizer.state
-    held = [dict(group) for group in groups]
+    if not _is_of_torch(state):
+        _load_by_itself(optimizer, state)
+        return
+    held = _HeldGroups(optimizer)
     optimizer.load_state_dict(_quick_to_search(optimizer, state))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
@@ -326,16 +347,56 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
             loaded_state = optimizer.state[parameter]
             for key, saved in state["state"][number].items():
                 loaded_state[key] = _as_saved(saved, loaded_state.get(key))
-    for group, before, loaded in zip(groups, held, optimizer.param_groups, strict=True):
-        now = {key: _poured(before.get(key), value) for key, value in loaded.items()}
-        group.clear()
-        group.update(now)
-    optimizer.param_groups = groups
-    if type(states) is type(optimizer.state) and states is not optimizer.state:
-        loaded_states = dict(optimizer.state)
-        states.clear()
-        states.update(loaded_states)
-        optimizer.state = states
+    held.take(*held.loaded())
+
+
+def _load_by_itself(optimizer: Any, state: Mapping[str, Any]) -> None:
+    """Load a state of a form of the optimizer's own, as of one around another, whose groups it may replace too."""
+    optimizers: list[Any] = [optimizer]
+    held: list[_HeldGroups] = []
+    for each in optimizers:  # which grows
+        held.append(_HeldGroups(each))
+        inner = [value for value in vars(each).values() if isinstance(value, torch.optim.Optimizer)]
+        optimizers += [value for value in inner if not any(value is known for known in optimizers)]
+    optimizer.load_state_dict(state)
+    for own, loaded in [
+        (each, each.loaded()) for each in held
+    ]:  # all of them, before groups that are shared are put back
+        own.take(*loaded)
+
+
+def _is_of_torch(state: Mapping[str, Any]) -> bool:
+    """True for a state as `torch.optim.Optimizer.state_dict` makes it."""
+    groups = state.get("param_groups")
+    is_list = isinstance(groups, list) and isinstance(state.get("state"), Mapping)
+    return is_list and all(isinstance(group, Mapping) and "params" in group for group in groups or ())
+
+
+@final
+class _HeldGroups:
+    """The very groups and states that an optimizer has, to take what was loaded."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._groups, self._states = optimizer.param_groups, optimizer.state
+        self._before = [dict(group) for group in self._groups]
+
+    def loaded(self) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
+        """What the optimizer has now, by itself."""
+        return [dict(group) for group in self._optimizer.param_groups], dict(self._optimizer.state)
+
+    def take(self, groups: list[dict[str, Any]], states: dict[Any, Any]) -> None:
+        """Let the optimizer have the former groups and states again, with what `loaded` has returned."""
+        optimizer = self._optimizer
+        for group, before, loaded in zip(self._groups, self._before, groups, strict=True):
+            now = {key: _poured(before.get(key), value) for key, value in loaded.items()}
+            group.clear()
+            group.update(now)
+        optimizer.param_groups = self._groups
+        if type(self._states) is type(optimizer.state) and self._states is not optimizer.state:
+            self._states.clear()
+            self._states.update(states)
+            optimizer.state = self._states
 
 
 def _poured(held: Any, loaded: Any) -> Any:

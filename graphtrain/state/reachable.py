@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dis
+import enum
 import functools
 import sys
 import types
@@ -175,6 +176,9 @@ class Reachable:
         self, path: str, value: Any, is_covered: bool, is_data: bool, depth: int = 0, is_kept: bool = False
     ) -> None:
         category = category_of(type(value))
+        if category == "value" and isinstance(value, enum.Enum):  # whose members may have attributes
+            value, category, is_covered = type(value), "class", False
+            path = f"{value.__module__}:{value.__qualname__}"
         if category in ("value", "skipped") or id(value) in self.by_id:
             return
         if category == "class" and not (self._with_code and (is_users(value.__module__) or _is_made_by_exec(value))):
@@ -430,6 +434,10 @@ def shown_key(key: Any) -> str:
 def _in_class(kind: type) -> Iterator[Child]:
     """The functions of a class of the user's own, those behind properties included."""
     path = f"{kind.__module__}:{kind.__qualname__}"
+    if isinstance(kind, enum.EnumMeta):
+        members: Mapping[str, Any] = kind.__members__
+        for name, member in members.items():
+            yield f"{path}.{name}.__dict__", getattr(member, "__dict__", None), False
     for name, part in vars(kind).items():
         match part:
             case staticmethod() | classmethod():
@@ -450,11 +458,15 @@ class Names(NamedTuple):
         variables: globals.
         attributes: attributes; some of them may be those of modules.
         imported: modules that it imports itself.
+        assigned: the attributes that it sets.
+        assigned_variables: the globals that it sets.
     """
 
     variables: frozenset[str]
     attributes: frozenset[str]
     imported: tuple[str, ...]
+    assigned: frozenset[str]
+    assigned_variables: frozenset[str]
 
 
 @functools.cache
@@ -465,7 +477,13 @@ def names_in(code: types.CodeType) -> Names:
     ['pi']
     """
     variables, attributes, imported = set(), set(), []
+    assigned: set[str] = set()
+    assigned_variables: set[str] = set()
     for instruction in dis.get_instructions(code):
+        if instruction.opname == "STORE_ATTR":
+            assigned.add(instruction.argval)
+        elif instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            assigned_variables.add(instruction.argval)
         match instruction.opname:
             case "IMPORT_NAME":
                 imported.append(instruction.argval)
@@ -484,7 +502,15 @@ def names_in(code: types.CodeType) -> Names:
             variables |= inner.variables
             attributes |= inner.attributes
             imported += inner.imported
-    return Names(frozenset(variables), frozenset(attributes), tuple(dict.fromkeys(imported)))
+            assigned |= inner.assigned
+            assigned_variables |= inner.assigned_variables
+    return Names(
+        frozenset(variables),
+        frozenset(attributes),
+        tuple(dict.fromkeys(imported)),
+        frozenset(assigned),
+        frozenset(assigned_variables),
+    )
 
 
 def _functions_of_modules(namespace: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:

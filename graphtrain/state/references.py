@@ -16,12 +16,15 @@ import collections
 import datetime
 import enum
 import functools
+import ipaddress
 import operator
 import pathlib
+import re
 import sys
 import types
 import uuid
 import weakref
+import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -36,6 +39,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_constant, is_users
 from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
+from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.reachable import Reachable, shown_key
 from graphtrain.state.shared_memory import Memory, memories
 
@@ -60,12 +64,20 @@ _FACTORIES = {kind.__name__: kind for kind in (bool, int, float, complex, str, b
 _BY_TEXT: Mapping[str, tuple[type, Callable[[str], Any]]] = {
     "PosixPath": (pathlib.PosixPath, pathlib.PosixPath),
     "PurePosixPath": (pathlib.PurePosixPath, pathlib.PurePosixPath),
+    "PureWindowsPath": (pathlib.PureWindowsPath, pathlib.PureWindowsPath),
     "Decimal": (Decimal, Decimal),
     "UUID": (uuid.UUID, uuid.UUID),
     "date": (datetime.date, datetime.date.fromisoformat),
     "time": (datetime.time, datetime.time.fromisoformat),
     "datetime": (datetime.datetime, lambda text: datetime.datetime.fromisoformat(text)),
-}
+    **{
+        kind.__name__: (kind, kind)
+        for kind in (
+            ipaddress.IPv4Address, ipaddress.IPv4Interface, ipaddress.IPv4Network,
+            ipaddress.IPv6Address, ipaddress.IPv6Interface, ipaddress.IPv6Network,
+        )
+    },
+}  # fmt: skip
 _TUPLES_OF_TORCH: Mapping[str, Any] = {
     kind.__qualname__: kind for kind in (PackedSequence, *torch.return_types.all_return_types)
 }
@@ -94,10 +106,12 @@ class Describer:
 
     Attributes:
         new: the descriptions of objects that were not reached, by number.
+        graphs: the paths of tensors of which more is kept than their values, the first of them.
     """
 
     def __init__(self, reachable: Reachable, stateful: Mapping[str, Any]) -> None:
         self.new: list[Any] = []
+        self.graphs: list[str] = []
         self._reachable, self._stateful = reachable, stateful
         self._numbers: dict[int, int] = {}
         self._paths: dict[int, str] = {}  # of new tensors and arrays
@@ -170,6 +184,11 @@ class Describer:
             self._numbers = {key: number for key, number in self._numbers.items() if number < before}
             self._storages = None
 
+    def note_graph(self, tensor: torch.Tensor, path: str) -> None:
+        """Note that a tensor is saved, of which the graph is not."""
+        if not self.graphs and keeps_graph(tensor):
+            self.graphs.append(path)
+
     def count(self, size: int, path: str) -> None:
         """Count bytes that are saved.
 
@@ -232,6 +251,18 @@ class Describer:
                 return ("fraction", value.numerator, value.denominator)
             case torch.layout() | torch.memory_format():
                 return ("torch", str(value).removeprefix("torch."))
+            case re.Pattern():
+                return ("pattern", value.pattern, int(value.flags & ~re.DEBUG))
+            case zoneinfo.ZoneInfo() if type(value) is zoneinfo.ZoneInfo and value.key is not None:
+                return ("zone", value.key)
+            case datetime.timezone():
+                return ("offset", self._value(value.utcoffset(None), path), value.tzname(None))
+            case datetime.datetime() | datetime.time() if type(value.tzinfo) is zoneinfo.ZoneInfo:
+                kind, text = type(value).__name__, value.replace(tzinfo=None).isoformat()
+                if kind in _BY_TEXT and type(value) is _BY_TEXT[kind][0]:
+                    return ("in zone", kind, text, value.fold, self._value(value.tzinfo, path))
+            case numpy.dtype() if not value.hasobject and (dtype := _text_of_dtype(value)) is not None:
+                return ("dtype of an array", dtype)
         if value is Ellipsis:
             return ("ellipsis",)
         kind = type(value).__name__
@@ -280,6 +311,9 @@ class Describer:
             case "buffer" if kind is array.array:
                 self.count(len(value) * value.itemsize, path)
                 return {"is": "array of Python", "type": value.typecode, "values": value.tobytes()}
+            case "object" if kind is types.SimpleNamespace:
+                held = {name: self.describe(part, f"{path}.{name}") for name, part in vars(value).items()}
+                return {"is": "namespace", "parts": held}
             case "object" if is_plain_class(kind):
                 pairs = zip(*FORMS["object"].contents(value), strict=True)
                 held = {name: self.describe(part, f"{path}.{name}") for name, part in pairs}
@@ -309,6 +343,7 @@ class Describer:
             raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
         # With its graph it could not be saved; whoever keeps one, as old weight_norm does, computes it again.
         values = tensor.detach()
+        self.note_graph(tensor, path)
         is_leaf = tensor.grad_fn is None
         described = {
             "is": "parameter" if isinstance(tensor, torch.nn.Parameter) else "tensor",
@@ -472,6 +507,20 @@ class Rebuilder:
                 return _BY_TEXT[name][1](text)
             case ("span", int(days), int(seconds), int(microseconds)):
                 return datetime.timedelta(days, seconds, microseconds)
+            case ("pattern", str() | bytes() as pattern, int(flags)):
+                try:
+                    return re.compile(pattern, flags & ~re.DEBUG)
+                except re.error as error:
+                    raise CheckpointError(f"a pattern cannot be compiled: {error}") from None
+            case ("zone", str(key)):
+                return zoneinfo.ZoneInfo(key)
+            case ("offset", ("span", *_) as span, str(name)):
+                offset = datetime.timezone(self.rebuild(span))
+                return offset if offset.tzname(None) == name else datetime.timezone(self.rebuild(span), name)
+            case ("in zone", "datetime" | "time" as name, str(text), int(fold), ("zone", str()) as zone):
+                return _BY_TEXT[name][1](text).replace(fold=fold, tzinfo=self.rebuild(zone))
+            case ("dtype of an array", str(text)) if not numpy.dtype(text).hasobject:
+                return numpy.dtype(text)
         raise CheckpointError(f"a value described as {str(described)[:100]} cannot be made")
 
     def at(self, path: str) -> Any:
@@ -531,6 +580,9 @@ class Rebuilder:
                 arguments = tuple(map(self.rebuild, described["arguments"]))
                 keywords = {name: self.rebuild(part) for name, part in described["keywords"].items()}
                 made.__setstate__((function, arguments, keywords, {}))
+            case "namespace":
+                made = self._made[number] = types.SimpleNamespace()
+                vars(made).update({str(name): self.rebuild(part) for name, part in described["parts"].items()})
             case "object":
                 user_class = _find(*map(str, described["class"]))
                 if not (isinstance(user_class, type) and is_plain_class(user_class)):
@@ -636,8 +688,12 @@ def _name_of_method(method: types.MethodType) -> str | None:
 
 def _dtype_text(array: Any) -> str | None:
     """The type of an array as a description has it; None for one with fields, or of a library's own."""
-    dtype = numpy.lib.format.dtype_to_descr(array.dtype)
-    return dtype if isinstance(dtype, str) and numpy.lib.format.descr_to_dtype(dtype) == array.dtype else None
+    return _text_of_dtype(array.dtype)
+
+
+def _text_of_dtype(dtype: Any) -> str | None:
+    text = numpy.lib.format.dtype_to_descr(dtype)
+    return text if isinstance(text, str) and numpy.lib.format.descr_to_dtype(text) == dtype else None
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

@@ -640,3 +640,70 @@ def own_loader_over_data_that_counts_in_a_global() -> dict[str, Any]:
 @row("the global `tests.state.setups.data:GIVEN` changes in worker processes")
 def own_loader_with_workers_over_data_that_counts_in_a_global() -> dict[str, Any]:
     return trained_on(Loader(CountedInAGlobal(), batch_size=4, shuffle=True, num_workers=1))
+
+
+class StartingOver:
+    """An iterator over itself: `__iter__` begins an epoch."""
+
+    def __init__(self) -> None:
+        self.batches = batches()
+        self.epochs = 0
+
+    def __iter__(self) -> StartingOver:
+        self.number = 0
+        self.epochs += 1
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if self.number == len(self.batches):
+            raise StopIteration
+        self.number += 1
+        return self.batches[self.number - 1] / self.epochs
+
+
+@row()
+def data_that_iterates_over_itself() -> dict[str, Any]:
+    return seeded(perceptron, train_data=StartingOver())
+
+
+class Shuffling:
+    """The same, in an order of its own, by a method, and with an iterator inside."""
+
+    def __init__(self) -> None:
+        self.batches = batches()
+        self.generator = random.Random(3)
+
+    def begin(self) -> None:
+        order = list(range(len(self.batches)))
+        self.generator.shuffle(order)
+        self.order = iter(order)
+
+    def __iter__(self) -> Shuffling:
+        self.begin()
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        return self.batches[next(self.order)] * self.generator.random() + torch.rand(1)
+
+
+@row()
+def data_that_iterates_over_itself_in_an_order_of_its_own() -> dict[str, Any]:
+    return seeded(perceptron, train_data=Shuffling())
+
+
+class Once:
+    """It does not start over."""
+
+    def __init__(self) -> None:
+        self.order = iter(batches())
+
+    def __iter__(self) -> Once:
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        return next(self.order)
+
+
+@row("refused: can be iterated over only once")
+def data_that_iterates_over_itself_once() -> dict[str, Any]:
+    return seeded(perceptron, train_data=Once())

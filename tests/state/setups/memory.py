@@ -9,12 +9,18 @@ import ctypes
 import dataclasses
 import datetime
 import enum
+import fractions
+import ipaddress
 import logging
 import multiprocessing
+import pathlib
 import random
+import re
 import sys
 import threading
+import types
 import weakref
+import zoneinfo
 from typing import Any
 
 import numpy
@@ -168,6 +174,117 @@ class Folder:
 def path_of_the_users_own() -> dict[str, Any]:
     folder = Folder()
     return stepped(lambda step: float(folder.__fspath__()[1:]))
+
+
+class Growing(nn.Module):
+    """Adds a parameter to what it keeps, with the graph of all additions; as an attribute, or as a buffer."""
+
+    def __init__(self, *, buffer: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+        self.bias = nn.Parameter(torch.zeros(1))
+        if buffer:
+            self.register_buffer("total", torch.zeros(1))
+        else:
+            self.total = torch.zeros(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total = self.total + self.bias
+        out: torch.Tensor = self.linear(x) + self.total
+        return out
+
+
+@row("model.total keeps a graph of operations, which is not saved: detach it")
+def graph_kept_from_batch_to_batch() -> dict[str, Any]:
+    return seeded(lambda: Growing(buffer=False))
+
+
+@row("model.total keeps a graph of operations, which is not saved: detach it")
+def graph_kept_in_a_buffer() -> dict[str, Any]:
+    return seeded(lambda: Growing(buffer=True))
+
+
+class Observed(nn.Module):
+    """Keeps what it has computed, and the norm of a weight that it never trains by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+        self.seen: list[torch.Tensor] = []
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(x)
+        out: torch.Tensor = self.frozen(hidden)
+        self.calls += 1
+        self.seen = [hidden, out, self.frozen.weight.norm(), self.linear.weight.detach().norm()]
+        return out / self.calls
+
+
+@row()
+def outputs_kept_after_the_backward_pass() -> dict[str, Any]:
+    return seeded(Observed)
+
+
+class Late:
+    """Makes values when it first needs them."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.calls = 0
+
+    def __call__(self, step: int) -> float:
+        if not self.values:
+            zone = zoneinfo.ZoneInfo("UTC")
+            self.values = {
+                "pattern": re.compile(r"(\d+)", re.IGNORECASE),
+                "bytes": re.compile(rb"a+"),
+                "zone": zone,
+                "moments": (datetime.datetime(2020, 1, 1, tzinfo=zone, fold=1), datetime.time(3, tzinfo=zone)),
+                "offsets": (datetime.timezone(datetime.timedelta(hours=2), "X"), datetime.UTC),
+                "addresses": [ipaddress.ip_address("10.0.0.1"), ipaddress.ip_network("fe80::/64")],
+                "path": pathlib.PureWindowsPath("C:/x"),
+                "dtype": numpy.dtype("int16"),
+                "space": types.SimpleNamespace(count=0, seen=[]),
+                "parts": (slice(1, step, None), range(step), fractions.Fraction(step, 3)),
+            }
+        space = self.values["space"]
+        space.count += 1
+        space.seen.append(space.count)
+        self.calls += 1
+        moment, time = self.values["moments"]
+        found = self.values["pattern"].search(f"x{self.calls}")
+        assert found is not None and (moment.fold, str(time.tzinfo)) == (1, "UTC")
+        assert self.values["offsets"][0].tzname(None) == "X" and self.values["addresses"][0].is_private
+        return float(found[1]) + len(space.seen) / space.count + self.values["dtype"].itemsize + len(range(step))
+
+
+@row()
+def values_of_the_standard_library_that_are_new() -> dict[str, Any]:
+    return stepped(Late())
+
+
+class Phase(enum.Enum):
+    """Members that count."""
+
+    WARM = "warm"
+    MAIN = "main"
+
+    def __init__(self, text: str) -> None:
+        self.count = 0
+
+
+@row()
+def attributes_of_members_of_an_enumeration() -> dict[str, Any]:
+    class Task:
+        phase = Phase.MAIN
+
+        def update(self, step: int) -> float:
+            self.phase.count += 1
+            return self.phase.count
+
+    return stepped(Task().update)
 
 
 class Parts(enum.Flag):

@@ -149,6 +149,32 @@ def lookahead_around_adam() -> dict[str, Any]:
     return seeded(perceptron, optimizer=lambda parameters: Lookahead(torch.optim.Adam(parameters, lr=0.02)))
 
 
+class LookaheadWithItsOwnState(Lookahead):
+    """Its `state_dict` is of a form of its own, and loading it gives the inner optimizer other groups."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": self.inner.state_dict(), "slow": list(self.slow)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state["inner"])
+        self.param_groups = self.inner.param_groups
+        self.slow = [saved.clone() for saved in state["slow"]]
+
+
+@row(needs=("reachable", "optimizer"))
+def lookahead_with_a_state_of_its_own() -> dict[str, Any]:
+    resources = seeded(
+        perceptron, optimizer=lambda parameters: LookaheadWithItsOwnState(torch.optim.Adam(parameters, lr=0.02))
+    )
+    (group,) = resources["optimizer"].param_groups
+
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        group["lr"] = 0.02 * math.cos(step / 20)
+        return squared(model, batch)
+
+    return resources | {"training_step": step}
+
+
 @row()
 def optimizer_with_an_attribute() -> dict[str, Any]:
     class Decaying(torch.optim.SGD):

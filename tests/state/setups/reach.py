@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
+import sys
 import threading
 import weakref
 from typing import Any
@@ -45,6 +47,9 @@ def import_within_a_function() -> dict[str, Any]:
 
 @row()
 def module_imported_within_a_function() -> dict[str, Any]:
+    """This module has imported it before the run begins."""
+    assert helpers.__name__ in sys.modules
+
     def update(step: int) -> float:
         import tests.state.setups.helpers as further
 
@@ -52,6 +57,13 @@ def module_imported_within_a_function() -> dict[str, Any]:
         return 1 + further.STATE["total"]
 
     return stepped(update)
+
+
+@row("the module tests.state.setups.imported_late was imported during the run, so its variables (FACTORS, _calls) are")
+def module_first_imported_by_the_step() -> dict[str, Any]:
+    name = "tests.state.setups.imported_late"
+    assert name not in sys.modules
+    return stepped(lambda step: importlib.import_module(name).factor())
 
 
 @row()

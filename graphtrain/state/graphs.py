@@ -1,0 +1,59 @@
+"""Graphs of operations that tensors keep: of them no checkpoint holds more than the values."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+KEEPS_GRAPH = "keeps a graph of operations, which is not saved: detach it"
+_MOST_NODES = 1_000
+
+
+def keeps_graph(tensor: torch.Tensor) -> bool:
+    """True for a tensor through which a backward pass can still reach a parameter.
+
+    Not so where an operation has given up what it had saved: whoever keeps that tensor uses its values only. Of a very
+    large graph the operations nearest to the tensor are looked at.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> kept = (weight * weight).sum()
+    >>> keeps_graph(kept), keeps_graph(kept.detach()), kept.backward(), keeps_graph(kept)
+    (True, False, None, False)
+    """
+    if tensor.grad_fn is None:
+        return False
+    waiting: list[Any] = [tensor.grad_fn]
+    known, reaches_a_leaf = {waiting[0]}, False
+    for operation in waiting:  # which grows
+        if _has_been_freed(operation):
+            return False
+        leaf = getattr(operation, "variable", None)
+        reaches_a_leaf |= isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        further = [each for each, _ in operation.next_functions if each is not None and each not in known]
+        further = list(dict.fromkeys(further))[: _MOST_NODES - len(waiting)]
+        known.update(further)
+        waiting += further
+    return reaches_a_leaf
+
+
+def _has_been_freed(operation: Any) -> bool:
+    try:
+        for name, raw_name in _names_of_saved(operation.__class__):
+            raw = getattr(operation, raw_name, None)
+            # A hook, such as that of activation checkpointing, would compute once more what is asked for.
+            tensors = raw if isinstance(raw, tuple) else (raw,)
+            if all(getattr(saved, "unpack_hook", None) is None for saved in tensors):
+                getattr(operation, name)
+    except RuntimeError:
+        return True
+    return False
+
+
+@functools.cache
+def _names_of_saved(kind: type) -> tuple[tuple[str, str], ...]:
+    """The attributes with what an operation has saved for its backward pass, each as tensors and as it is kept."""
+    names = [name for name in dir(kind) if name.startswith("_saved_")]
+    pairs = [(name, f"_raw{name}") for name in names if hasattr(kind, f"_raw{name}")]
+    return (*pairs, ("saved_tensors", "_raw_saved_tensors")) if hasattr(kind, "saved_tensors") else tuple(pairs)
