@@ -23,6 +23,7 @@ from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
+from graphtrain.state.aliases import aliases_of, with_aliases
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
 from graphtrain.state.drift import NO_DRIFT, Drift
@@ -511,6 +512,22 @@ class StatefulObjects:
         if made:
             captured["slots"] = {name: value for name, value in captured["slots"].items() if name not in made}
         return RunState.of(captured)
+
+    def aliases(self, alive: set[int]) -> dict[str, list[list[Any]]]:
+        """What values in transit share with what is reachable: slot -> keys and path of each such object."""
+        if self.baseline is None:
+            return {}
+        slots = _capture_slots(self, alive)
+        found = {name: aliases_of(value, self.baseline.reachable) for name, value in slots.items()}
+        return {name: aliases for name, aliases in found.items() if aliases}
+
+    def share(self, aliases: Mapping[str, Any]) -> None:
+        """Let values in transit share with what is reachable what they shared when `aliases` were noted."""
+        slots = self.program.slots
+        for name, places in aliases.items():
+            if self.baseline is not None and name in self.program.slot_names:
+                index = self.program.slot_index(name)
+                slots[index] = with_aliases(slots[index], places, self.baseline.reachable)
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """The sections of which the continuation depends on a part only: that part."""

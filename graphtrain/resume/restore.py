@@ -127,6 +127,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     compiled.resume_at(position)
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
+        compiled.state.share(manifest.get("aliases", {}))
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
     lost = compiled.state.not_restored() or ([] if left_out else compiled.state.differs_from(state.reachable))

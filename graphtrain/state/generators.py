@@ -6,8 +6,6 @@ another generator may be seeded from.
 
 from __future__ import annotations
 
-import collections
-import copy
 import ctypes
 import random
 from collections.abc import Callable, Mapping
@@ -18,13 +16,12 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.state.nested import at, replaced
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 # The key of a generator's kind in a `state_dict` that is saved; beside it is "state".
 _KIND = "graphtrain.generator"
-_MOST_DEPTH = 100
-_WITHOUT_PARTS = frozenset({torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str, bytes})
 
 
 @dataclass(frozen=True)
@@ -270,7 +267,7 @@ def without_generators(state: Any) -> Any:
         kind = kind_of_generator(value)
         return value if kind is None else {_KIND: kind, "state": any_generator(value).get_state()}
 
-    return _replaced(state, describe, ())
+    return replaced(state, describe, ())
 
 
 def with_generators(state: Any, state_now: Callable[[], Any]) -> Any:
@@ -290,41 +287,13 @@ def with_generators(state: Any, state_now: Callable[[], Any]) -> Any:
             return value
         if not held:
             held.append(state_now())
-        generator = _at(held[0], keys)
+        generator = at(held[0], keys)
         if kind_of_generator(generator) != value[_KIND]:
             generator = new_generator(value[_KIND])
         any_generator(generator).set_state(value["state"])
         return generator
 
-    return _replaced(state, rebuild, ())
-
-
-def _replaced(value: Any, replace: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...]) -> Any:
-    """A value with other parts where `replace` gives others; the very same where it gives none."""
-    kind = type(value)
-    if (other := replace(value, keys)) is not value or len(keys) > _MOST_DEPTH:
-        return other
-    if kind in (dict, collections.OrderedDict, collections.defaultdict):
-        pairs = [(key, part) for key, part in value.items() if type(part) not in _WITHOUT_PARTS]
-        others = {key: other for key, part in pairs if (other := _replaced(part, replace, (*keys, key))) is not part}
-        if others:
-            value = copy.copy(value)  # with its attributes, such as those of a module's `state_dict`
-            value.update(others)
-    elif kind in (list, tuple, collections.deque):
-        parts = [_replaced(part, replace, (*keys, number)) for number, part in enumerate(value)]
-        if any(part is not before for part, before in zip(parts, value, strict=True)):
-            return collections.deque(parts, value.maxlen) if isinstance(value, collections.deque) else kind(parts)
-    return value
-
-
-def _at(value: Any, keys: tuple[Any, ...]) -> Any:
-    """What is in a place of nested containers; None where there is no such place."""
-    for key in keys:
-        try:
-            value = value[key]
-        except (LookupError, TypeError):
-            return None
-    return value
+    return replaced(state, rebuild, ())
 
 
 def same_state(state: Any, other: Any) -> bool:

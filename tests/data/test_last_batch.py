@@ -137,6 +137,35 @@ def test_batches_of_a_list_that_the_step_changes_are_saved(tmp_path: Path) -> No
     assert cut.digest() == whole.digest()
 
 
+@pytest.mark.parametrize(
+    ("wrapped", "unwrapped"),
+    [
+        (lambda tensor: tensor, lambda batch: batch),
+        (lambda tensor: (tensor, 1), lambda batch: batch[0]),
+        (lambda tensor: {"inputs": [tensor]}, lambda batch: batch["inputs"][0]),
+    ],
+    ids=["tensor", "tuple", "dict"],
+)
+def test_a_batch_in_transit_that_the_step_changes_is_still_that_of_the_list(
+    wrapped: Callable[[torch.Tensor], Any], unwrapped: Callable[[Any], torch.Tensor], tmp_path: Path
+) -> None:
+    def step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        return disturbing(model, unwrapped(batch))
+
+    def made() -> list[Any]:
+        return [wrapped(tensor) for tensor in listed(0.0)]
+
+    whole = trainer_over(made(), tmp_path / "whole", [], step)
+    whole.run()
+    cut = trainer_over(made(), tmp_path / "cut", [], step)
+    while cut.position != "train_batch":
+        cut.advance()
+    cut.save()
+    resumed = trainer_over(made(), tmp_path / "cut", [], step)
+    resumed.run()
+    assert resumed.digest() == whole.digest()
+
+
 @pytest.mark.parametrize("until", ["1 batches", "3 batches", "102 batches"])
 def test_batches_of_a_long_list_that_the_step_changes_are_reported(until: str, tmp_path: Path) -> None:
     def made(shift: float) -> Any:
