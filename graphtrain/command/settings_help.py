@@ -15,11 +15,9 @@ from graphtrain.command.output import escaped
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.kind import Kind
+from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, plain_value, show_value, type_name
-
-_SECTION = re.compile(r"^(?:Arguments|Args|Parameters):\s*$")
 
 
 def print_arguments(setup: Callable[..., Any], name: str) -> None:
@@ -46,7 +44,7 @@ def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str, str, str]]
     [('activation', 'a function', 'a function'), ('layer', 'dict', 'a class')]
     """
     hints = hints_of(setup)
-    descriptions = descriptions_of(inspect.getdoc(setup) or "")
+    descriptions = descriptions_of(setup)
     for parameter in inspect.signature(setup).parameters.values():
         name = parameter.name
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -62,7 +60,7 @@ def graph_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str, str, 
         kind = kind_of_node(node)
         if kind is None:
             continue  # declared by a script that is not loaded
-        descriptions = descriptions_of(_documentation(kind))
+        descriptions = descriptions_of(kind.implementation)
         for parameter in kind.parameters.values():
             if node.use == NESTED and parameter.name not in node.parameters:
                 continue
@@ -71,39 +69,6 @@ def graph_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str, str, 
             yield f"{prefix}{name}.{parameter.name}", default, parameter.type_name, descriptions.get(parameter.name, "")
         if node.body is not None:
             yield from graph_rows(node.body, f"{prefix}{name}/")
-
-
-def descriptions_of(documentation: str) -> dict[str, str]:
-    """The first sentence of the description of each argument in a docstring.
-
-    >>> descriptions_of("Arguments:\\n    lr: learning rate\\n        of AdamW. Default: 1.\\n    b: other.\\n\\nMore.")
-    {'lr': 'learning rate of AdamW.', 'b': 'other.'}
-    """
-    descriptions: dict[str, list[str]] = {}
-    indent, current, inside = 0, "", False
-    for line in documentation.splitlines():
-        text = line.strip()
-        if _SECTION.match(text):
-            inside, indent = True, -1
-            continue
-        if not inside or not text:
-            continue
-        depth = len(line) - len(line.lstrip())
-        if depth == 0 and indent > 0:
-            break
-        indent = depth if indent < 0 else indent
-        head, colon, rest = text.partition(":")
-        if depth == indent and colon:
-            for current in head.split(","):
-                descriptions[current.partition("(")[0].strip()] = [rest.strip()]
-            current = head.split(",")[-1].partition("(")[0].strip()
-        elif current:
-            descriptions[current].append(text)
-    return {name: re.split(r"(?<=\.)\s", " ".join(lines))[0] for name, lines in descriptions.items()}
-
-
-def _documentation(kind: Kind) -> str:
-    return inspect.getdoc(kind.implementation) or ""
 
 
 def _shown(value: Any) -> str:

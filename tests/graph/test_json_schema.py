@@ -1,0 +1,129 @@
+"""The schema takes what is a graph and refuses what is none, as an editor asks it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+import jsonschema
+import pytest
+
+from graphtrain import Graph
+from graphtrain.graph import read_toml
+from graphtrain.graph.edit import VERBS
+from graphtrain.graph.json_schema import json_schema
+from graphtrain.graph.registry import find_graph, known_graphs, known_kinds
+
+GRAPH = """\
+format = 1
+start = "decide"
+[nodes]
+%s
+decide = { use = "choice" }
+[edges]
+decide = ["end"]
+"""
+OVERLAY = 'format = 1\nextends = "fit"\n[[edit]]\n%s\n'
+
+WRONG_NODES = {
+    "clip = { max_nrom = 1.0 }": "max_nrom",
+    'clip = { max_norm = "fast" }': "'fast' is not of type 'number'",
+    "clip = { max_norm = 0 }": "0 is less than or equal to the minimum of 0",
+    'clip = { use = "checkpoint", max_norm = 1.0 }': "max_norm",
+    'saving = { use = "checkpoint", mode = "fast" }': "'fast' is not one of ['async', 'sync']",
+    'saving = { use = "chekpoint" }': "'chekpoint' is not one of",
+    "saving = { every = 3 }": "is not valid under any of the given schemas",
+    'log = { every = "50" }': "is not valid under any of the given schemas",
+    "log = { every = [] }": "is not valid under any of the given schemas",
+    "accumulate = { every = 1.5 }": "1.5 is not of type 'integer'",
+    "clip = 3": "3 is not of type 'object'",
+    "clip = { reads = { optimizer = 3 } }": "is not valid under any of the given schemas",
+    '"a-b" = { use = "choice" }': "does not match",
+}
+WRONG_EDITS = {
+    'inset = "a"': "is not valid under any of the given schemas",
+    'connect = "a"': "'target' is a required property",
+    'connect = "a"\ntarget = "b"\nfirst = "yes"': "'yes' is not of type 'boolean'",
+    'insert = "a"\nbetween = ["a"]': "is too short",
+    'guard = "a"\nexpression = "step.steps > 1"\nwhen = "b"': "when",
+}
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    schema = json_schema()
+    jsonschema.Draft7Validator.check_schema(schema)
+    json.dumps(schema, allow_nan=False)
+    return jsonschema.Draft7Validator(schema)
+
+
+def messages(validator: Any, text: str) -> list[str]:
+    return [error.message for error in validator.iter_errors(tomllib.loads(text))]
+
+
+@pytest.mark.parametrize("name", known_graphs())
+def test_a_shipped_graph_is_valid(name: str, validator: Any) -> None:
+    file = find_graph(name)
+    assert file is not None
+    assert messages(validator, file.read_text("utf-8")) == []
+
+
+def test_a_graph_that_is_written_is_valid(validator: Any) -> None:
+    graph = Graph.load("fit").insert("noise", use="choice", between=("clip", "step")).set("clip", max_norm=2)
+    assert messages(validator, graph.to_toml()) == []
+
+
+@pytest.mark.parametrize("node", WRONG_NODES)
+def test_a_node_that_check_would_refuse(node: str, validator: Any) -> None:
+    assert any(WRONG_NODES[node] in message for message in messages(validator, GRAPH % node))
+
+
+@pytest.mark.parametrize("edit", WRONG_EDITS)
+def test_an_edit_that_check_would_refuse(edit: str, validator: Any) -> None:
+    assert any(WRONG_EDITS[edit] in message for message in messages(validator, OVERLAY % edit))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "",
+        "clip = { max_norm = inf }",
+        'clip = { use = "checkpoint", keep = 3 }',
+        'checkpoint = { every = ["1 epochs", "10 minutes"], best = "val/loss" }',
+        'log = { every = "3 rounds" }',  # a unit of a clock of one's own
+        'log = { every = "1/3 epochs" }',
+        'log = { every = "never" }',
+        'validate = { graph = "evaluate", every = "1 epochs", reads = { val_data = "other" } }',
+        'inner = { graph = { start = "decide", nodes = { decide = { use = "choice" } }, edges = { decide = "end" } } }',
+    ],
+)
+def test_what_is_sound_is_not_underlined(node: str, validator: Any) -> None:
+    assert messages(validator, GRAPH % node) == []
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        'insert = "noise"\nuse = "choice"\nbetween = ["clip", "step"]',
+        'set = "clip"\nmax_norm = 1.0',
+        'guard = "extra"\nexpression = "step.steps > 3"',
+        'nest = "inner"\ngraph = "evaluate"',
+        'clock = "rounds"\nfield = "step.steps"',
+    ],
+)
+def test_a_sound_edit_is_not_underlined(edit: str, validator: Any) -> None:
+    assert messages(validator, OVERLAY % edit) == []
+
+
+def test_every_key_kind_and_verb_is_described() -> None:
+    definitions = json_schema()["definitions"]
+    assert set(definitions["graph"]["properties"]) == set(read_toml._PLAIN_KEYS)
+    assert set(definitions["overlay"]["properties"]) == set(read_toml._OVERLAY_KEYS)
+    assert set(definitions["edit"]["properties"]) >= set(VERBS)
+    for name in known_kinds():
+        described = definitions[f"kind {name}"]
+        assert described["description"]
+        for parameter in set(described["properties"]) - {"use", "reads", "writes"}:
+            text = described["properties"][parameter]["description"]
+            assert not text.startswith("("), f"{name}.{parameter} is not described in the docstring"
