@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -11,6 +12,7 @@ from typing import Any, Literal, final
 from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import NESTED, Edge, Node
 from graphtrain.graph.graph import Graph
+from graphtrain.guards.syntax import Expression, GuardCycleError, GuardSyntaxError, expand, parse
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -36,7 +38,8 @@ class Change:
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
         before: as it is in the first graph, in words; None where it has none.
         after: as it is in the second.
-        matters: False for what changes nothing of what the graph does: a name, the spacing of a guard, `allow`.
+        matters: False for what changes nothing of what the graph does: a name, `allow`, a guard that is written in
+            another way and asks the same.
         independent: False for an edge that was added or removed with its node.
     """
 
@@ -83,8 +86,9 @@ class Change:
 
     def __str__(self) -> str:
         before, after = self.values
-        if self.what == "guard" and not self.matters:
-            return one_line(f"spacing of {self.subject}")
+        if self.what == "guard" and not self.matters and self.how == "changed":
+            is_spacing = spaced(self.before or "") == spaced(self.after or "")
+            return one_line(f"{'spacing' if is_spacing else 'wording'} of {self.subject}")
         if self.how == "changed":
             arrow = f"now -> {after}" if self.what == "edge" else f"{before} -> {after}"
             return f"{one_line(self.subject)} {arrow}"
@@ -224,8 +228,14 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
     for source in dict.fromkeys([*after.edges, *before.edges]):
         independent = (source in before.nodes) == (source in after.nodes)
         yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, independent)
-    yield from _mapping_changes("guard", before.guards, after.guards, inside)
-    yield from _mapping_changes("unit", before.units, after.units, inside)
+    meanings = _meanings(before), _meanings(after)
+    asked = {edge.when for graph in (before, after) for leaving in graph.edges.values() for edge in leaving}
+    for name, old, new in _mapping_changes(before.guards, after.guards):
+        # A guard that only other guards name does nothing by itself: it matters where it changes what these ask.
+        matters = name in asked if None in (old, new) else meanings[0][name] != meanings[1][name]
+        yield Change("guard", inside, name, old, new, matters=matters)
+    for name, old, new in _mapping_changes(before.units, after.units):
+        yield Change("unit", inside, name, old, new)
     yield from _other_changes(before, after, inside)
     for name, former, body in bodies:
         yield from _changes(former, body, f"{inside}/{name}" if inside else name)
@@ -301,12 +311,26 @@ def _split(edges: tuple[Edge, ...], kept: Counter[str]) -> tuple[list[Edge], lis
     return both, others
 
 
-def _mapping_changes(what: What, before: Mapping[str, str], after: Mapping[str, str], inside: str) -> Iterator[Change]:
+def _mapping_changes(
+    before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[tuple[str, str | None, str | None]]:
     for name in dict.fromkeys([*after, *before]):
         old, new = before.get(name), after.get(name)
         if old != new:
-            spacing = what == "guard" and old is not None and new is not None and spaced(old) == spaced(new)
-            yield Change(what, inside, name, old, new, matters=not spacing)
+            yield name, old, new
+
+
+def _meanings(graph: Graph) -> dict[str, Any]:
+    """What each guard asks, with the guards that it names written out; of one that cannot be parsed, its text."""
+    parsed: dict[str, Expression] = {}
+    for name, text in graph.guards.items():
+        with suppress(GuardSyntaxError):
+            parsed[name] = parse(text)
+    meanings: dict[str, Any] = {name: spaced(text) for name, text in graph.guards.items()}
+    for name, expression in parsed.items():
+        with suppress(GuardSyntaxError, GuardCycleError):
+            meanings[name] = expand(expression, parsed, (name,))
+    return meanings
 
 
 def _other_changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:

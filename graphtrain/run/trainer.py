@@ -117,8 +117,9 @@ class Trainer:
     at step 3, epoch 0.60, batch 3/5:
     `finish` was left
       1. end if finished: taken
-           finished = True, from "(finish.due or next_batch.empty) and accumulate.count == 0"
-             finish.due = True (after 3 steps: steps 3, due at 3)
+           finished = True, from "(ending or next_batch.empty) and accumulate.count == 0"
+             ending = True, from "finish.due"
+               finish.due = True (after 3 steps: steps 3, due at 3)
              accumulate.count = 0
              next_batch.empty was not asked
       2. decide: not asked
