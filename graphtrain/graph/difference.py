@@ -230,15 +230,15 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
         yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, independent)
     meanings = _meanings(before), _meanings(after)
     asked = {edge.when for graph in (before, after) for leaving in graph.edges.values() for edge in leaving}
-    for name, old, new in _mapping_changes(before.guards, after.guards):
+    for name, former, text in _mapping_changes(before.guards, after.guards):
         # A guard that only other guards name does nothing by itself: it matters where it changes what these ask.
-        matters = name in asked if None in (old, new) else meanings[0][name] != meanings[1][name]
-        yield Change("guard", inside, name, old, new, matters=matters)
-    for name, old, new in _mapping_changes(before.units, after.units):
-        yield Change("unit", inside, name, old, new)
+        matters = name in asked if None in (former, text) else meanings[0][name] != meanings[1][name]
+        yield Change("guard", inside, name, former, text, matters=matters)
+    for unit, former, counted in _mapping_changes(before.units, after.units):
+        yield Change("unit", inside, unit, former, counted)
     yield from _other_changes(before, after, inside)
-    for name, former, body in bodies:
-        yield from _changes(former, body, f"{inside}/{name}" if inside else name)
+    for name, old_body, body in bodies:
+        yield from _changes(old_body, body, f"{inside}/{name}" if inside else name)
 
 
 def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
