@@ -137,9 +137,9 @@ class Graph(Editable):
             UsageError: there is no such overlay.
             GraphError: it is not an overlay, it does not fit this graph, or two do not compose.
 
-        >>> graph = Graph.load("fit").overlay("ema", "early_stop").set("early_stop", patience=5)
-        >>> [str(edge) for edge in graph.edges["step"]], graph.guards["ending"]
-        (['ema'], 'finish.due or early_stop.stop')
+        >>> graph = Graph.load("fit").overlay("ema", "carry").set("ema", decay=0.99)
+        >>> [str(edge) for edge in graph.edges["step"]], graph.guards["window_cut"], graph.layers.names
+        (['ema'], 'ending', ('ema', 'carry'))
         """
         from graphtrain.graph.read_toml import read_overlays
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, final, get_type_hints
 
 import torch
@@ -105,6 +106,8 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
     for name, resource in sorted(run.stateful.items(), key=lambda item: item[0] not in run.modules):
         if name in exempt.fresh:
             continue
+        if name not in saved and name in run.copies:
+            continue
         if name not in saved and run.is_supplied(name):
             raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
         if name not in saved:  # an earlier version did not look for it, or it is new inside something that was supplied
@@ -121,6 +124,11 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             if name in run.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
                 hint = "a group that was added during training is missing after `setup`: add it in `setup`"
             raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
+    # What a node makes now and did not when the checkpoint was made: a copy of what was just loaded.
+    for name, source in run.copies.items():
+        if name in run.stateful and name not in saved and name not in exempt.fresh:
+            run.stateful[name].load_state_dict(run.stateful[source].state_dict())
+            yield f"{name} new, a copy of {source}"
 
 
 def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
@@ -351,12 +359,16 @@ _RARE = ("made", "reachable")
 _AFTER_SETUP = ("reachable", "random")
 
 
+_NO_COPIES: Mapping[str, str] = MappingProxyType({})
+
+
 @final
 class StatefulObjects:
     """The objects of a run that have state.
 
     Arguments:
-        resources: what the user supplied, by name.
+        resources: what the user supplied, by name, and what was made of that.
+        made: of the latter, what each is a copy of. Default: nothing was made.
 
     Attributes:
         stateful: the objects with a `state_dict`: resources, and once the run has begun those that they hold, by path.
@@ -368,8 +380,11 @@ class StatefulObjects:
         groups: the groups that optimizers were set up with.
     """
 
-    def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
+    def __init__(
+        self, program: Program, resources: Mapping[str, Any], recorder: Recorder, made: Mapping[str, str] = _NO_COPIES
+    ) -> None:
         self.program = program
+        self.copies = made
         self.recorder = recorder
         self.modules = {name: value for name, value in resources.items() if isinstance(value, torch.nn.Module)}
         self.optimizers = {name: value for name, value in resources.items() if isinstance(value, torch.optim.Optimizer)}
@@ -488,6 +503,10 @@ class StatefulObjects:
     def left_out(self) -> tuple[str, ...]:
         """The paths that are declared to be no state."""
         return self.baseline.left_out if self.baseline is not None else ()
+
+    def set_up(self) -> dict[str, Any]:
+        """The objects with a `state_dict` that `setup` has made: a copy that a node makes has no settings of its own."""
+        return {name: value for name, value in self.stateful.items() if name not in self.copies}
 
     def is_supplied(self, name: str) -> bool:
         """True for a resource; False for what one was found to hold."""
