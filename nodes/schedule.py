@@ -33,6 +33,6 @@ class Schedule:
         if isinstance(scheduler, ReduceLROnPlateau):
             raise UsageError(
                 "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
-                'add the overlay `plateau`, which steps it with a metric: --overlay plateau, or graph.overlay("plateau")',
+                'add the overlay that steps it with a metric: --overlay plateau, in Python graph.overlay("plateau")',
             )
         scheduler.step()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
+from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import NESTED, Edge, Node
 from graphtrain.graph.graph import Graph
@@ -41,6 +42,7 @@ class Change:
         matters: False for what changes nothing of what the graph does: a name, `allow`, a guard that is written in
             another way and asks the same.
         independent: False for an edge that was added or removed with its node.
+        overlay: the overlay of one of the graphs that makes the difference; empty if none does.
     """
 
     what: What
@@ -50,6 +52,7 @@ class Change:
     after: str | None
     matters: bool = True
     independent: bool = True
+    overlay: str = ""
 
     @property
     def how(self) -> How:
@@ -123,7 +126,10 @@ class Difference:
     @classmethod
     def between(cls, before: Graph, after: Graph) -> Difference:
         """The difference of two graphs; see `Graph.diff`."""
-        return cls(before, after, tuple(_changes(before, after, "")))
+        changes = [
+            replace(change, overlay=_overlay_of(change, before, after)) for change in _changes(before, after, "")
+        ]
+        return cls(before, after, tuple(changes))
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -213,6 +219,28 @@ def _short(text: str) -> str:
 
 
 # ---- comparing
+
+
+def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
+    """The overlay that makes a change of the outermost graph: one that only one of the graphs has."""
+    if change.inside:
+        return ""
+    for graph, other, words in ((after, before, change.after), (before, after, change.before)):
+        layers = graph.layers
+        match change.what:
+            case "node":
+                overlays = [layers.overlay_of(of.node(change.name))]
+            case "edge":
+                overlays = [layers.overlay_of(of.edge(change.name, words))]
+            case "guard":
+                overlays = layers.overlays_of_guard(change.name)
+            case "unit":
+                overlays = [layers.overlay_of(f"unit `{change.name}`")]
+            case _:
+                overlays = [layers.overlay_of(f"`{change.name}`")]
+        if own := [name for name in overlays if name and name not in other.layers.names]:
+            return ", ".join(own)
+    return ""
 
 
 def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:

@@ -6,6 +6,7 @@ It is no part of the value of a graph: two graphs are equal that have come about
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -105,6 +106,12 @@ class Layers:
         touches = [touch for what, touch in self.touched.items() if what == whole or what.startswith(f"{whole} by ")]
         return list(dict.fromkeys(touch.overlay for touch in touches))
 
+    def overlays_of_node(self, name: str) -> list[str]:
+        """The overlays that change a node which another one, or the graph, has: its parameters and bindings."""
+        return list(
+            dict.fromkeys(touch.overlay for what, touch in self.touched.items() if what.startswith(f"`{name}."))
+        )
+
     def guard(self, name: str, text: str) -> Widened:
         """The parts of a guard that reads `text`; another text than they make was written since, and is one part."""
         widened = self.widened.get(name)
@@ -114,6 +121,40 @@ class Layers:
         """The same where a node of the graph has another name."""
         touched = {(node(new) if what == node(old) else what): touch for what, touch in self.touched.items()}
         return replace(self, touched=touched)
+
+
+def layers_json(layers: Layers) -> str:
+    """The overlays of a graph as JSON: what a checkpoint stores beside the graph, for pictures and for a resume."""
+    plain = {
+        "names": layers.names,
+        "touched": {what: [touch.overlay, touch.value] for what, touch in layers.touched.items()},
+        "widened": {
+            name: [parts.expression, parts.alternatives, parts.conditions] for name, parts in layers.widened.items()
+        },
+    }
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
+
+
+def layers_from_json(text: str) -> Layers:
+    """The overlays in a text that `layers_json` returned; none where it is no such text, for the graph is the same."""
+    try:
+        plain = json.loads(text)
+        return Layers(
+            names=tuple(map(_text, plain["names"])),
+            touched={what: Touch(_text(overlay), _text(value)) for what, (overlay, value) in plain["touched"].items()},
+            widened={
+                name: Widened(_text(expression), tuple(map(_text, alternatives)), tuple(map(_text, conditions)))
+                for name, (expression, alternatives, conditions) in plain["widened"].items()
+            },
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Layers()
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__}, where a text belongs")
+    return value
 
 
 def node(name: str) -> str:

@@ -145,6 +145,15 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path], *, contained: boo
     return _with_overlays(Draft(graph, []), sources, None, (), _Bounds(folder))
 
 
+def overlay_name(source: str | Path) -> str:
+    """What the overlay of a name or a path calls itself.
+
+    Raises:
+        UsageError: there is no such overlay, or it is a graph.
+    """
+    return _read_overlay(source, None, (), _Bounds())[0].name
+
+
 def read_text(text: str, name: str) -> Draft:
     """Read a graph from text; `name` stands for the file in messages."""
     return _read_text(text, file=name, folder=None, chain=(name,), bounds=_Bounds())

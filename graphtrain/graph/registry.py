@@ -120,6 +120,13 @@ def find_overlay(name: str) -> Traversable | None:
     return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
 
 
+def overlay_summary(name: str) -> str:
+    """What the overlay of that name does: the comment in its first line; empty where it has none."""
+    file = find_overlay(name)
+    line = file.read_text(encoding="utf-8").partition("\n")[0] if file is not None and file.is_file() else ""
+    return line.removeprefix("#").strip() if line.startswith("#") else ""
+
+
 def known_overlays() -> list[str]:
     """The names of all shipped and installed overlays."""
     return sorted({*_shipped("graphs/overlays", ".toml"), *_installed("graphtrain.overlays")})

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
-from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
 from graphtrain.kind.copies import CopyOf
+from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
 from graphtrain.kind.fields import EFFECTS, Effect
 from graphtrain.kind.signature import signature_of
 
@@ -196,7 +196,7 @@ def _check(kind: Kind) -> None:
     read = {read.name for read in (*kind.reads, *(kind.setup_reads or ()))}
     for name, copied in kind.makes.items():
         if not isinstance(copied, CopyOf):
-            raise TypeError(f"{kind.name}: it makes `{name}` of {copied!r}; write copy_of(\"model\")")
+            raise TypeError(f'{kind.name}: it makes `{name}` of {copied!r}; write copy_of("model")')
         for slot in (name, copied.source):
             if slot not in read:
                 raise TypeError(f"{kind.name}: it makes `{name}` as a copy of `{copied.source}`, but reads no `{slot}`")

@@ -505,7 +505,7 @@ class StatefulObjects:
         return self.baseline.left_out if self.baseline is not None else ()
 
     def set_up(self) -> dict[str, Any]:
-        """The objects with a `state_dict` that `setup` has made: a copy that a node makes has no settings of its own."""
+        """The objects with a `state_dict` made by `setup`; a copy that a node makes has no settings of its own."""
         return {name: value for name, value in self.stateful.items() if name not in self.copies}
 
     def is_supplied(self, name: str) -> bool:

@@ -171,7 +171,17 @@ def cuts_of(names: Names, count: int) -> Iterator[int]:
 def test_every_file_in_the_folder_is_an_overlay() -> None:
     assert known_overlays() == SHIPPED
     assert all(find_overlay(name) is not None for name in SHIPPED)
-    assert set(SHIPPED) >= {"ema", "swa", "early_stop", "plateau", "clip_value", "carry", "drop", "sanity", "save_first"}
+    assert set(SHIPPED) >= {
+        "ema",
+        "swa",
+        "early_stop",
+        "plateau",
+        "clip_value",
+        "carry",
+        "drop",
+        "sanity",
+        "save_first",
+    }
 
 
 @pytest.mark.parametrize("name", SHIPPED)
