@@ -61,8 +61,7 @@ def _show(
     added = f"  overlays: {', '.join(layers.names)}" if layers.names else ""
     console.print(f"[bold]{escaped(title)}[/bold]  start: {escaped(graph.start + added)}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    marks = ("save point before it",) if points is not None else ()
-    marks += ("overlay",) if layers.names else ()
+    marks = [*(["save point before it"] if points is not None else []), *(["overlay"] if layers.names else [])]
     for column in ("node", "kind", "parameters", "what comes next", *marks):
         table.add_column(column, overflow="fold")
     for name, node in graph.nodes.items():

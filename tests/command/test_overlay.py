@@ -133,9 +133,8 @@ def test_copy_takes_overlays(folder: Path, command: Command) -> None:
         command("copy", "fit", "mine.toml", *BOTH).out
     )
     assert Graph.load(folder / "mine.toml") == Graph.load("fit").overlay("ema", "early_stop")
-    assert (
-        "run it with: graphtrain run SCRIPT --overlay patient.toml" in command("copy", "early_stop", "patient.toml").out
-    )
+    copied = command("copy", "early_stop", "patient.toml").out
+    assert "run it with: graphtrain run SCRIPT --overlay patient.toml" in copied
     text = (folder / "patient.toml").read_text()
     assert text.startswith("# End the run when")
     (folder / "patient.toml").write_text(text.replace('insert = "early_stop"', 'insert = "early_stop"\npatience = 7'))
