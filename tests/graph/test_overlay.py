@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from graphtrain import Graph, GraphError, UsageError
+from graphtrain import Graph, GraphError, Trainer, UsageError
+from graphtrain.graph.layers import Layers, layers_from_json, layers_json
 
 FIT = Graph.load("fit")
 CHOICE = ('insert = "x"', 'use = "choice"')
@@ -451,3 +452,41 @@ def test_a_contained_overlay_stays_in_its_folder(tmp_path: Path) -> None:
     assert Graph.load(whole).layers.names == ("outside",)
     with pytest.raises(GraphError, match="leads out of the folder"):
         Graph.load(whole, contained=True)
+
+
+# ---- what is kept beside the graph
+
+
+def test_the_overlays_are_kept_beside_the_graph_of_a_checkpoint() -> None:
+    layers = FIT.overlay("early_stop", "ema").layers
+    kept = layers_from_json(layers_json(layers))
+    assert (kept.names, kept.touched, kept.widened) == (layers.names, layers.touched, layers.widened)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "{", '{"names": 3}', '{"names": [3], "touched": {}, "widened": {}}', "[" * 9999]
+)
+def test_what_is_no_such_text_is_no_overlay(text: str) -> None:
+    assert layers_from_json(text) == Layers()
+
+
+def test_a_renamed_node_is_still_of_its_overlay() -> None:
+    graph = FIT.overlay("ema").rename("ema", "average")
+    assert graph.layers.overlay_of("node `average`") == "ema"
+    assert "overlay ema" in str(graph)
+
+
+def test_an_explanation_names_the_overlay_of_a_guard() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(1, 1)
+    trainer = Trainer(
+        FIT.overlay("early_stop").set("finish", after="1 epochs"),
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 1)] * 2,
+        training_step=lambda model, batch: model(batch).mean(),
+        display=None,
+        notify=lambda line: None,
+    )
+    trainer.run()
+    assert 'early_stop.min_epochs" (overlay early_stop)' in str(trainer.explain())
