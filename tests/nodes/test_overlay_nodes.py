@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,3 +165,20 @@ def test_data_that_cannot_be_set_back_is_reported() -> None:
     trainer = trainer_of(graph, [1] * 40, said, val_data=stream)
     trainer.run()
     assert any("keeps its own position: the first validation begins after them" in line for line in said)
+
+
+# ---- save_first
+
+
+def test_a_checkpoint_is_made_before_each_validation(tmp_path: Path) -> None:
+    def failing(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError("the validation is broken")
+
+    graph = FIT.overlay("save_first").set("checkpoint", every="never").set("finish", after="2 epochs")
+    broken = trainer_of(graph, run_dir=tmp_path, validation_step=failing)
+    with pytest.raises(ArithmeticError):
+        broken.run()
+    trainer = trainer_of(graph, [1.0] * 8, run_dir=tmp_path)
+    assert trainer.advance(0) == "validate", "what was trained before the validation is not lost"
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.progress["save_first"]["runs"] == 2
