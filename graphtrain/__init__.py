@@ -15,6 +15,7 @@ from graphtrain.graph.elements import Edge as Edge
 from graphtrain.graph.elements import Node as Node
 from graphtrain.graph.problem import Problem as Problem
 from graphtrain.kind import StepFunction as StepFunction
+from graphtrain.kind import copy_of as copy_of
 from graphtrain.kind import derived_clock as derived_clock
 from graphtrain.kind import node as node
 from graphtrain.kind import progress as progress

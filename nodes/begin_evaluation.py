@@ -8,7 +8,7 @@ import torch
 
 from graphtrain.kind import node
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.state.random import capture_random, seed_everything
+from graphtrain.nodes._evaluation import set_aside
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split")
@@ -34,10 +34,4 @@ class BeginEvaluation:
     split: str = "val"
 
     def __call__(self, model: torch.nn.Module, recorder: Recorder, seed: int | None) -> tuple[str, dict[str, Any]]:
-        modes = {name: module.training for name, module in model.named_modules()}
-        training_state = {"modes": modes, "random": capture_random()}
-        model.eval()
-        if seed is not None:
-            seed_everything(seed)
-        recorder.means(self.split, ("whole",)).clear()
-        return self.split, training_state
+        return self.split, set_aside(model, recorder, self.split, seed)

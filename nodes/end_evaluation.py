@@ -9,7 +9,7 @@ import torch
 
 from graphtrain.kind import node
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.state.random import restore_random
+from graphtrain.nodes._evaluation import put_back
 
 
 @node(writes="metrics", effects="train")
@@ -32,12 +32,4 @@ def end_evaluation(
     >>> graph.outputs
     ('metrics',)
     """
-    metrics = {f"{split}/{name}": value for name, value in recorder.means(split).take("whole").items()}
-    for name, module in model.named_modules():
-        module.training = training_state["modes"].get(name, True)
-    restore_random(training_state["random"])
-    if metrics:
-        recorder.row(metrics)
-    elif notify is not None:
-        notify(f"nothing was recorded as `{split}/...`: there was no batch to evaluate, or it gave no metrics")
-    return metrics
+    return put_back(model, split, training_state, recorder, notify)

@@ -33,6 +33,6 @@ class Schedule:
         if isinstance(scheduler, ReduceLROnPlateau):
             raise UsageError(
                 "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
-                'set schedule.every = "never", and step it in a node of your own after `validate`, from its `metrics`',
+                'add the overlay that steps it with a metric: --overlay plateau, in Python graph.overlay("plateau")',
             )
         scheduler.step()

@@ -31,6 +31,7 @@ NAMES = (
     "Trainer",
     "Trigger",
     "UsageError",
+    "copy_of",
     "derived_clock",
     "main",
     "node",

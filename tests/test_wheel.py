@@ -57,7 +57,7 @@ def test_one_name_at_the_top(wheel: Path) -> None:
 def test_everything_is_inside(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {"graphtrain/py.typed"}
-    for folder in ("nodes", "graphs", "viz"):
+    for folder in ("nodes", "graphs", "graphs/overlays", "viz"):
         expected |= {
             f"graphtrain/{folder}/{path.name}" for path in (CHECKOUT / folder).glob("*.[pt]*") if path.is_file()
         }
@@ -73,6 +73,7 @@ def test_it_works_where_no_checkout_is(site: Path, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "graphtrain")
     assert "fit " in _run(*command, "graphs", cwd=tmp_path, env=env)
     assert "clip " in _run(*command, "nodes", cwd=tmp_path, env=env)
+    assert "no problems" in _run(*command, "check", "fit", "--overlay", "ema", cwd=tmp_path, env=env)
     _run(*command, "render", "fit", "-o", "x.svg", cwd=tmp_path, env=env)
     assert "<svg" in (tmp_path / "x.svg").read_text()
     (tmp_path / "tiny.py").write_text(TINY)

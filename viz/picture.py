@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
+from graphtrain.graph.layers import Layers, overlays_text
+from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import family_of_node
 from graphtrain.viz.flow import back_edges, main_line, returns
 from graphtrain.viz.theme import SIGNS
@@ -159,7 +161,9 @@ def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str
     [('eval_batch', 'next_batch', '2')]
     """
     whole = _level(graph, "")
-    whole = replace(whole, caption=(whole.name, *_legend(whole, counts is not None, position is not None)))
+    overlays = (one_line(f"with {overlays_text(graph.layers.names)}"),) if graph.layers.names else ()
+    legend = _legend(whole, counts is not None, position is not None)
+    whole = replace(whole, caption=(whole.name, *overlays, *legend))
     if position is not None:
         whole = whole.map_boxes(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
     if counts is not None:
@@ -204,7 +208,7 @@ def _level(graph: Graph, inside: str) -> Picture:
     arrows = [Arrow(prefix + START_MARK, _target(prefix, graph.start), main=True)]
     for name, node in _used(graph).items():
         key = prefix + key_of([name])
-        box = _box(node, key, inside, declared=name in graph.nodes, main=name in on_main)
+        box = _box(node, key, inside, graph.layers, declared=name in graph.nodes, main=name in on_main)
         if node.body is None:
             boxes.append(box)
             continue
@@ -216,6 +220,8 @@ def _level(graph: Graph, inside: str) -> Picture:
         for position, edge in enumerate(edges):
             guard = None if edge.when is None else one_line(edge.when, TITLE_LENGTH)
             expression = graph.guards.get(edge.when) if edge.when is not None else None
+            if expression is not None and (overlays := graph.layers.overlays_of_guard(str(edge.when))):
+                expression = f"{expression} ({overlays_text(overlays)})"
             key = prefix + key_of([source])
             returns_by = f"{key}{RETURN_MARK}{position + 1}" if (source, position) in returning else ""
             if returns_by:
@@ -247,14 +253,19 @@ def _used(graph: Graph) -> dict[str, Node]:
     return {**graph.nodes, **{name: Node(name, name) for name in names if name not in graph.nodes and name != END}}
 
 
-def _box(node: Node, key: str, inside: str, declared: bool, main: bool) -> Box:
+def _box(node: Node, key: str, inside: str, layers: Layers, declared: bool, main: bool) -> Box:
     lines = (kind_line(node), *parameter_lines(node)) if declared else ("not declared",)
+    overlay = layers.overlay_of(node_key(node.name))
+    if declared and overlay:
+        lines = (*lines, one_line(overlays_text([overlay]), TITLE_LENGTH))
+    others = [other for other in layers.overlays_of_node(node.name) if other != overlay]
+    changed = f"; changed by {overlays_text(others)}" if others else ""
     return Box(
         key=key,
         inside=inside,
         family=family_of_node(node),
         title=one_line(node.name, TITLE_LENGTH),
         lines=tuple(line for line in lines if line),
-        tooltip=tooltip(node),
+        tooltip=one_line(tooltip(node) + changed),
         main=main,
     )

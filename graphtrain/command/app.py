@@ -51,6 +51,17 @@ ContainedOption = Annotated[
 ]
 
 
+OverlayOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--overlay",
+        metavar="OVERLAY",
+        help="Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can "
+        "be given several times.",
+    ),
+]
+
+
 def _example(*lines: str) -> str:
     """Help text in which every example has its own line."""
     return "\n\n".join(["[dim]Examples:[/dim]", *[f"  [bold]{line}[/bold]" for line in lines]])
@@ -108,6 +119,7 @@ SettingsArgument = Annotated[
     "run",
     "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
     "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
+    "graphtrain run train.py --overlay ema --overlay early_stop early_stop.patience=2",
     "graphtrain run train.py --help",
     cls=RunCommand,
 )
@@ -180,6 +192,7 @@ def check(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
+    overlay: OverlayOption = None,
     contained: ContainedOption = False,
 ) -> int:
     """Check a graph without running it: all its problems, each with a code, a place and a hint.
@@ -188,7 +201,7 @@ def check(
     """
     from graphtrain.command.check import check_command
 
-    return check_command(graph, script, as_json=json, strict=strict, contained=contained)
+    return check_command(graph, script, overlay or [], as_json=json, strict=strict, contained=contained)
 
 
 @_command(
@@ -206,6 +219,7 @@ def render(
             "--run-dir", metavar="RUN_DIR", help="Show how often each node ran in this run, and which is next."
         ),
     ] = None,
+    overlay: OverlayOption = None,
     contained: ContainedOption = False,
 ) -> None:
     """Draw a graph to a file.
@@ -214,7 +228,7 @@ def render(
     """
     from graphtrain.command.render import render_command
 
-    render_command(graph, output, run_dir, contained=contained)
+    render_command(graph, output, run_dir, overlays=overlay or [], contained=contained)
 
 
 @_command("show", "graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py")
@@ -234,6 +248,7 @@ def show(
             "--script", metavar="SCRIPT", help="A Python file that declares kinds which the graph uses; it is imported."
         ),
     ] = None,
+    overlay: OverlayOption = None,
     contained: ContainedOption = False,
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
@@ -242,7 +257,7 @@ def show(
     """
     from graphtrain.command.show import show_command
 
-    show_command(graph, save_points=save_points, script=script, contained=contained)
+    show_command(graph, save_points=save_points, script=script, overlays=overlay or [], contained=contained)
 
 
 @_command(
@@ -250,6 +265,7 @@ def show(
     "graphtrain diff fit my_fit.toml",
     "graphtrain diff runs/first runs/second",
     "graphtrain diff runs/first my_fit.toml -o difference.svg",
+    "graphtrain diff fit fit --overlay ema",
     "graphtrain diff runs/first/checkpoints/000001-step-60 runs/second",
 )
 def diff(
@@ -275,6 +291,7 @@ def diff(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if anything that is compared differs.")
     ] = False,
+    overlay: OverlayOption = None,
     contained: ContainedOption = False,
 ) -> int:
     """Show how two graphs, or two runs, differ.
@@ -287,26 +304,30 @@ def diff(
     """
     from graphtrain.command.diff import diff_command
 
-    return diff_command(before, after, output, rename or [], exit_code=exit_code, contained=contained)
+    return diff_command(
+        before, after, output, rename or [], exit_code=exit_code, overlays=overlay or [], contained=contained
+    )
 
 
-@_command("copy", "graphtrain copy fit my_fit.toml")
+@_command("copy", "graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml")
 def copy(
     graph: GraphArgument,
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write; it must not exist.")],
+    overlay: OverlayOption = None,
 ) -> None:
-    """Copy a graph to a new file that you can edit.
+    """Copy a graph, or an overlay by its name, to a new file that you can edit.
 
-    The text of a shipped graph or of a file is copied with its comments; that of a script or a run is generated.
+    The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
+    of a graph with --overlay, is generated.
     """
     from graphtrain.command.listing import copy_command
 
-    copy_command(graph, path)
+    copy_command(graph, path, overlay or [])
 
 
 @_command("graphs", "graphtrain graphs")
 def graphs() -> None:
-    """List the shipped and installed graphs."""
+    """List the shipped and installed graphs, and the overlays that can be added to a graph."""
     from graphtrain.command.listing import graphs_command
 
     graphs_command()
@@ -442,6 +463,15 @@ def verify(
             rich_help_panel=_OF_CUTS,
         ),
     ] = None,
+    overlay: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--overlay",
+            metavar="OVERLAY",
+            help="Add an overlay to the graph, as for run; can be given several times.",
+            rich_help_panel=_OF_CUTS,
+        ),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option(
@@ -503,6 +533,7 @@ def verify(
     """
     of_cuts = {
         "--graph": graph,
+        "--overlay": overlay or None,
         "--until": until,
         "--seed": seed,
         "--device": device,
@@ -519,7 +550,14 @@ def verify(
         return verify_command(script, run_dir, settings or [], last)
     from graphtrain.command.verify_cuts import CutOptions, verify_cuts_command
 
-    options = RunOptions(graph=graph, until=until, seed=seed or 0, device=device or "auto", deterministic=deterministic)
+    options = RunOptions(
+        graph=graph,
+        overlay=overlay or [],
+        until=until,
+        seed=seed or 0,
+        device=device or "auto",
+        deterministic=deterministic,
+    )
     return verify_cuts_command(script, settings or [], CutOptions(cuts, options, cuts_seed, keep, json))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from graphtrain.checks import check_graph
 from graphtrain.command.output import notify
 from graphtrain.command.script import import_script
-from graphtrain.command.script_graph import is_script, named_graph
+from graphtrain.command.script_graph import is_script, named_graph, with_overlays
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import Draft, read_graph
 from graphtrain.graph.registry import find_graph
@@ -18,7 +19,9 @@ from graphtrain.printable import printable
 from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 
 
-def check_command(source: str, script: str | None, *, as_json: bool, strict: bool, contained: bool) -> int:
+def check_command(
+    source: str, script: str | None, overlays: Sequence[str] = (), *, as_json: bool, strict: bool, contained: bool
+) -> int:
     """Print every problem of a graph; returns the exit code."""
     if script is not None:
         import_script(Path(script.partition(":")[0]))
@@ -26,6 +29,8 @@ def check_command(source: str, script: str | None, *, as_json: bool, strict: boo
     if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
         named = saved_graph(named, notify, contained=contained)
     draft = Draft(named, []) if isinstance(named, Graph) else read_graph(named, contained=contained)
+    with_added = with_overlays(draft.graph, overlays, contained=contained)
+    draft = Draft(with_added.graph, [*draft.problems, *with_added.problems])
     # If the text could not be read completely, checking the rest would only report consequences of that.
     problems = draft.problems or check_graph(draft.graph, all_kinds_known=script is not None or is_script(source))
     errors = sum(problem.severity == "error" for problem in problems)

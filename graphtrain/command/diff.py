@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -25,10 +26,23 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 def diff_command(
-    before: str, after: str, output: Path | None, rename: list[str], *, exit_code: bool = False, contained: bool = False
+    before: str,
+    after: str,
+    output: Path | None,
+    rename: list[str],
+    *,
+    exit_code: bool = False,
+    overlays: Sequence[str] = (),
+    contained: bool = False,
 ) -> int:
-    """Print the difference between two graphs, or between two runs; draw that of the graphs. Returns the exit code."""
+    """Print the difference between two graphs, or between two runs; draw that of the graphs. Returns the exit code.
+
+    Arguments:
+        overlays: overlays that are added to the second graph. Default: none.
+    """
     (graph, run), (other, other_run) = _read(before, contained), _read(after, contained)
+    if overlays:
+        other = load_graph(other, overlays=overlays, contained=contained)
     difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
     rows_of_runs = sections(run, other_run) if run is not None and other_run is not None else {}
     console = Console(highlight=False)
@@ -79,11 +93,13 @@ def _table_of_rows(rows: list[ChangedValue]) -> Table:
 
 def _table(difference: Difference) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("", "what", "where", "before", "after"):
+    has_overlays = any(change.overlay for change in difference.changes)
+    for column in ("", "what", "where", "before", "after", *(("overlay",) if has_overlays else ())):
         table.add_column(column, overflow="fold")
     for change in difference.changes:
         before, after = change.values
-        cells = (_SIGNS[change.how], change.what, _where(change), before, after)
+        cells = [_SIGNS[change.how], change.what, _where(change), before, after]
+        cells += [change.overlay] if has_overlays else []
         table.add_row(*(escaped(text) for text in cells), style=_STYLES[change.how])
     return table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -12,7 +13,15 @@ from rich.table import Table
 from graphtrain.command.script_graph import load_graph, named_graph
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.registry import find_graph, find_kind, known_graphs, known_kinds
+from graphtrain.graph.registry import (
+    find_graph,
+    find_kind,
+    find_overlay,
+    known_graphs,
+    known_kinds,
+    known_overlays,
+    overlay_summary,
+)
 from graphtrain.kind import Read
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
@@ -20,14 +29,22 @@ from graphtrain.names import suggestion
 
 
 def graphs_command() -> None:
-    """Print every graph that can be used by its name."""
+    """Print every graph and every overlay that can be used by its name."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("graph", "nodes", "names of the nodes"):
         table.add_column(column, overflow="fold")
     for name in known_graphs():
         graph = Graph.load(name)
         table.add_row(name, str(len(graph.nodes)), escape(", ".join(graph.nodes)))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("overlay", "what it does"):
+        table.add_column(column, overflow="fold")
+    for name in known_overlays():
+        table.add_row(name, escape(overlay_summary(name)))
+    console.print()
+    console.print(table)
 
 
 def nodes_command(name: str | None) -> None:
@@ -80,15 +97,23 @@ def _parameter_line(parameter: Parameter) -> str:
     return f"{parameter.name}: {parameter.type_name}, default {text}"
 
 
-def copy_command(source: str, path: Path) -> None:
-    """Copy the text of a graph to a new file."""
+def copy_command(source: str, path: Path, overlays: Sequence[str] = ()) -> None:
+    """Copy the text of a graph, or of an overlay, to a new file."""
     if path.suffix != ".toml":
         raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
-    named = named_graph(source)
-    graph = load_graph(named)
-    file = find_graph(str(named)) or Path(str(named))
-    # A graph that has no text of its own, that of a script or of a run, is written as one.
-    text = file.read_bytes() if not isinstance(named, Graph) and file.is_file() else graph.to_toml().encode()
+    overlay = find_overlay(source) if find_graph(source) is None else None
+    use = "--overlay" if overlay is not None else "--graph"
+    if overlay is not None:
+        if overlays:
+            raise UsageError(f"`{source}` is an overlay, and --overlay adds one to a graph", "name a graph")
+        text = overlay.read_bytes()
+    else:
+        named = named_graph(source)
+        graph = load_graph(named, overlays=overlays)
+        file = find_graph(str(named)) or Path(str(named))
+        # A graph that has no text of its own, that of a script or of a run, is written as one.
+        is_text = not overlays and not isinstance(named, Graph) and file.is_file()
+        text = file.read_bytes() if is_text else graph.to_toml().encode()
     try:
         with path.open("xb") as copied:
             copied.write(text)
@@ -96,4 +121,4 @@ def copy_command(source: str, path: Path) -> None:
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
     except OSError as error:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
-    typer.echo(f"wrote {path}; run it with: graphtrain run SCRIPT --graph {path}")
+    typer.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {path}")

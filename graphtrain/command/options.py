@@ -31,6 +31,15 @@ class RunOptions:
             "Default: the graph of the script, which is what it passes to main or calls `graph`; else fit.",
         ),
     ] = None
+    overlay: Annotated[
+        list[str],
+        typer.Option(
+            "--overlay",
+            metavar="OVERLAY",
+            help="Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; "
+            "can be given several times.",
+        ),
+    ] = field(default_factory=list)
     run_dir: Annotated[
         Path | None,
         typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -12,9 +13,11 @@ from graphtrain.graph import Graph
 from graphtrain.viz.render import render
 
 
-def render_command(source: str, output: Path, run_dir: Path | None, *, contained: bool = False) -> None:
+def render_command(
+    source: str, output: Path, run_dir: Path | None, *, overlays: Sequence[str] = (), contained: bool = False
+) -> None:
     """Draw a graph to a file, with the counts and the position of a run if one is named."""
-    graph = load_graph(source, contained=contained)
+    graph = load_graph(source, overlays=overlays, contained=contained)
     counts, position = _counts(run_dir, graph, source) if run_dir is not None else (None, None)
     typer.echo(f"wrote {render(graph, output, counts=counts, position=position)}")
 

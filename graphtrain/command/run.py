@@ -18,6 +18,7 @@ from graphtrain.command.output import ignore, notify
 from graphtrain.command.run_directories import (
     SAVED,
     check_resume,
+    expect_overlays,
     forked_checkpoint,
     graph_to_resume,
     named_or_new_directory,
@@ -109,6 +110,8 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
     assert source is not None, "one of them is known"
     if source == SAVED:
         source = graph_to_resume(options.run_dir, resume, report)
+    if resume == options.resume:  # and this is no fork
+        expect_overlays(options.overlay, options.run_dir, resume, report)
     graph = checked_graph(with_parameters(_loaded_graph(source, options), parameters))
     if options.until is not None:
         parse_amount(options.until, graph)
@@ -202,7 +205,9 @@ def _replay_line(program: Script, run_dir: Path, trainer: Trainer) -> str:
 def _loaded_graph(source: Graph | str | Path, options: RunOptions) -> Graph:
     """The graph to run; if its file is gone, the saved one is named."""
     try:
-        return load_graph(source, contained=options.contained)
+        known = source.layers.names if options.graph == SAVED and isinstance(source, Graph) else ()
+        overlays = [name for name in options.overlay if name not in known]  # the command of a resume is repeated
+        return load_graph(source, overlays=overlays, contained=options.contained)
     except UsageError as error:
         is_gone = not isinstance(source, Graph) and not Path(source).exists()
         if is_gone and options.run_dir is not None and holds_a_graph(options.run_dir):

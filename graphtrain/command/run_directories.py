@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.names import nearest
+from graphtrain.graph.read_toml import overlay_name
+from graphtrain.names import nearest, quoted
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
-from graphtrain.storage.saved_graph import saved_graph
+from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 from graphtrain.storage.store import FolderStore
 
 SAVED = "saved"  # as --graph: the graph in the checkpoint
@@ -86,6 +87,28 @@ def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], N
     if resume == "auto" or run_dir is None or Path(resume).is_dir():
         return saved_graph(run_dir if resume == "auto" and run_dir is not None else resume, notify)
     return saved_graph(run_dir / CHECKPOINTS_FOLDER / resume, notify)
+
+
+def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> None:
+    """Refuse overlays that the run which is resumed was made without: what they need was not kept from its beginning.
+
+    Raises:
+        UsageError: it was.
+    """
+    if not overlays or run_dir is None or resume == "never" or not holds_a_graph(run_dir):
+        return
+    try:
+        names = graph_to_resume(run_dir, resume, notify).layers.names
+    except UsageError:  # there is no checkpoint so far
+        return
+    for overlay in overlays:
+        if (name := overlay_name(overlay)) not in names:
+            made = f"with {quoted(names)}" if names else "without an overlay"
+            raise UsageError(
+                f"--overlay {overlay}: the run in `{run_dir}` was made {made}, and is resumed without `{name}`",
+                f"leave --overlay {overlay} out; or begin another run with it, in a new directory: from this one with "
+                f"--fork {run_dir}",
+            )
 
 
 def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> str:

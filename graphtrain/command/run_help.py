@@ -30,7 +30,7 @@ class RunCommand(PlainCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         setup = type(self).setup
-        words = [word for word in self._typed if word != self._value("--graph")]
+        words = [word for word in self._typed if word not in (self._value("--graph"), *self._values("--overlay"))]
         script = next((word for word in words if word.partition(":")[0].endswith(".py")), None)
         if setup is None and script is None:
             return
@@ -44,7 +44,7 @@ class RunCommand(PlainCommand):
                 assert script is not None
                 _, name, setup = setup_function(script)
             print_arguments(setup, name)
-            print_parameters(load_graph(self._named_graph(script)))
+            print_parameters(load_graph(self._named_graph(script), overlays=self._values("--overlay")))
 
     def _named_graph(self, script: str | None) -> Graph | str | Path:
         """The graph of the command line, or else that of the script."""
@@ -54,9 +54,13 @@ class RunCommand(PlainCommand):
         return named or (self.graph if self.setup is not None or script is None else script)
 
     def _value(self, option: str) -> str | None:
+        return next(iter(self._values(option)), None)
+
+    def _values(self, option: str) -> list[str]:
+        values = []
         for word, following in zip(self._typed, (*self._typed[1:], ""), strict=True):
             if word == option and following:
-                return following
-            if word.startswith(f"{option}="):
-                return word.partition("=")[2]
-        return None
+                values.append(following)
+            elif word.startswith(f"{option}="):
+                values.append(word.partition("=")[2])
+        return values

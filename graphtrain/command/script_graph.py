@@ -8,15 +8,17 @@ run: a name that the module has is looked up in it, and a graph that only the ru
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from graphtrain.command.script import graph_passed_to_main, import_script, split_script
-from graphtrain.errors import UsageError
+from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.read_toml import Draft, read_overlays
 from graphtrain.graph.registry import find_graph
+from graphtrain.names import quoted
 from graphtrain.storage.saved_graph import holds_a_graph
 
 DEFAULT = "fit"
@@ -35,19 +37,42 @@ def is_script(source: str) -> bool:
     return path.suffix == ".py" and find_graph(source) is None and not holds_a_graph(path)
 
 
-def load_graph(source: str | Path | Graph, *, contained: bool = False) -> Graph:
-    """The graph that a word of the command line names; a script is imported for it.
+def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = (), contained: bool = False) -> Graph:
+    """The graph that a word of the command line names, with overlays; a script is imported for it.
 
     Arguments:
+        overlays: the names or paths of overlays that are added. Default: none.
         contained: as of `Graph.load`; a script is refused, for its code may read anything. Default: False.
 
     Raises:
-        GraphError: the text is not a graph.
-        UsageError: there is no such graph, file or script; or the graph of a script is known only when it runs.
+        GraphError: the text is not a graph, or overlays do not fit it.
+        UsageError: there is no such graph, overlay or script; or the graph of a script is known only when it runs.
         CheckpointError: the checkpoint is damaged.
     """
     named = named_graph(source, contained=contained)
-    return named if isinstance(named, Graph) else Graph.load(named, contained=contained)
+    graph = named if isinstance(named, Graph) else Graph.load(named, contained=contained)
+    draft = with_overlays(graph, overlays, contained=contained)
+    if draft.problems:
+        raise GraphError(draft.problems, f"graph `{graph.name}` with {quoted(overlays)}")
+    return draft.graph
+
+
+def with_overlays(graph: Graph, overlays: Sequence[str], *, contained: bool = False) -> Draft:
+    """A graph with the overlays of the command line, as far as they fit it.
+
+    Raises:
+        UsageError: there is no such overlay, or the graph has it already.
+    """
+    if not overlays:
+        return Draft(graph, [])
+    for number, overlay in enumerate(overlays):
+        if overlay in graph.layers.names:
+            raise UsageError(
+                f"--overlay {overlay}: the graph `{graph.title}` has this overlay already", "leave the option out"
+            )
+        if overlay in overlays[:number]:
+            raise UsageError(f"--overlay {overlay} is given twice", "give it once")
+    return read_overlays(graph, overlays, contained=contained)
 
 
 def named_graph(source: str | Path | Graph, *, contained: bool = False) -> str | Path | Graph:

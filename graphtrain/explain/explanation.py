@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, final
 
+from graphtrain.graph.layers import overlays_text
 from graphtrain.kind.trigger import decimal
 from graphtrain.printable import one_line
 
@@ -90,6 +91,7 @@ class GuardReading:
         reads: what it read, in order; guards that it names among them.
         not_read: the names in it that were not looked at, because the answer was clear before.
         error: what it raised; empty where it did not.
+        overlays: those that define or widen it.
     """
 
     name: str
@@ -98,6 +100,7 @@ class GuardReading:
     reads: tuple[Reading | GuardReading, ...]
     not_read: tuple[str, ...] = ()
     error: str = ""
+    overlays: tuple[str, ...] = ()
 
     def readings(self) -> Iterator[Reading]:
         """What was read, in order, in the guards that it names too."""
@@ -264,7 +267,8 @@ def _lines_of_choice(choice: Choice, following: str) -> list[str]:
 
 def _lines_of_guard(guard: GuardReading, indent: str) -> list[str]:
     """The expression, and under it what was read."""
-    lines = [f'{indent}{guard.name} = {_answer(guard)}, from "{_on_one_line(guard.expression)}"']
+    overlays = f" ({overlays_text(guard.overlays)})" if guard.overlays else ""
+    lines = [f'{indent}{guard.name} = {_answer(guard)}, from "{_on_one_line(guard.expression)}"{overlays}']
     indent += "  "
     for reading in dict.fromkeys(guard.reads):  # a chained comparison reads its middle twice
         lines += _lines_of_guard(reading, indent) if isinstance(reading, GuardReading) else [f"{indent}{reading}"]

@@ -76,7 +76,8 @@ class RecordingScope:
         known = {reading.name for reading in self._reads}
         names = dict.fromkeys(_text(part) for part in walk(expression) if isinstance(part, Name | FieldOf))
         not_read = tuple(part for part in names if part not in known)
-        reading = GuardReading(name, text, value, tuple(self._reads), not_read, error)
+        overlays = tuple(self._scope.graph.layers.overlays_of_guard(name))
+        reading = GuardReading(name, text, value, tuple(self._reads), not_read, error, overlays)
         self._reads = [*around, reading]
         return reading
 

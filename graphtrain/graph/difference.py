@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
+from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import NESTED, Edge, Node
 from graphtrain.graph.graph import Graph
+from graphtrain.guards.syntax import Expression, GuardCycleError, GuardSyntaxError, expand, parse
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -36,8 +39,10 @@ class Change:
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
         before: as it is in the first graph, in words; None where it has none.
         after: as it is in the second.
-        matters: False for what changes nothing of what the graph does: a name, the spacing of a guard, `allow`.
+        matters: False for what changes nothing of what the graph does: a name, `allow`, a guard that is written in
+            another way and asks the same.
         independent: False for an edge that was added or removed with its node.
+        overlay: the overlay of one of the graphs that makes the difference; empty if none does.
     """
 
     what: What
@@ -47,6 +52,7 @@ class Change:
     after: str | None
     matters: bool = True
     independent: bool = True
+    overlay: str = ""
 
     @property
     def how(self) -> How:
@@ -83,8 +89,9 @@ class Change:
 
     def __str__(self) -> str:
         before, after = self.values
-        if self.what == "guard" and not self.matters:
-            return one_line(f"spacing of {self.subject}")
+        if self.what == "guard" and not self.matters and self.how == "changed":
+            is_spacing = spaced(self.before or "") == spaced(self.after or "")
+            return one_line(f"{'spacing' if is_spacing else 'wording'} of {self.subject}")
         if self.how == "changed":
             arrow = f"now -> {after}" if self.what == "edge" else f"{before} -> {after}"
             return f"{one_line(self.subject)} {arrow}"
@@ -119,7 +126,10 @@ class Difference:
     @classmethod
     def between(cls, before: Graph, after: Graph) -> Difference:
         """The difference of two graphs; see `Graph.diff`."""
-        return cls(before, after, tuple(_changes(before, after, "")))
+        changes = [
+            replace(change, overlay=_overlay_of(change, before, after)) for change in _changes(before, after, "")
+        ]
+        return cls(before, after, tuple(changes))
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -211,6 +221,28 @@ def _short(text: str) -> str:
 # ---- comparing
 
 
+def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
+    """The overlay that makes a change of the outermost graph: one that only one of the graphs has."""
+    if change.inside:
+        return ""
+    for graph, other, words in ((after, before, change.after), (before, after, change.before)):
+        layers = graph.layers
+        match change.what:
+            case "node":
+                overlays = [layers.overlay_of(of.node(change.name))]
+            case "edge":
+                overlays = [layers.overlay_of(of.edge(change.name, words))]
+            case "guard":
+                overlays = layers.overlays_of_guard(change.name)
+            case "unit":
+                overlays = [layers.overlay_of(f"unit `{change.name}`")]
+            case _:
+                overlays = [layers.overlay_of(f"`{change.name}`")]
+        if own := [name for name in overlays if name and name not in other.layers.names]:
+            return ", ".join(own)
+    return ""
+
+
 def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
     bodies = []
     for name in dict.fromkeys([*after.nodes, *before.nodes]):
@@ -224,11 +256,17 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
     for source in dict.fromkeys([*after.edges, *before.edges]):
         independent = (source in before.nodes) == (source in after.nodes)
         yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, independent)
-    yield from _mapping_changes("guard", before.guards, after.guards, inside)
-    yield from _mapping_changes("unit", before.units, after.units, inside)
+    meanings = _meanings(before), _meanings(after)
+    asked = {edge.when for graph in (before, after) for leaving in graph.edges.values() for edge in leaving}
+    for name, former, text in _mapping_changes(before.guards, after.guards):
+        # A guard that only other guards name does nothing by itself: it matters where it changes what these ask.
+        matters = name in asked if None in (former, text) else meanings[0][name] != meanings[1][name]
+        yield Change("guard", inside, name, former, text, matters=matters)
+    for unit, former, counted in _mapping_changes(before.units, after.units):
+        yield Change("unit", inside, unit, former, counted)
     yield from _other_changes(before, after, inside)
-    for name, former, body in bodies:
-        yield from _changes(former, body, f"{inside}/{name}" if inside else name)
+    for name, old_body, body in bodies:
+        yield from _changes(old_body, body, f"{inside}/{name}" if inside else name)
 
 
 def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
@@ -301,12 +339,26 @@ def _split(edges: tuple[Edge, ...], kept: Counter[str]) -> tuple[list[Edge], lis
     return both, others
 
 
-def _mapping_changes(what: What, before: Mapping[str, str], after: Mapping[str, str], inside: str) -> Iterator[Change]:
+def _mapping_changes(
+    before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[tuple[str, str | None, str | None]]:
     for name in dict.fromkeys([*after, *before]):
         old, new = before.get(name), after.get(name)
         if old != new:
-            spacing = what == "guard" and old is not None and new is not None and spaced(old) == spaced(new)
-            yield Change(what, inside, name, old, new, matters=not spacing)
+            yield name, old, new
+
+
+def _meanings(graph: Graph) -> dict[str, Any]:
+    """What each guard asks, with the guards that it names written out; of one that cannot be parsed, its text."""
+    parsed: dict[str, Expression] = {}
+    for name, text in graph.guards.items():
+        with suppress(GuardSyntaxError):
+            parsed[name] = parse(text)
+    meanings: dict[str, Any] = {name: spaced(text) for name, text in graph.guards.items()}
+    for name, expression in parsed.items():
+        with suppress(GuardSyntaxError, GuardCycleError):
+            meanings[name] = expand(expression, parsed, (name,))
+    return meanings
 
 
 def _other_changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:

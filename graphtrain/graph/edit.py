@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place
+from graphtrain.graph.layers import Layers, Widened
 from graphtrain.guards.syntax import GuardSyntaxError, Name, on_one_line, parse, python_tree, walk
 from graphtrain.kind import kind_of
 from graphtrain.kind.parameter import NOT_PLAIN, plain_value, show_value
@@ -30,6 +31,7 @@ class Editable(ABC):
     guards: Mapping[str, str]
     units: Mapping[str, str]
     places: Mapping[str, Place]
+    layers: Layers
 
     def insert(
         self,
@@ -40,6 +42,7 @@ class Editable(ABC):
         after: str | None = None,
         before: str | None = None,
         between: tuple[str, str] | None = None,
+        at: str | None = None,
         **parameters: Any,
     ) -> Self:
         """Add a node, and connect it.
@@ -53,16 +56,22 @@ class Editable(ABC):
                 many return (``"decide"`` of `fit`) it runs after each of these; for one of them, use `after`.
             between: the edge from the first node to the second passes through the new node, its guard kept.
                 Default of all three: the node is not connected.
+            at: a node whose edges decide what comes next, such as ``"decide"`` of `fit`. An edge leads from it to the
+                new node under the guard ``NAME_due``, and one leads back; `before` or `after` then names the target of
+                the edge before or after which that one is tried. Where there is no such guard, it is ``NAME.due``.
+                Default: the new node is in the way of others.
             parameters: of the node; ``graph=`` gives it a body, a graph or the name of one, in place of `use`.
 
         Raises:
-            EditError: the name is taken, a node named in `after`, `before` or `between` does not exist, or `use` is a
-                graph.
+            EditError: the name is taken, a node or an edge that is named does not exist, or `use` is a graph.
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").insert("pause", "choice", after="step").insert("rest", "choice", after="pause")
         >>> [str(graph.edges[name][0]) for name in ("step", "pause", "rest")]
         ['pause', 'rest', 'zero_grad']
+        >>> graph = Graph.load("fit").insert("swa", "choice", at="decide", before="checkpoint")
+        >>> [str(edge) for edge in graph.edges["decide"][4:6]], graph.guards["swa_due"]
+        (['swa if swa_due', 'checkpoint if checkpoint_due'], 'swa.due')
         """
         if name == END:
             raise EditError(
@@ -73,6 +82,8 @@ class Editable(ABC):
         if sum(place is not None for place in (after, before, between)) > 1:
             raise EditError("insert: give one of `after`, `before` and `between`")
         nodes = {**self.nodes, name: _node(name, use, parameters, "insert")}
+        if at is not None:
+            return self._inserted_at(at, name, nodes, before, after)
         edges = dict(self.edges)
         start = self.start
         if after is not None:
@@ -89,6 +100,35 @@ class Editable(ABC):
             edges[source] = _redirected(self._edges_between(source, target, "insert: between"), target, name)
             edges[name] = (Edge(target),)
         return self._with(nodes=nodes, edges=edges, start=start)
+
+    def _inserted_at(
+        self, source: str, name: str, nodes: Mapping[str, Node], before: str | None, after: str | None
+    ) -> Self:
+        self._known(source, "insert: at")
+        if (before is None) == (after is None):
+            targets = ", ".join(dict.fromkeys(edge.target for edge in self.edges.get(source, ())))
+            raise EditError(
+                f"insert: `at` takes `before` or `after`: which edge of `{source}` is tried next to that to `{name}`",
+                f"its edges lead to {targets}",
+            )
+        due = f"{name}_due"
+        guards = self.guards if due in self.guards else {**self.guards, due: f"{name}.due"}
+        edges = {**self.edges, source: self._with_edge(source, Edge(name, due), before, after, "insert")}
+        return self._with(nodes=nodes, edges={**edges, name: (Edge(source),)}, guards=guards)
+
+    def _with_edge(self, source: str, edge: Edge, before: str | None, after: str | None, verb: str) -> tuple[Edge, ...]:
+        """The edges of a node with one more, before the first or after the last that leads to a target."""
+        neighbour = before if before is not None else after
+        assert neighbour is not None, "one of them is given"
+        leaving = self._edges_between(source, neighbour, f"{verb}: {'before' if before is not None else 'after'}")
+        positions = [position for position, other in enumerate(leaving) if other.target == neighbour]
+        position = positions[0] if before is not None else positions[-1] + 1
+        if position == len(leaving) and leaving[-1].when is None:
+            raise EditError(
+                f"{verb}: after: the edge from `{source}` to `{after}` has no guard, so none after it is tried",
+                "use `before`",
+            )
+        return (*leaving[:position], edge, *leaving[position:])
 
     def replace(self, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Self:
         """Replace the kind and the parameters of the node `name`; its edges stay.
@@ -135,15 +175,26 @@ class Editable(ABC):
         guards = _without_unused(self.guards, _guards_used(self.edges, self.guards) - _guards_used(edges, self.guards))
         return self._with(nodes=nodes, edges=edges, guards=guards, start=to if self.start == name else self.start)
 
-    def connect(self, source: str, target: str, when: str | None = None, first: bool = True) -> Self:
+    def connect(
+        self,
+        source: str,
+        target: str,
+        when: str | None = None,
+        first: bool = True,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+    ) -> Self:
         """Add an edge.
 
         Arguments:
             when: the name of its guard. Default: no guard, which is possible if `source` has no unguarded edge.
             first: True evaluates this guard before the others, False after them.
+            before: the target of the edge of `source` before which this one is tried, in place of `first`.
+            after: the target of the edge after which it is tried.
 
         Raises:
-            EditError: a node does not exist, or `source` has an unguarded edge already.
+            EditError: a node or an edge that is named does not exist, or `source` has an unguarded edge already.
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").insert("pause", "choice").connect("decide", "pause", when="log_due", first=False)
@@ -163,6 +214,10 @@ class Editable(ABC):
                     f'use redirect("{source}", "{unguarded[0].target}", "{target}"), or give the new edge a guard',
                 )
             edges = (*guarded, Edge(target))
+        elif before is not None or after is not None:
+            if before is not None and after is not None:
+                raise EditError("connect: give one of `before` and `after`")
+            edges = self._with_edge(source, Edge(target, when), before, after, "connect")
         else:
             new = (Edge(target, when),)
             edges = (*new, *guarded, *unguarded) if first else (*guarded, *new, *unguarded)
@@ -212,15 +267,40 @@ class Editable(ABC):
             raise EditError(f"set: `{outer}` has no graph inside", f"its parameters are set as `{outer}.NAME`")
         return self._with(nodes={**self.nodes, outer: replace(node, body=node.body.set(inner, **parameters))})
 
-    def guard(self, name: str, expression: str) -> Self:
-        """Define or redefine a named guard.
+    def guard(
+        self, name: str, expression: str | None = None, *, or_: str | None = None, and_: str | None = None
+    ) -> Self:
+        """Define or redefine a named guard, or widen it: it is then ``(expression or every or_) and every and_``.
+
+        Arguments:
+            expression: what it asks. Default: what it asked.
+            or_: what makes it true too, in TOML ``or``. Default: nothing more.
+            and_: what must be true besides, in TOML ``and``. Default: nothing more.
 
         Raises:
-            EditError: the expression is not a string.
+            EditError: an expression is not a string, none is given, or there is no such guard to be widened.
+
+        >>> from graphtrain import Graph
+        >>> Graph.load("fit").guard("ending", and_="step.steps > 99").guard("ending", or_="stuck").guards["ending"]
+        '(finish.due or stuck) and step.steps > 99'
         """
-        if not isinstance(expression, str):
-            raise EditError(f"guard: `{name}` takes an expression in quotes, got {show_value(expression)}")
-        return self._with(guards={**self.guards, name: expression}, places=_without(self.places, f"guards.{name}"))
+        for text in (expression, or_, and_):
+            if text is not None and not isinstance(text, str):
+                raise EditError(f"guard: `{name}` takes an expression in quotes, got {show_value(text)}")
+        if expression is None:
+            if or_ is None and and_ is None:
+                raise EditError(f"guard: `{name}` takes an `expression`, or an `or` or `and` to widen it")
+            if name not in self.guards:
+                raise EditError(f"guard: there is no guard `{name}` to widen", suggestion(name, self.guards))
+        widened = Widened(expression) if expression is not None else self.layers.guard(name, self.guards[name])
+        return self.with_widened(name, widened.with_parts(or_, and_))
+
+    def with_widened(self, name: str, widened: Widened) -> Self:
+        """The graph in which a guard has these parts."""
+        layers = replace(self.layers, widened={**self.layers.widened, name: widened})
+        return self._with(
+            guards={**self.guards, name: widened.text}, places=_without(self.places, f"guards.{name}"), layers=layers
+        )
 
     def nest(self, name: str, /, graph: str | Path | Graph, **parameters: Any) -> Self:
         """Add a node whose body is a graph, without connecting it: `insert` with ``graph=``."""
@@ -249,6 +329,7 @@ class Editable(ABC):
             guards={key: rename_in_expression(text, old, new) for key, text in self.guards.items()},
             units={unit: _renamed_field(text, old, new) for unit, text in self.units.items()},
             start=new if self.start == old else self.start,
+            layers=self.layers.renamed(old, new),
         )
 
     def clock(self, unit: str, field: str) -> Self:

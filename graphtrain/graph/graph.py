@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, final
 from graphtrain.errors import GraphError
 from graphtrain.graph.edit import Editable
 from graphtrain.graph.elements import Edge, Node, Place, frozen
+from graphtrain.graph.layers import Layers
+from graphtrain.names import quoted
 
 if TYPE_CHECKING:
     from transitions import Machine
@@ -37,6 +39,7 @@ class Graph(Editable):
         optional: resources without which a node with this graph as its body is bypassed.
         allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
         source: the file that it was read from; edits keep it. Default: none.
+        layers: what overlays have added to it; edits keep it. Default: none have.
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
     >>> graph, graph.nodes["accumulate"]
@@ -58,6 +61,7 @@ class Graph(Editable):
     allow: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
     source: str = field(default="", compare=False, repr=False)
+    layers: Layers = field(default_factory=Layers, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("nodes", "edges", "guards", "units", "places"):
@@ -121,6 +125,27 @@ class Graph(Editable):
         draft = read_text(text, name)
         if draft.problems:
             raise GraphError(draft.problems, f"graph `{name}`")
+        return draft.graph
+
+    def overlay(self, *overlays: str | Path) -> Graph:
+        """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
+
+        In whatever order they are named, they add the same; what several put at one place stands in that order. Their
+        parameters are set as any.
+
+        Raises:
+            UsageError: there is no such overlay.
+            GraphError: it is not an overlay, it does not fit this graph, or two do not compose.
+
+        >>> graph = Graph.load("fit").overlay("ema", "carry").set("ema", decay=0.99)
+        >>> [str(edge) for edge in graph.edges["step"]], graph.guards["window_cut"], graph.layers.names
+        (['ema'], 'ending', ('ema', 'carry'))
+        """
+        from graphtrain.graph.read_toml import read_overlays
+
+        draft = read_overlays(self, overlays)
+        if draft.problems:
+            raise GraphError(draft.problems, f"graph `{self.name}` with {quoted(map(str, overlays))}")
         return draft.graph
 
     def save(self, path: str | Path) -> None:

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from graphtrain.graph.edit import VERBS
 from graphtrain.graph.graph import Graph
-from graphtrain.graph.registry import find_kind, known_graphs, known_kinds
+from graphtrain.graph.read_edits import IF_THERE
+from graphtrain.graph.registry import find_kind, known_graphs, known_kinds, known_overlays
 from graphtrain.kind import Kind
 from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
@@ -55,9 +56,9 @@ def json_schema() -> Schema:
     kinds = {name: kind for name in known_kinds() if (kind := find_kind(name)) is not None}
     graph = _graph(kinds)
     overlay = _table(
-        "Edits of a graph, in their order.",
+        "Edits of a graph, in their order; without `extends`, of any graph beside which it is named.",
         {**{key: graph["properties"][key] for key in _TOP}, **_overlay_properties()},
-        required=["format", "extends"],
+        required=[],
     )
     return {
         "$schema": _DRAFT,
@@ -67,14 +68,20 @@ def json_schema() -> Schema:
         "required": ["format"],
         # For completion; what is valid is in the two forms.
         "properties": {**overlay["properties"], **graph["properties"]},
-        "if": {"required": ["extends"]},
+        "if": {"anyOf": [{"required": ["extends"]}, {"required": ["edit"], "not": {"required": ["nodes"]}}]},
         "then": {"$ref": "#/definitions/overlay"},
-        "else": {"allOf": [{"$ref": "#/definitions/graph"}, {"required": ["format"]}]},
+        "else": {"$ref": "#/definitions/graph"},
         "definitions": {
             "graph": graph,
             "overlay": overlay,
             "node": _node(kinds),
-            "body": {"anyOf": [_reference("A shipped graph, or the path of a file."), {"$ref": "#/definitions/graph"}]},
+            "body": {
+                "anyOf": [
+                    _reference("A shipped graph, or the path of a file."),
+                    {"$ref": "#/definitions/graph"},
+                    {"allOf": [{"$ref": "#/definitions/overlay"}, {"required": ["extends"]}]},
+                ]
+            },
             "edges": {
                 "description": "What comes next: the first edge whose guard is true. The last one has no guard.",
                 "anyOf": [{"type": "string"}, _strings("Edges, in the order of their priority.")],
@@ -86,7 +93,7 @@ def json_schema() -> Schema:
     }
 
 
-_TOP = ("format", "name", "allow")
+_TOP = ("format", "name", "start", "outputs", "optional", "allow")
 
 
 def _graph(kinds: Mapping[str, Kind]) -> Schema:
@@ -127,7 +134,11 @@ def _graph(kinds: Mapping[str, Kind]) -> Schema:
 
 def _overlay_properties() -> Schema:
     return {
-        "extends": _reference("The graph that is edited: a shipped one, or the path of a file."),
+        "extends": {
+            "description": "The graph that is edited, a shipped one or the path of a file; in a list, overlays follow.",
+            "anyOf": [{"type": "string"}, {**_strings("A graph, then overlays."), "minItems": 1}],
+            "examples": [*known_graphs(), ["fit", *known_overlays()]],
+        },
         "edit": {"type": "array", "items": {"$ref": "#/definitions/edit"}},
     }
 
@@ -283,9 +294,11 @@ def _verb(verb: str) -> Schema:
     summary, descriptions = _first_paragraph(inspect.getdoc(method) or ""), descriptions_of(method)
     properties = {verb: {**_argument(first.name), "description": summary}}
     for parameter in named:
-        properties[parameter.name] = _argument(parameter.name)
+        key = parameter.name.rstrip("_")
+        properties[key] = _argument(key)
         if description := descriptions.get(parameter.name):
-            properties[parameter.name] |= {"description": description}
+            properties[key] |= {"description": description}
+    properties[IF_THERE] = {**_argument(IF_THERE), "description": "Left out where a node that it names is not there."}
     described = _table(
         summary,
         properties,
@@ -293,6 +306,8 @@ def _verb(verb: str) -> Schema:
     )
     if len(named) < len(others):  # parameters of the node besides
         del described["additionalProperties"]
+    if verb == "guard":
+        described["anyOf"] = [{"required": [key]} for key in ("expression", "or", "and")]
     return described
 
 
@@ -302,7 +317,7 @@ def _argument(name: str) -> Schema:
             return {**_strings("SOURCE and TARGET of an edge."), "minItems": 2, "maxItems": 2}
         case "graph":
             return {"$ref": "#/definitions/body"}
-        case "first":
+        case "first" | "if_there":
             return {"type": "boolean"}
     return {"type": "string"}
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
-from graphtrain.graph.edit import VERBS
 from graphtrain.graph.elements import NESTED, Edge, Node, Place
 from graphtrain.graph.graph import Graph
 from graphtrain.graph.lines import Lines
+from graphtrain.graph.overlay import Overlay, composed
 from graphtrain.graph.problem import Problem
-from graphtrain.graph.registry import find_graph, known_graphs
+from graphtrain.graph.read_edits import read_edits
+from graphtrain.graph.registry import find_graph, find_overlay, known_graphs, known_overlays
 from graphtrain.guards.syntax import shorten
-from graphtrain.kind.parameter import coerce, show_value
+from graphtrain.kind.parameter import show_value
 from graphtrain.names import FOREIGN, nearest, suggestion
 
 FORMAT = 1
@@ -29,7 +29,8 @@ MAX_NODES = 10_000
 _MAX_EDITED_NODES = 500_000  # a few seconds
 
 _PLAIN_KEYS = ("format", "name", "start", "nodes", "guards", "edges", "clock", "outputs", "optional", "allow")
-_OVERLAY_KEYS = ("format", "name", "extends", "edit", "allow")
+_OVERLAY_KEYS = ("format", "name", "start", "outputs", "optional", "allow", "edit")
+_EXTENDING_KEYS = (*_OVERLAY_KEYS, "extends")
 _SECTIONS = ("nodes", "edges", "guards", "clock", "start")
 _FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
 _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
@@ -79,7 +80,7 @@ class _Bounds:
 
 
 @dataclass
-class _Reader:
+class Reader:
     """A text while it is read: where it comes from, and the problems so far."""
 
     file: str
@@ -95,6 +96,22 @@ class _Reader:
 
     def problem(self, code: str, key: tuple[str, ...], message: str, hint: str = "") -> None:
         self.problems.append(Problem(code, "error", str(self.place(*key)), message, hint))
+
+    def read_body(self, value: str | dict[str, Any], key: tuple[str, ...], name: str) -> Graph:
+        """The graph that a path names or a table is; its problems are among those of the text.
+
+        Raises:
+            UsageError: there is no such file.
+        """
+        if isinstance(value, dict):
+            return _read_table(value, replace(self, section=(*key, "graph")), name)
+        draft = _read_source(value, self.folder or Path(), self.chain, self.bounds)
+        self.problems += draft.problems
+        return draft.graph
+
+    def is_too_large(self, error: Exception) -> bool:
+        """True for an error after which nothing more is read."""
+        return isinstance(error, _TooLargeError)
 
 
 def read_graph(source: str | Path, *, contained: bool = False) -> Draft:
@@ -115,17 +132,68 @@ def read_graph(source: str | Path, *, contained: bool = False) -> Draft:
     return draft if is_named else replace(draft, graph=replace(draft.graph, source=str(source)))
 
 
+def read_overlays(graph: Graph, sources: Sequence[str | Path], *, contained: bool = False) -> Draft:
+    """A graph with overlays, by name or by path, as far as they compose.
+
+    Arguments:
+        contained: True refuses a file that names others outside of its folder. Default: they may be anywhere.
+
+    Raises:
+        UsageError: there is no such overlay, or it is a graph.
+    """
+    folder = Path().resolve() if contained else None
+    return _with_overlays(Draft(graph, []), sources, None, (), _Bounds(folder))
+
+
+def overlay_name(source: str | Path) -> str:
+    """What the overlay of a name or a path calls itself.
+
+    Raises:
+        UsageError: there is no such overlay, or it is a graph.
+    """
+    return _read_overlay(source, None, (), _Bounds())[0].name
+
+
 def read_text(text: str, name: str) -> Draft:
     """Read a graph from text; `name` stands for the file in messages."""
     return _read_text(text, file=name, folder=None, chain=(name,), bounds=_Bounds())
 
 
+@dataclass(frozen=True)
+class _Sort:
+    """What a name or a path is to lead to: a graph or an overlay."""
+
+    word: str
+    find: Callable[[str], Traversable | None]
+    known: Callable[[], list[str]]
+
+    def hint(self, source: str) -> str:
+        """What to write in place of a name that is not known."""
+        match = nearest(source, self.known())
+        return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
+
+
+_GRAPHS = _Sort("graph", find_graph, known_graphs)
+_OVERLAYS = _Sort("overlay", find_overlay, known_overlays)
+
+
 def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds) -> Draft:
-    """`folder` is the folder of the text that names `source`; None for a name or path typed by the user."""
-    shipped = find_graph(source) if isinstance(source, str) else None
+    text, shown, inner_folder, inner_chain = _opened(source, folder, chain, bounds, _GRAPHS)
+    return _read_text(text, file=shown, folder=inner_folder, chain=inner_chain, bounds=bounds)
+
+
+def _opened(
+    source: str | Path, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds, sort: _Sort
+) -> tuple[str, str, Path | None, tuple[str, ...]]:
+    """The text of a graph or an overlay, its file as it is shown, its folder, and the chain that leads to it.
+
+    Arguments:
+        folder: the folder of the text that names `source`; None for a name or path typed by the user.
+    """
+    shipped = sort.find(source) if isinstance(source, str) else None
     if shipped is not None:
         file: Path | Traversable = shipped
-        identity = f"<{source}>"
+        identity = f"<{sort.word} {source}>" if sort is _OVERLAYS else f"<{source}>"
         inner_folder = None
     else:
         path = Path(source)
@@ -137,10 +205,10 @@ def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]
             exists = path.exists()
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, no permission
             reason = getattr(error, "strerror", None) or str(error)
-            raise UsageError(f"there is no graph {shorten(repr(str(source)))}: {reason}", _graph_hint("")) from None
+            raise UsageError(f"there is no {sort.word} {shorten(repr(str(source)))}: {reason}", sort.hint("")) from None
         bounds.expect_inside(source, Path(identity))
         if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
-            raise UsageError(f"there is no graph `{source}`", _graph_hint(source))
+            raise UsageError(f"there is no {sort.word} `{source}`", _other_sort(source, sort) or sort.hint(source))
         inner_folder = path.parent
     if identity in chain:
         cycle = " -> ".join((*chain[chain.index(identity) :], identity))
@@ -149,16 +217,20 @@ def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...]
         raise UsageError(f"graphs nested more than {MAX_NESTING} levels deep: {' -> '.join(chain)}")
     bounds.count(nodes=1)
     text = _file_text(file)
-    if chain and not _FORMAT_LINE.search(text.partition("\n[")[0]):
+    if (chain or sort is _OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
         # Nothing of it is quoted: a graph of a stranger may name any file of this machine.
-        raise UsageError(f"`{source}` is no graph: there is no line `format = {FORMAT}` at its top")
+        raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
     shown = f"{source}.toml" if shipped is not None else str(file)
-    return _read_text(text, file=shown, folder=inner_folder, chain=(*chain, identity), bounds=bounds)
+    return text, shown, inner_folder, (*chain, identity)
 
 
-def _graph_hint(source: str) -> str:
-    match = nearest(source, known_graphs())
-    return f"did you mean `{match}`?" if match else f"known: {', '.join(known_graphs())}; a path ends in .toml"
+def _other_sort(source: str | Path, sort: _Sort) -> str:
+    """What to do with the name of a graph where an overlay is wanted, or the other way round; empty for others."""
+    if sort is _GRAPHS and find_overlay(str(source)) is not None:
+        return f'`{source}` is an overlay: name it beside a graph, as in --overlay {source} or extends = ["fit", ...]'
+    if sort is _OVERLAYS and find_graph(str(source)) is not None:
+        return f"`{source}` is a graph, which comes before the overlays"
+    return ""
 
 
 def _file_text(file: Path | Traversable) -> str:
@@ -183,7 +255,7 @@ def _file_text(file: Path | Traversable) -> str:
 
 def _read_text(text: str, file: str, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds) -> Draft:
     text = text.removeprefix("\ufeff")  # the byte order mark of some editors
-    reader = _Reader(file, folder, Lines(text), chain, bounds)
+    reader = Reader(file, folder, Lines(text), chain, bounds)
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
@@ -211,24 +283,17 @@ def _syntax_problem(text: str, file: str, error: Exception) -> Problem:
     return Problem("G001", "error", str(Place(file, line)), f"TOML: {message.split(' (at')[0]}{shown}", hint)
 
 
-def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> Graph:
-    known = _OVERLAY_KEYS if "extends" in data else _PLAIN_KEYS
-    for key in data:
-        if key not in known:
-            if key in _PLAIN_KEYS and "extends" in data:
-                hint = "a graph with `extends` changes its base with [[edit]] tables"
-            elif key == "edit":
-                hint = '[[edit]] changes the graph that `extends = "NAME"` names'
-            else:
-                hint = suggestion(key, known)
-            reader.problem("G002", (key,), f"unknown key `{key}`", hint)
-    if not reader.section and (type(data.get("format")) is not int or data["format"] != FORMAT):
-        received = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
-        reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {received}")
+def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> Graph:
+    if "edit" in data and "extends" not in data and "nodes" not in data:
+        message = "this is an overlay, a list of edits: it has no base"
+        hint = 'name it beside a graph, as in --overlay FILE or extends = ["fit", "FILE"]; or add `extends = "fit"`'
+        reader.problem("G003", ("edit",), message, hint)
+        return Graph(default_name, "", {}, {})
+    _check_keys(data, _EXTENDING_KEYS if "extends" in data else _PLAIN_KEYS, reader)
     name = _typed(data, "name", str, default_name, reader)
     allow = _strings(data, "allow", reader)
     if "extends" in data:
-        return _overlay(data, name, allow, reader)
+        return _extended(data, name, allow, reader)
     data = _without_stray_edges(data, reader)
     misplaced = [key for key in _table(data, "nodes", reader, quiet=True) if key in _SECTIONS and key not in data]
     for key in ("start", "nodes", "edges"):
@@ -261,7 +326,24 @@ def _read_table(data: Mapping[str, Any], reader: _Reader, default_name: str) -> 
     )
 
 
-def _without_stray_edges(data: Mapping[str, Any], reader: _Reader) -> Mapping[str, Any]:
+def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader) -> None:
+    """Report keys at the top of a file that are not known, and another format."""
+    for key in data:
+        if key not in known:
+            if key in _PLAIN_KEYS and "edit" in known:
+                hint = "a graph with `extends` changes its base with [[edit]] tables"
+                hint = hint if "extends" in known else "an overlay changes its graph with [[edit]] tables"
+            elif key == "edit":
+                hint = '[[edit]] changes the graph that `extends = "NAME"` names'
+            else:
+                hint = suggestion(key, known)
+            reader.problem("G002", (key,), f"unknown key `{key}`", hint)
+    if not reader.section and (type(data.get("format")) is not int or data["format"] != FORMAT):
+        received = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
+        reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {received}")
+
+
+def _without_stray_edges(data: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
     """The data with one problem for a missing header [edges], instead of one for every edge under another header."""
     if "edges" in data:
         return data
@@ -281,7 +363,7 @@ def _top_level(key: str) -> str:
     return f"`{key}` belongs at the top level: move its line above the first header"
 
 
-def _read_node(name: str, value: Any, reader: _Reader) -> Node:
+def _read_node(name: str, value: Any, reader: Reader) -> Node:
     reader.bounds.count(nodes=1)
     key = ("nodes", name)
     place = reader.place(*key)
@@ -312,7 +394,7 @@ def _read_node(name: str, value: Any, reader: _Reader) -> Node:
     return Node(name, use or name, rest, reads, writes, body, reference, place=place)
 
 
-def _read_body(name: str, value: Any, reader: _Reader) -> tuple[Graph | None, str | None]:
+def _read_body(name: str, value: Any, reader: Reader) -> tuple[Graph | None, str | None]:
     key = ("nodes", name, "graph")
     if isinstance(value, dict):
         if len(reader.section) >= 3 * MAX_NESTING:
@@ -336,7 +418,7 @@ def _read_body(name: str, value: Any, reader: _Reader) -> tuple[Graph | None, st
     return draft.graph, value
 
 
-def _read_edges(source: str, value: Any, reader: _Reader) -> tuple[Edge, ...]:
+def _read_edges(source: str, value: Any, reader: Reader) -> tuple[Edge, ...]:
     key = ("edges", source)
     if isinstance(value, str):
         value = [value]
@@ -363,139 +445,110 @@ def _read_edges(source: str, value: Any, reader: _Reader) -> tuple[Edge, ...]:
     return tuple(edges)
 
 
-def _overlay(data: Mapping[str, Any], name: str, allow: tuple[str, ...], reader: _Reader) -> Graph:
-    base_name = data["extends"]
-    if not isinstance(base_name, str):
-        reader.problem("G003", ("extends",), f"extends: expected a name or a path, got {show_value(base_name)}")
+def _extended(data: Mapping[str, Any], name: str, allow: tuple[str, ...], reader: Reader) -> Graph:
+    """A graph file with `extends`: another graph, overlays, and edits of its own."""
+    sources = [data["extends"]] if isinstance(data["extends"], str) else data["extends"]
+    if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
+        expected = "names or paths" if isinstance(sources, list) else "a name or a path"
+        reader.problem("G003", ("extends",), f"extends: expected {expected}, got {show_value(sources)}")
         return Graph(name, "", {}, {})
+    if not sources:
+        message = "extends: expected a graph, then overlays; the list is empty"
+        reader.problem("G003", ("extends",), message, 'as in extends = ["fit", "ema"]')
+        return Graph(name, "", {}, {})
+    folder = reader.folder or Path()
     try:
-        draft = _read_source(base_name, reader.folder or Path(), reader.chain, reader.bounds)
+        draft = _read_source(sources[0], folder, reader.chain, reader.bounds)
     except _TooLargeError:
         raise
     except UsageError as error:
-        reader.problem("G004", ("extends",), f"extends: {error.message}", error.hint)
+        reader.problem("G004", ("extends", sources[0]), f"extends: {error.message}", error.hint)
         return Graph(name, "", {}, {})
+    draft = _with_overlays(draft, sources[1:], folder, reader.chain, reader.bounds, reader.place("extends"))
     reader.problems += draft.problems
-    graph = replace(draft.graph, name=name, allow=(*draft.graph.allow, *allow))
-    edits = data.get("edit", [])
-    if not isinstance(edits, list):
-        reader.problem("G003", ("edit",), "edit: expected tables written as [[edit]]")
-        return graph
-    for number, table in enumerate(edits):
-        graph = _apply_edit(graph, table, ("edit", str(number)), reader)
+    graph = draft.graph
+    graph = replace(graph, name=name, allow=tuple(dict.fromkeys((*graph.allow, *allow))))
+    head = _head(data, reader)
+    graph = replace(graph, **head, places={**graph.places, **{key: reader.place(key) for key in head}})
+    for key, edit in read_edits(data, reader):
+        reader.bounds.count(edited=len(graph.nodes), nodes=edit.verb in ("insert", "nest"))
+        if edit.if_there and not edit.has_nodes(graph):
+            continue
+        try:
+            graph = edit.applied(graph)
+        except (EditError, UsageError, GraphError) as error:
+            reader.problem("G005", key, error.message, error.hint)
     return graph
 
 
-def _apply_edit(graph: Graph, table: Any, key: tuple[str, ...], reader: _Reader) -> Graph:
-    if not isinstance(table, dict):
-        reader.problem("G003", key, f"edit: expected a table, got {show_value(table)}")
-        return graph
-    verbs = [name for name in table if name in VERBS]
-    if not verbs:
-        hint = suggestion(next(iter(table), ""), VERBS) or f"verbs: {', '.join(VERBS)}"
-        reader.problem("G005", key, f"edit: no verb in {show_value(table)}", hint)
-        return graph
-    if len(verbs) > 1:
-        message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
-        reader.problem("G005", key, message, "begin a separate table with [[edit]]")
-        return graph
-    reader.bounds.count(edited=len(graph.nodes), nodes=verbs[0] in ("insert", "nest"))
-    verb, arguments = verbs[0], {name: value for name, value in table.items() if name != verbs[0]}
-    if wrong := _wrong_argument(verb, table[verb], arguments):
-        reader.problem("G005", key, f"edit: {verb}: {wrong}", _usage(verb))
-        return graph
+def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
+    """What stands at the top of a file with edits, and replaces what its base has there."""
+    head: dict[str, Any] = {"start": _typed(data, "start", str, "", reader)} if "start" in data else {}
+    return head | {key: _strings(data, key, reader) for key in ("outputs", "optional") if key in data}
+
+
+def _with_overlays(
+    draft: Draft,
+    sources: Sequence[str | Path],
+    folder: Path | None,
+    chain: tuple[str, ...],
+    bounds: _Bounds,
+    place: Place | None = None,
+) -> Draft:
+    """A graph with overlays; `place` is that of the list that names them, and None where a person named them."""
+    graph, problems = draft.graph, list(draft.problems)
+    overlays: list[Overlay] = []
+    where = str(place) if place is not None else graph.title
+    for source in sources:
+        try:
+            overlay, found = _read_overlay(source, folder, chain, bounds)
+        except _TooLargeError:
+            raise
+        except UsageError as error:
+            if place is None:
+                raise
+            problems.append(Problem("G004", "error", where, f"extends: {error.message}", error.hint))
+            continue
+        problems += found
+        bounds.count(edited=len(overlay.edits) * (len(graph.nodes) + len(overlay.edits)))
+        bounds.count(nodes=sum(edit.verb in ("insert", "nest") for edit in overlay.edits))
+        if overlay.name in (*graph.layers.names, *(other.name for other in overlays)):
+            message = f"the graph has the overlay `{overlay.name}` already"
+            hint = "name it once; two overlays need two names, which are those of their files or `name` in them"
+            problems.append(Problem("G005", "error", where, message, hint))
+            continue
+        overlays.append(overlay)
+    graph, conflicts = composed(graph, overlays)
+    return Draft(graph, [*problems, *conflicts])
+
+
+def _read_overlay(
+    source: str | Path, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds
+) -> tuple[Overlay, list[Problem]]:
+    """An overlay, and the problems of its text.
+
+    Raises:
+        UsageError: there is none of that name, or it is a graph.
+    """
+    text, shown, folder, chain = _opened(source, folder, chain, bounds, _OVERLAYS)
+    text = text.removeprefix("\ufeff")
+    reader = Reader(shown, folder, Lines(text), chain, bounds)
     try:
-        inner = arguments.get("graph")
-        if isinstance(inner, str) and find_graph(inner) is None:
-            body = _read_source(inner, reader.folder or Path(), reader.chain, reader.bounds)
-            reader.problems += body.problems
-            arguments["graph"] = body.graph
-        elif isinstance(inner, dict):
-            arguments["graph"] = _read_table(inner, replace(reader, section=(*key, "graph")), str(table[verb]))
-        edited: Graph = getattr(graph, verb)(table[verb], **arguments)
-    except _TooLargeError:
-        raise
-    except (EditError, UsageError, GraphError) as error:
-        reader.problem("G005", key, error.message, error.hint)
-        return graph
-    return _placed(edited, graph, reader.place(*key))
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Overlay(Path(shown).stem, (), Place(shown)), [_syntax_problem(text, shown, error)]
+    if "extends" in data or "nodes" in data:
+        reason = "it has `extends`" if "extends" in data else "it has [nodes]"
+        hint = "it is named with --graph, or first in `extends`; an overlay is a file of [[edit]] without `extends`"
+        raise UsageError(f"`{source}` is a graph, not an overlay: {reason}", hint)
+    _check_keys(data, _OVERLAY_KEYS, reader)
+    name = _typed(data, "name", str, Path(shown).stem, reader)
+    edits = tuple(edit for _, edit in read_edits(data, reader, name))
+    overlay = Overlay(name, edits, Place(shown), _head(data, reader), _strings(data, "allow", reader))
+    return overlay, reader.problems
 
 
-def _verb_parameters(verb: str) -> tuple[list[inspect.Parameter], bool]:
-    """The parameters of a verb, and whether it takes parameters of the node besides."""
-    parameters = list(inspect.signature(getattr(Graph, verb)).parameters.values())[1:]
-    named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-    return named, len(named) < len(parameters)
-
-
-def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
-    """What is wrong with the arguments of a verb, before it is called; empty if nothing is."""
-    parameters, takes_more = _verb_parameters(verb)
-    if parameters[0].name in others and parameters[0].kind is not parameters[0].POSITIONAL_ONLY:
-        return f"`{parameters[0].name}` is the value of `{verb}` already"
-    arguments = {**others, parameters[0].name: first}
-    for parameter in parameters:
-        name = parameter.name
-        if name not in arguments:
-            if parameter.default is parameter.empty:
-                return f"`{name}` is missing"
-        elif name == "between":
-            if not isinstance(arguments[name], list) or not all(isinstance(end, str) for end in arguments[name]):
-                return f'between: expected ["SOURCE", "TARGET"], got {show_value(arguments[name])}'
-        elif name == "graph":
-            if not isinstance(arguments[name], str | dict):
-                return f"graph: expected a name, a path or a table, got {show_value(arguments[name])}"
-        else:
-            try:
-                coerce(arguments[name], bool if name == "first" else str)
-            except ValueError as error:
-                return f"{name}: {error}"
-    known = {parameter.name for parameter in parameters}
-    for name in arguments:
-        if name not in known and not takes_more:
-            return f"it takes no `{name}`. {suggestion(name, known)}".rstrip()
-    return ""
-
-
-def _placed_node(node: Node, before: Node | None, place: Place) -> Node:
-    if node.place is not None and node == before:
-        return node
-    if before is not None and before.body is not None and node.body is not None and node.reference == before.reference:
-        same = replace(node, body=before.body) == before
-        return replace(node, body=_placed(node.body, before.body, place), place=node.place if same else place)
-    return replace(node, place=place)
-
-
-def _placed(edited: Graph, before: Graph, place: Place) -> Graph:
-    """The graph in which everything that an edit changed has the place of the edit."""
-    nodes = {name: _placed_node(node, before.nodes.get(name), place) for name, node in edited.nodes.items()}
-    edges = {
-        source: tuple(
-            edge if edge.place is not None and edge in before.edges.get(source, ()) else replace(edge, place=place)
-            for edge in leaving
-        )
-        for source, leaving in edited.edges.items()
-    }
-    places = {
-        **edited.places,
-        **{f"guards.{name}": place for name, text in edited.guards.items() if before.guards.get(name) != text},
-        **{f"clock.{unit}": place for unit, text in edited.units.items() if before.units.get(unit) != text},
-        **{f"edges.{source}": place for source, leaving in edges.items() if before.edges.get(source) != leaving},
-    }
-    return replace(edited, nodes=nodes, edges=edges, places=places)
-
-
-def _usage(verb: str) -> str:
-    (first, *others), takes_more = _verb_parameters(verb)
-    required = [parameter.name for parameter in others if parameter.default is parameter.empty]
-    optional = [parameter.name for parameter in (first, *others) if parameter.default is not parameter.empty]
-    written = ", ".join(f'{name} = "..."' for name in (verb, *required))
-    options = f"; optional: {', '.join(optional)}" if optional else ""
-    more = "; then parameters of the node" if takes_more else ""
-    return f"the verb is written {written}{options}{more}"
-
-
-def _typed(data: Mapping[str, Any], key: str, wanted: type, default: Any, reader: _Reader) -> Any:
+def _typed(data: Mapping[str, Any], key: str, wanted: type, default: Any, reader: Reader) -> Any:
     value = data.get(key, default)
     if not isinstance(value, wanted):
         reader.problem("G003", (key,), f"{key}: expected a string, got {show_value(value)}")
@@ -503,7 +556,7 @@ def _typed(data: Mapping[str, Any], key: str, wanted: type, default: Any, reader
     return value
 
 
-def _table(data: Mapping[str, Any], key: str, reader: _Reader, *, quiet: bool = False) -> dict[str, Any]:
+def _table(data: Mapping[str, Any], key: str, reader: Reader, *, quiet: bool = False) -> dict[str, Any]:
     value = data.get(key, {})
     if not isinstance(value, dict):
         if not quiet:
@@ -512,7 +565,7 @@ def _table(data: Mapping[str, Any], key: str, reader: _Reader, *, quiet: bool = 
     return value
 
 
-def _string_table(data: Mapping[str, Any], key: str, reader: _Reader) -> dict[str, str]:
+def _string_table(data: Mapping[str, Any], key: str, reader: Reader) -> dict[str, str]:
     result = {}
     for name, value in _table(data, key, reader).items():
         if isinstance(value, str):
@@ -526,7 +579,7 @@ def _string_table(data: Mapping[str, Any], key: str, reader: _Reader) -> dict[st
     return result
 
 
-def _strings(data: Mapping[str, Any], key: str, reader: _Reader) -> tuple[str, ...]:
+def _strings(data: Mapping[str, Any], key: str, reader: Reader) -> tuple[str, ...]:
     value = data.get(key, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         reader.problem("G003", (key,), f"{key}: expected a list of strings, got {show_value(value)}")
@@ -534,7 +587,7 @@ def _strings(data: Mapping[str, Any], key: str, reader: _Reader) -> tuple[str, .
     return tuple(value)
 
 
-def _mapping(value: Any, key: tuple[str, ...], reader: _Reader, *, lists: bool = False) -> dict[str, Any]:
+def _mapping(value: Any, key: tuple[str, ...], reader: Reader, *, lists: bool = False) -> dict[str, Any]:
     dotted = ".".join(key)
     if not isinstance(value, dict):
         reader.problem("G003", key, f'{dotted}: expected a table such as {{ slot = "other" }}, got {show_value(value)}')

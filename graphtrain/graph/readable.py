@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from graphtrain.graph.elements import Edge, kind_text, settings_of
 from graphtrain.graph.graph import Graph
+from graphtrain.graph.layers import node as node_key
+from graphtrain.graph.layers import overlays_text
 from graphtrain.printable import one_line
 
 _WIDEST = 48  # characters of a column; what is wider has a line to itself
@@ -33,6 +35,7 @@ def readable_text(graph: Graph) -> str:
 
 def _lines(graph: Graph, indent: str) -> Iterator[str]:
     lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
+    lists["overlays"] = graph.layers.names
     head = [f"start {graph.start}", *(f"{key} {', '.join(values)}" for key, values in lists.items() if values)]
     yield indent + one_line(f"graph {graph.name}: {'; '.join(head)}")
     indent += "  "
@@ -50,7 +53,9 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
             yield from _lines(body, indent + "  ")
     width = _width(graph.guards)
     for heading, (name, expression) in zip(_headings("guards"), graph.guards.items(), strict=False):
-        yield f"{indent}{heading}  {one_line(name):<{width}}  {one_line(' '.join(expression.split()))}"
+        overlays = overlays_text(graph.layers.overlays_of_guard(name))
+        text = " ".join(expression.split()) + (f"  ({overlays})" if overlays else "")
+        yield f"{indent}{heading}  {one_line(name):<{width}}  {one_line(text)}"
     units = ", ".join(f"{unit} = {field}" for unit, field in graph.units.items())
     yield from (
         f"{indent}{heading}  {line}"
@@ -63,7 +68,8 @@ def _settings(graph: Graph, name: str) -> str:
         return "not declared"
     node = graph.nodes[name]
     kind = kind_text(node) if node.body is None else ""  # the name of a body stands above its nodes
-    return one_line(", ".join(filter(None, (kind, *settings_of(node)))))
+    overlay = graph.layers.overlay_of(node_key(name))
+    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay and overlays_text([overlay])))))
 
 
 def _edges(edges: tuple[Edge, ...]) -> list[str]:

@@ -1,6 +1,7 @@
 """Where kinds and graphs are found by name: what scripts declare, what is shipped, what installed packages add.
 
-A shipped kind is a file in `nodes/` and a shipped graph a file in `graphs/`, each under the name of its file. To list
+A shipped kind is a file in `nodes/`, a shipped graph one in `graphs/`, an overlay one in `graphs/overlays/`, each
+under the name of its file. To list
 them, or to ask how a kind is drawn, imports none of them. A package of its own adds kinds and graphs, under names that
 are not shipped, by entry points::
 
@@ -8,6 +9,8 @@ are not shipped, by entry points::
     ema = "my_package.nodes:Ema"              # a function or class marked @node
     [project.entry-points."graphtrain.graphs"]
     gan = "my_package.graphs"                 # the package that holds gan.toml
+    [project.entry-points."graphtrain.overlays"]
+    muon = "my_package.overlays"              # the package that holds muon.toml
 """
 
 from __future__ import annotations
@@ -106,6 +109,27 @@ def find_graph(name: str) -> Traversable | None:
         return shipped
     entry = _installed("graphtrain.graphs").get(name)
     return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+
+
+def find_overlay(name: str) -> Traversable | None:
+    """The TOML file of the shipped or installed overlay `name`, or None."""
+    shipped = _shipped("graphs/overlays", ".toml").get(name)
+    if shipped is not None:
+        return shipped
+    entry = _installed("graphtrain.overlays").get(name)
+    return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+
+
+def overlay_summary(name: str) -> str:
+    """What the overlay of that name does: the comment in its first line; empty where it has none."""
+    file = find_overlay(name)
+    line = file.read_text(encoding="utf-8").partition("\n")[0] if file is not None and file.is_file() else ""
+    return line.removeprefix("#").strip() if line.startswith("#") else ""
+
+
+def known_overlays() -> list[str]:
+    """The names of all shipped and installed overlays."""
+    return sorted({*_shipped("graphs/overlays", ".toml"), *_installed("graphtrain.overlays")})
 
 
 def known_graphs() -> list[str]:

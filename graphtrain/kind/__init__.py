@@ -1,5 +1,6 @@
 """What a node can be: kinds, their parameters and their triggers."""
 
+from graphtrain.kind.copies import copy_of as copy_of
 from graphtrain.kind.declaration import Batches as Batches
 from graphtrain.kind.declaration import FunctionRecord as FunctionRecord
 from graphtrain.kind.declaration import Kind as Kind

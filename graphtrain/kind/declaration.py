@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.fields import Field
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 
@@ -79,6 +80,7 @@ class Kind:
     idle_without: tuple[str, ...]
     transient: tuple[str, ...]
     remade: tuple[str, ...]
+    makes: Mapping[str, CopyOf]
     step_inputs: Mapping[str, str]
     records: str
     also_due: Mapping[str, str]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
+from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
 from graphtrain.kind.fields import EFFECTS, Effect
 from graphtrain.kind.signature import signature_of
@@ -29,6 +30,7 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     remade: str | tuple[str, ...] = (),
+    makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
     also_due: Mapping[str, str] = MappingProxyType({}),
@@ -47,6 +49,7 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     transient: str | tuple[str, ...] = (),
     remade: str | tuple[str, ...] = (),
+    makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
     also_due: Mapping[str, str] = MappingProxyType({}),
@@ -68,6 +71,8 @@ def node(
             Default: none.
         remade: written slots with objects that have a `state_dict`, such as a model and its optimizer. They are saved
             by it; a resume calls the function once more, with the same inputs, and loads it. Default: none.
+        makes: resources that it makes of others, as in ``{"average": copy_of("model")}``, once, before anything is
+            loaded; it reads both. They are saved as any resource, and other nodes read them by name. Default: none.
         step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
             holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
         records: the parameter with the name that is put before its metrics, as in ``val/loss``: no two nodes may have
@@ -97,6 +102,7 @@ def node(
         "idle_without": _names(idle_without),
         "transient": _names(transient),
         "remade": _names(remade),
+        "makes": MappingProxyType(dict(makes)),
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "records": records,
         "also_due": MappingProxyType(dict(also_due)),
@@ -187,6 +193,13 @@ def _check(kind: Kind) -> None:
             raise TypeError(f"{kind.name}: remade slot {slot!r} is not among what it writes")
         if slot in kind.transient:
             raise TypeError(f"{kind.name}: slot {slot!r} is either remade or transient, not both")
+    read = {read.name for read in (*kind.reads, *(kind.setup_reads or ()))}
+    for name, copied in kind.makes.items():
+        if not isinstance(copied, CopyOf):
+            raise TypeError(f'{kind.name}: it makes `{name}` of {copied!r}; write copy_of("model")')
+        for slot in (name, copied.source):
+            if slot not in read:
+                raise TypeError(f"{kind.name}: it makes `{name}` as a copy of `{copied.source}`, but reads no `{slot}`")
     if kind.remade and (inspect.isclass(kind.implementation) or kind.effects):
         what = f"has the effect {kind.effects[0]!r}" if kind.effects else "is a class, which has progress"
         raise TypeError(f"{kind.name}: what it makes cannot be remade: it {what}; let a function of its own make it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.errors import GraphError, GuardError, UsageError
@@ -36,6 +37,7 @@ class CompiledGraph:
         requests: is told when an edge leads to the end.
         former, renaming: the graph that this one takes the place of, and what of it has another name now.
         given: the names of the resources that are new. Default: all.
+        made: the resources that nodes have made, and what each of them is a copy of. Default: none.
 
     Raises:
         GraphError: a resource that the graph reads is missing, or one that is new is not read.
@@ -56,6 +58,7 @@ class CompiledGraph:
         former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
         given: Collection[str] | None = None,
+        made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
         self.program = Program(Plan(graph), prepared)
@@ -71,7 +74,7 @@ class CompiledGraph:
             raise GraphError(problems, f"graph `{graph.name}`")
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
-        self.state = StatefulObjects(self.program, resources, recorder)
+        self.state = StatefulObjects(self.program, resources, recorder, made)
         if former is not None and renaming is not None:
             self.state.remade.take(former.program, renaming)
         bypassed = {bound.path for bound in self.program.nodes if bound.bypassed}

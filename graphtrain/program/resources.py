@@ -65,9 +65,9 @@ def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
     for name in STEP_FUNCTIONS:
         given = prepared.get(name)
         if given is not None:
-            prepared[name] = _step_call(given, name, takes_model=True)
+            prepared[name] = _step_call(given, name)
         elif callable(own := getattr(model, name, None)):
-            prepared[name] = _step_call(own, f"model.{name}", takes_model=False)
+            prepared[name] = _step_call(own, f"model.{name}", model)
     return prepared
 
 
@@ -112,10 +112,21 @@ def resolve_device(name: str | torch.device) -> torch.device:
     raise UsageError(f'device: there is no device "{name}" here', f"there are: {', '.join(devices)}")
 
 
-def _step_call(function: Any, name: str, *, takes_model: bool) -> StepCall:
+def _step_call(function: Any, name: str, owner: Any = None) -> StepCall:
+    """A step function, or that of a model, its `owner`: another model, such as an average of it, is asked for its own.
+
+    Raises:
+        UsageError: it cannot be called with a model and a batch.
+    """
     if not callable(function):
         raise UsageError(f"`{name}` must be a function; got a {type(function).__name__}")
-    call = function if takes_model else lambda model, batch, **rest: function(batch, **rest)
+    takes_model = owner is None
+    own_name = name.rpartition(".")[2]
+
+    def of_model(model: Any, batch: Any, **rest: Any) -> Any:
+        return (function if model is owner else getattr(model, own_name, function))(batch, **rest)
+
+    call = function if takes_model else of_model
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a function of C has no signature to go by

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, final, get_type_hints
 
 import torch
@@ -94,6 +95,8 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
     for name, resource in run.objects.modules_first():
         if name in exempt.fresh:
             continue
+        if name not in saved and name in run.copies:
+            continue
         if name not in saved and run.is_supplied(name):
             raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
         if name not in saved:  # an earlier version did not look for it, or it is new inside something that was supplied
@@ -107,6 +110,11 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             if name in run.objects.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
                 hint = "a group that was added during training is missing after `setup`: add it in `setup`"
             raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
+    # What a node makes now and did not when the checkpoint was made: a copy of what was just loaded.
+    for name, source in run.copies.items():
+        if name in run.objects.stateful and name not in saved and name not in exempt.fresh:
+            run.objects.load(name, run.objects.stateful[source].state_dict())
+            yield f"{name} new, a copy of {source}"
 
 
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -319,12 +327,16 @@ _RARE = ("made", "reachable")
 _AFTER_SETUP = ("reachable", "random")
 
 
+_NO_COPIES: Mapping[str, str] = MappingProxyType({})
+
+
 @final
 class StatefulObjects:
     """The objects of a run that have state.
 
     Arguments:
-        resources: what the user supplied, by name.
+        resources: what the user supplied, by name, and what was made of that.
+        made: of the latter, what each is a copy of. Default: nothing was made.
 
     Attributes:
         objects: those with a `state_dict`: resources, and once the run has begun those that they hold.
@@ -334,8 +346,11 @@ class StatefulObjects:
         unknown: a line for all that the last capture could not describe.
     """
 
-    def __init__(self, program: Program, resources: Mapping[str, Any], recorder: Recorder) -> None:
+    def __init__(
+        self, program: Program, resources: Mapping[str, Any], recorder: Recorder, made: Mapping[str, str] = _NO_COPIES
+    ) -> None:
         self.program = program
+        self.copies = made
         self.recorder = recorder
         self.objects = SavedObjects({name: value for name, value in resources.items() if keeps_state(value)})
         self.generators = {
@@ -444,6 +459,10 @@ class StatefulObjects:
     def left_out(self) -> tuple[str, ...]:
         """The paths that are declared to be no state."""
         return self.baseline.left_out if self.baseline is not None else ()
+
+    def set_up(self) -> dict[str, Any]:
+        """The objects with a `state_dict` made by `setup`; a copy that a node makes has no settings of its own."""
+        return {name: value for name, value in self.objects.stateful.items() if name not in self.copies}
 
     def is_supplied(self, name: str) -> bool:
         """True for a resource; False for what one was found to hold."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from graphtrain.graph.canonical import order_json, structural_hash
+from graphtrain.graph.layers import layers_json
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
 from graphtrain.program.run_state import RunState
@@ -37,6 +38,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
         **(run.environment.as_plain() if run.environment is not None else {}),
         "graph": compiled.graph.to_json(),
         "graph_order": order_json(compiled.graph),
+        **({"graph_layers": layers_json(compiled.graph.layers)} if compiled.graph.layers.names else {}),
         "graph_hash": structural_hash(compiled.graph),
         "position": compiled.path(loop.position),
         "ended": loop.ended,

@@ -40,6 +40,7 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import prepare, prepare_further, resolve_device
 from graphtrain.program.run_state import OF_NODES
@@ -113,8 +114,9 @@ class Trainer:
     at step 3, epoch 0.60, batch 3/5:
     `finish` was left
       1. end if finished: taken
-           finished = True, from "(finish.due or next_batch.empty) and accumulate.count == 0"
-             finish.due = True (after 3 steps: steps 3, due at 3)
+           finished = True, from "(ending or next_batch.empty) and accumulate.count == 0"
+             ending = True, from "finish.due"
+               finish.due = True (after 3 steps: steps 3, due at 3)
              accumulate.count = 0
              next_batch.empty was not asked
       2. decide: not asked
@@ -150,7 +152,8 @@ class Trainer:
         self._about = dict(about or {})
         self._setup = SetupHashes()
         self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
-        self._resources = dict(resources)
+        self._made = made_resources(graph, resources)
+        resources = self._resources = with_copies(resources, self._made)
         self._seed = seed
         self._device = resolve_device(device)
         self._life = LifeCycle()
@@ -172,10 +175,10 @@ class Trainer:
         }
         self._prepared = {**prepare(resources, self._device), **provided}
         self._compiled = CompiledGraph(
-            graph, self._resources, self._prepared, self._requests, self._recorder, self._watch
+            graph, self._resources, self._prepared, self._requests, self._recorder, self._watch, made=self._made
         )
         self._requests.retention = self._compiled.retention
-        self._hyper_parameters = HyperParameters(self._compiled.state.objects.stateful)
+        self._hyper_parameters = HyperParameters(self._compiled.state.set_up())
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
         self._begun = self._is_resumed = False
@@ -470,6 +473,9 @@ class Trainer:
         self._life.refuse("start")
         graph = checked_graph(graph)
         all_resources = {**self._resources, **resources}
+        newly_made = made_resources(graph, all_resources)
+        all_resources = with_copies(all_resources, newly_made)
+        resources = {**resources, **{name: all_resources[name] for name in newly_made}}
         former, policy = self._compiled, self._requests.policy
         # What nodes hold moves to the other graph in memory; resources are the same objects.
         state = former.state.capture(former.written(), OF_NODES if self._begun else ("random",))
@@ -491,6 +497,7 @@ class Trainer:
                 kept,
                 renaming,
                 given=resources,
+                made=self._made | newly_made,
             )
             if compiled.retention is None:  # that of a node that is gone applies no more
                 self._requests.policy = SavePolicy()
@@ -499,7 +506,7 @@ class Trainer:
                 moved = move(state, former, self._loop, compiled, renaming)
                 for line in moved.notes:
                     self._notify(line)
-            hyper_parameters = HyperParameters(compiled.state.objects.stateful, former=self._hyper_parameters)
+            hyper_parameters = HyperParameters(compiled.state.set_up(), former=self._hyper_parameters)
             if former.state.baseline is not None:
                 compiled.state.watch(former.state.baseline, former.state)
         except BaseException:
@@ -509,6 +516,7 @@ class Trainer:
             former.state.restore_after_setup(state, ("random",))
         self._requests.retention = compiled.retention
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
+        self._made |= newly_made
         self._compiled, self._loop.position, self._hyper_parameters = compiled, moved.position, hyper_parameters
         self._is_other_graph |= moved.is_other_graph
         self._explainer.is_rewired()
@@ -697,7 +705,7 @@ class Trainer:
             self._recorder.forget_means()
             prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
             self._compiled = CompiledGraph(
-                self.graph, self._resources, prepared, self._requests, self._recorder, self._watch
+                self.graph, self._resources, prepared, self._requests, self._recorder, self._watch, made=self._made
             )
             if former.baseline is not None:
                 self._compiled.state.watch(former.baseline, former)

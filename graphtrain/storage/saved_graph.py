@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import from_json
+from graphtrain.graph.layers import layers_from_json
 from graphtrain.storage.manifest import MANIFEST_FILE, SkippedCheckpoints, check_files, checkpoint_paths, read_manifest
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
@@ -71,6 +73,7 @@ def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:
         CheckpointError: it cannot be read.
     """
     try:
-        return from_json(manifest["graph"], manifest.get("graph_order", ""))
+        graph = from_json(manifest["graph"], manifest.get("graph_order", ""))
+        return replace(graph, layers=layers_from_json(manifest.get("graph_layers", "")))
     except (ValueError, GraphtrainError) as error:
         raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None

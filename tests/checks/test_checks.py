@@ -248,7 +248,7 @@ def test_a_slip_is_an_error_at_once(name: str) -> None:
     assert problem.code == "G102" and "did you mean" in problem.hint
 
 
-@pytest.mark.parametrize("name", ["d_step", "my_clip", "distill_batch", "gan_batch", "ema", "log_images", "slip_away"])
+@pytest.mark.parametrize("name", ["d_step", "my_clip", "distill_batch", "gan_batch", "avg", "log_images", "slip_away"])
 def test_a_name_that_is_merely_alike_may_be_a_script_s(name: str) -> None:
     (problem,) = FIT.replace("clip", name).check()
     assert problem.code == "G118"

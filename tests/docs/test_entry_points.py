@@ -16,11 +16,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "writing-a-kind.md"
 LOOK = """
 import json
 from graphtrain import Graph
-from graphtrain.graph.registry import find_kind, known_graphs, known_kinds
+from graphtrain.graph.registry import find_kind, known_graphs, known_kinds, known_overlays
 graph = Graph.load("with_ema")
 print(json.dumps([
-    "ema" in known_kinds(), "with_ema" in known_graphs(), find_kind("ema").implementation.__module__,
-    graph.nodes["ema"].use, [str(problem) for problem in graph.check()],
+    "averaging" in known_kinds(), "with_ema" in known_graphs(), find_kind("averaging").implementation.__module__,
+    graph.nodes["averaging"].use, [str(problem) for problem in graph.check()],
+    "lookahead" in known_overlays(), Graph.load("fit").overlay("lookahead").layers.names,
 ]))
 """
 
@@ -38,6 +39,8 @@ def test_kind_and_graph_of_the_package_are_found(tmp_path: Path) -> None:
     installed.mkdir()
     (package / "averages.py").write_text(the_block(blocks, "train.py").partition("\n\n\ndef training_step")[0])
     (package / "graphs" / "with_ema.toml").write_text(the_block(blocks, "with_ema.toml"))
+    (package / "overlays").mkdir()
+    (package / "overlays" / "lookahead.toml").write_text('format = 1\n[[edit]]\nset = "clip"\nmax_norm = 1.0\n')
     (installed / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
     )
@@ -55,4 +58,4 @@ def test_kind_and_graph_of_the_package_are_found(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [True, True, "my_nodes.averages", "ema", []]
+    assert json.loads(done.stdout) == [True, True, "my_nodes.averages", "averaging", [], True, ["lookahead"]]

@@ -22,7 +22,7 @@ SAME: list[Callable[[Graph], Graph]] = [
     lambda g: replace(g, edges=dict(reversed(g.edges.items())), guards=dict(reversed(g.guards.items()))),
     lambda g: replace(g, places={}),
     lambda g: replace(g, edges={**g.edges, "nobody": ()}),
-    lambda g: g.guard("window_cut", "  next_batch.last   or\n finish.due "),
+    lambda g: g.guard("window_cut", "  next_batch.last   or\n ending "),
     lambda g: g.set("validate", graph=replace(Graph.load("evaluate"), name="mine", allow=("G209",))),
     lambda g: Graph.loads("# a comment\n" + g.to_toml()),
 ]  # fmt: skip

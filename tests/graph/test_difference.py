@@ -64,7 +64,7 @@ EDITS: list[tuple[Edit, list[tuple[str, str, str, str | None, str | None]]]] = [
     ),
     (
         lambda g: g.guard("window_cut", "finish.due"),
-        [("guard", "changed", "window_cut", "next_batch.last or finish.due", "finish.due")],
+        [("guard", "changed", "window_cut", "next_batch.last or ending", "finish.due")],
     ),
     (lambda g: g.guard("mine", "1 > 2"), [("guard", "added", "mine", None, "1 > 2")]),
     (
@@ -117,11 +117,21 @@ def test_an_edge_under_another_guard_is_a_changed_one() -> None:
 
 
 def test_what_changes_nothing_does_not_matter() -> None:
-    spaced = FIT.guard("window_cut", "next_batch.last  or\n finish.due")
+    spaced = FIT.guard("window_cut", "next_batch.last  or\n ending")
     for graph in (spaced, replace(FIT, name="mine"), replace(FIT, allow=("G209",))):
         found = FIT.diff(graph)
         assert found and not found.matters and graph.structural_hash == FIT.structural_hash
     assert str(FIT.diff(spaced)) == "~ spacing of guard window_cut"
+    worded = FIT.guard("window_cut", "next_batch.last or finish.due").guard("finished", "(ending or stuck) and closed")
+    worded = worded.guard("stuck", "next_batch.empty").guard("closed", "accumulate.count == 0")
+    difference = FIT.diff(worded)
+    assert difference and not difference.matters, "guards that ask the same in other words"
+    assert str(difference).splitlines() == [
+        "~ wording of guard window_cut",
+        "~ wording of guard finished",
+        "+ guard stuck = next_batch.empty",
+        "+ guard closed = accumulate.count == 0",
+    ]
     assert FIT.diff(replace(FIT, name="mine").set("finish", after="2 epochs")).matters
 
 

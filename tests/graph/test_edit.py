@@ -211,7 +211,7 @@ def test_rename_reaches_everything() -> None:
     assert graph.start == "choose"
     assert graph.nodes["train_batch"].reads == {"window": "window.every"}
     assert graph.units["samples"] == "fetch.samples"
-    assert graph.guards["window_cut"] == "fetch.last or finish.due"
+    assert graph.guards["window_cut"] == "fetch.last or ending"
     assert graph.nodes["window"].use == "accumulate"
     assert graph.nodes["window"].name == "window"
     assert "fetch" not in graph.nodes["validate"].body.nodes, "a graph inside has names of its own"  # type: ignore[union-attr]

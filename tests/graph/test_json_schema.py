@@ -13,7 +13,7 @@ from graphtrain import Graph
 from graphtrain.graph import read_toml
 from graphtrain.graph.edit import VERBS
 from graphtrain.graph.json_schema import json_schema
-from graphtrain.graph.registry import find_graph, known_graphs, known_kinds
+from graphtrain.graph.registry import find_graph, find_overlay, known_graphs, known_kinds, known_overlays
 
 GRAPH = """\
 format = 1
@@ -24,7 +24,8 @@ decide = { use = "choice" }
 [edges]
 decide = ["end"]
 """
-OVERLAY = 'format = 1\nextends = "fit"\n[[edit]]\n%s\n'
+EDITED = 'format = 1\nextends = "fit"\n[[edit]]\n%s\n'
+OVERLAY = "format = 1\n[[edit]]\n%s\n"
 
 WRONG_NODES = {
     "clip = { max_nrom = 1.0 }": "max_nrom",
@@ -47,6 +48,15 @@ WRONG_EDITS = {
     'connect = "a"\ntarget = "b"\nfirst = "yes"': "'yes' is not of type 'boolean'",
     'insert = "a"\nbetween = ["a"]': "is too short",
     'guard = "a"\nexpression = "step.steps > 1"\nwhen = "b"': "when",
+    'guard = "a"': "is not valid under any of the given schemas",
+    'guard = "a"\nor = 3': "3 is not of type 'string'",
+    'set = "clip"\nif_there = "yes"': "'yes' is not of type 'boolean'",
+}
+WRONG_TOPS = {
+    "extends = []": "should be non-empty",
+    'extends = ["fit", 3]': "is not valid under any of the given schemas",
+    'extends = "fit"\nnodes = {}': "nodes",
+    "edit = []\nguards = {}": "guards",
 }
 
 
@@ -79,9 +89,34 @@ def test_a_node_that_check_would_refuse(node: str, validator: Any) -> None:
     assert any(WRONG_NODES[node] in message for message in messages(validator, GRAPH % node))
 
 
+@pytest.mark.parametrize("name", known_overlays())
+def test_a_shipped_overlay_is_valid(name: str, validator: Any) -> None:
+    file = find_overlay(name)
+    assert file is not None
+    assert messages(validator, file.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("form", [EDITED, OVERLAY])
 @pytest.mark.parametrize("edit", WRONG_EDITS)
-def test_an_edit_that_check_would_refuse(edit: str, validator: Any) -> None:
-    assert any(WRONG_EDITS[edit] in message for message in messages(validator, OVERLAY % edit))
+def test_an_edit_that_check_would_refuse(edit: str, form: str, validator: Any) -> None:
+    assert any(WRONG_EDITS[edit] in message for message in messages(validator, form % edit))
+
+
+@pytest.mark.parametrize("top", WRONG_TOPS)
+def test_a_file_with_edits_that_check_would_refuse(top: str, validator: Any) -> None:
+    assert any(WRONG_TOPS[top] in message for message in messages(validator, f"format = 1\n{top}\n"))
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        'extends = ["fit", "ema", "mine.toml"]',
+        'extends = "fit"\nstart = "begin_epoch"\noutputs = ["loss"]\noptional = ["val_data"]\nallow = ["G401"]',
+        'edit = [{ set = "clip", max_norm = 1.0 }]',
+    ],
+)
+def test_a_sound_file_with_edits_is_not_underlined(top: str, validator: Any) -> None:
+    assert messages(validator, f"format = 1\n{top}\n") == []
 
 
 @pytest.mark.parametrize(
@@ -95,6 +130,7 @@ def test_an_edit_that_check_would_refuse(edit: str, validator: Any) -> None:
         'log = { every = "1/3 epochs" }',
         'log = { every = "never" }',
         'validate = { graph = "evaluate", every = "1 epochs", reads = { val_data = "other" } }',
+        'inner = { graph = { extends = ["evaluate"], edit = [{ set = "next_batch", limit = 5 }] } }',
         'inner = { graph = { start = "decide", nodes = { decide = { use = "choice" } }, edges = { decide = "end" } } }',
     ],
 )
@@ -110,16 +146,21 @@ def test_what_is_sound_is_not_underlined(node: str, validator: Any) -> None:
         'guard = "extra"\nexpression = "step.steps > 3"',
         'nest = "inner"\ngraph = "evaluate"',
         'clock = "rounds"\nfield = "step.steps"',
+        'guard = "ending"\nor = "early_stop.stop"',
+        'guard = "ending"\nand = "window_complete"\nif_there = true',
+        'insert = "mean"\nuse = "swa"\nat = "decide"\nbefore = "validate"\nif_there = true',
+        'connect = "decide"\ntarget = "log"\nwhen = "late"\nafter = "validate"',
     ],
 )
-def test_a_sound_edit_is_not_underlined(edit: str, validator: Any) -> None:
-    assert messages(validator, OVERLAY % edit) == []
+@pytest.mark.parametrize("form", [EDITED, OVERLAY])
+def test_a_sound_edit_is_not_underlined(edit: str, form: str, validator: Any) -> None:
+    assert messages(validator, form % edit) == []
 
 
 def test_every_key_kind_and_verb_is_described() -> None:
     definitions = json_schema()["definitions"]
     assert set(definitions["graph"]["properties"]) == set(read_toml._PLAIN_KEYS)
-    assert set(definitions["overlay"]["properties"]) == set(read_toml._OVERLAY_KEYS)
+    assert set(definitions["overlay"]["properties"]) == set(read_toml._EXTENDING_KEYS)
     assert set(definitions["edit"]["properties"]) >= set(VERBS)
     for name in known_kinds():
         described = definitions[f"kind {name}"]

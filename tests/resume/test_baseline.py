@@ -31,7 +31,7 @@ class Net(torch.nn.Module):
 
 
 @node
-def ema(model: Any, average: Any) -> None:
+def averaging(model: Any, average: Any) -> None:
     """Move the weights of `average` a little towards those of `model`."""
     with torch.no_grad():
         for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
@@ -83,7 +83,7 @@ def test_a_graph_that_takes_the_place_does_not_begin_again(tmp_path: Path) -> No
 
 
 def test_what_a_rewired_graph_was_given_is_reported_where_a_state_dict_leaves_it_out(tmp_path: Path) -> None:
-    graph = fit().insert("ema", ema, after="step")
+    graph = fit().insert("averaging", averaging, after="step")
     plain, counting = torch.nn.Linear(2, 1), Net()
     for average, is_exact in ((copy.deepcopy(plain), True), (copy.deepcopy(counting), False)):
         folder = tmp_path / str(is_exact)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Outcome, Trainer, UsageError
+from graphtrain.storage.saved_graph import saved_manifest
 from tests.resume.fixtures import make_run_directory
 from tests.resume.fixtures.make_run_directory import RATE, graph, result, trainer
 
@@ -65,6 +66,7 @@ def test_an_old_run_stands_where_it_was_cut(old: Path, position: str) -> None:
         assert not run.resources["model"].bias.requires_grad
     assert run.position == position
     line = next(line for line in said if line.startswith("resumed "))
+    assert "wording of guard window_cut" in line and "exact" in line
     assert line.startswith(f"resumed {old}: step ")
     assert "checkpoint" not in line, "that it remembers more now is nothing that the training depends on"
     assert ("window 2/3" in line) == (position != "end")
@@ -95,8 +97,8 @@ def test_an_old_run_with_a_raised_ending_ends_in_the_bits_of_the_longer_run(old:
 @pytest.mark.parametrize("old", POSITIONS, indirect=True)
 def test_the_graph_of_an_old_run_can_be_read_and_resumed(old: Path, tmp_path: Path) -> None:
     saved = Graph.load(old)
-    assert saved == graph()
-    assert not saved.diff(graph())
+    assert saved.to_json() == saved_manifest(old)[1]["graph"], "what is resumed is what was saved"
+    assert not saved.diff(graph()).matters, "guards are worded in another way since"
     script = runpy.run_path(str(FIXTURES / "make_run_directory.py"))  # its kinds are found by name from here on
     assert saved.check() == []
     run = script["trainer"](old, saved)

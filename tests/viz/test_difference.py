@@ -92,7 +92,7 @@ def test_another_order_guard_or_start_is_seen(fit: Graph) -> None:
 def test_what_has_no_place_in_the_drawing_stands_above_it(fit: Graph) -> None:
     drawn = difference_picture(fit.diff(fit.clock("tokens", "next_batch.samples").guard("window_cut", "finish.due")))
     assert drawn.caption[2:] == (
-        "~ guard window_cut next_batch.last or finish.due -> finish.due",
+        "~ guard window_cut next_batch.last or ending -> finish.due",
         "+ unit tokens added",
     )
 

@@ -1,0 +1,1 @@
+"""The shipped overlays, one TOML file each."""

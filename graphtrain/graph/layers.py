@@ -1,0 +1,187 @@
+"""What overlays have done to a graph: kept beside it, for the next overlay, for messages and for pictures.
+
+It is no part of the value of a graph: two graphs are equal that have come about in different ways.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from graphtrain.guards.syntax import python_tree
+
+if TYPE_CHECKING:
+    from graphtrain.graph.overlay import Edit
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Widened:
+    """A guard by its parts: ``(expression or every or) and every and``.
+
+    >>> Widened("finish.due", ("early_stop.stop",), ("a or b",)).text
+    '(finish.due or early_stop.stop) and (a or b)'
+    """
+
+    expression: str
+    alternatives: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole as one expression."""
+        text = _joined("or", (self.expression, *self.alternatives))
+        return _joined("and", (text, *self.conditions))
+
+    def with_parts(self, alternative: str | None, condition: str | None) -> Widened:
+        """The same with one part more; a part that it has already is not added."""
+        alternatives, conditions = (
+            tuple(dict.fromkeys((*parts, part))) if part is not None else parts
+            for parts, part in ((self.alternatives, alternative), (self.conditions, condition))
+        )
+        return replace(self, alternatives=alternatives, conditions=conditions)
+
+
+def _joined(operator: str, parts: tuple[str, ...]) -> str:
+    if len(parts) == 1:
+        return parts[0]
+    return f" {operator} ".join(part.strip() if _binds_tighter(part, operator) else f"({part})" for part in parts)
+
+
+def _binds_tighter(text: str, operator: str) -> bool:
+    """True if an expression means the same with an `and` or an `or` beside it, without parentheses."""
+    try:
+        tree = python_tree(text).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    looser: tuple[type[ast.expr], ...] = (ast.IfExp, ast.Lambda, ast.NamedExpr)
+    if operator == "and" and isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or):
+        return False
+    return not isinstance(tree, looser)
+
+
+@dataclass(frozen=True)
+class Touch:
+    """That an overlay added or changed something; `value` is what it made of it, in words, or empty."""
+
+    overlay: str
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The overlays of a graph.
+
+    Arguments:
+        names: in the order in which they were named.
+        touched: what (in words, as ``"node ema"``) -> which overlay added or changed it.
+        anchors: the node or edge that an overlay relies on -> that overlay.
+        last: a place (as ``"after step"``) -> the node or target that overlays have put there last.
+        waiting: edits that were left out so far, because their nodes are not there.
+        done: every edit that was made, as text -> the overlay.
+        widened: guards by their parts.
+    """
+
+    names: tuple[str, ...] = ()
+    touched: Mapping[str, Touch] = field(default_factory=lambda: _NONE)
+    anchors: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    last: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    waiting: tuple[Edit, ...] = ()
+    done: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    widened: Mapping[str, Widened] = field(default_factory=lambda: _NONE)
+
+    def overlay_of(self, what: str) -> str:
+        """The overlay that added or changed something; empty if none did."""
+        touch = self.touched.get(what)
+        return touch.overlay if touch is not None else ""
+
+    def overlays_of_guard(self, name: str) -> list[str]:
+        """The overlays that define or widen a guard."""
+        whole = guard(name)
+        touches = [touch for what, touch in self.touched.items() if what == whole or what.startswith(f"{whole} by ")]
+        return list(dict.fromkeys(touch.overlay for touch in touches))
+
+    def overlays_of_node(self, name: str) -> list[str]:
+        """The overlays that change a node which another one, or the graph, has: its parameters and bindings."""
+        return list(
+            dict.fromkeys(touch.overlay for what, touch in self.touched.items() if what.startswith(f"`{name}."))
+        )
+
+    def guard(self, name: str, text: str) -> Widened:
+        """The parts of a guard that reads `text`; another text than they make was written since, and is one part."""
+        widened = self.widened.get(name)
+        return widened if widened is not None and widened.text == text else Widened(text)
+
+    def renamed(self, old: str, new: str) -> Layers:
+        """The same where a node of the graph has another name."""
+        touched = {(node(new) if what == node(old) else what): touch for what, touch in self.touched.items()}
+        return replace(self, touched=touched)
+
+
+def layers_json(layers: Layers) -> str:
+    """The overlays of a graph as JSON: what a checkpoint stores beside the graph, for pictures and for a resume."""
+    plain = {
+        "names": layers.names,
+        "touched": {what: [touch.overlay, touch.value] for what, touch in layers.touched.items()},
+        "widened": {
+            name: [parts.expression, parts.alternatives, parts.conditions] for name, parts in layers.widened.items()
+        },
+    }
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
+
+
+def layers_from_json(text: str) -> Layers:
+    """The overlays in a text that `layers_json` returned; none where it is no such text, for the graph is the same."""
+    try:
+        plain = json.loads(text)
+        return Layers(
+            names=tuple(map(_text, plain["names"])),
+            touched={what: Touch(_text(overlay), _text(value)) for what, (overlay, value) in plain["touched"].items()},
+            widened={
+                name: Widened(_text(expression), tuple(map(_text, alternatives)), tuple(map(_text, conditions)))
+                for name, (expression, alternatives, conditions) in plain["widened"].items()
+            },
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Layers()
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__}, where a text belongs")
+    return value
+
+
+def node(name: str) -> str:
+    """What `Layers.touched` calls a node."""
+    return f"node `{name}`"
+
+
+def edge(source: str, words: Any) -> str:
+    """What `Layers.touched` calls an edge, which reads ``"target if guard"``."""
+    return f"edge `{source}` -> `{words}`"
+
+
+def guard(name: str) -> str:
+    """What `Layers.touched` calls the expression of a guard."""
+    return f"guard `{name}`"
+
+
+def widening(name: str, overlay: str) -> str:
+    """What `Layers.touched` calls what an overlay adds to a guard: several may."""
+    return f"guard `{name}` by {overlay}"
+
+
+def overlays_text(names: Iterable[str]) -> str:
+    """The overlays of something, as pictures and tables have them.
+
+    >>> overlays_text(["ema", "swa"]), overlays_text([])
+    ('overlay ema, swa', '')
+    """
+    listed = ", ".join(names)
+    return f"overlay {listed}" if listed else ""

@@ -1,0 +1,23 @@
+"""Averages of the weights of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+
+@torch.no_grad()
+def move_towards(average: Any, model: Any, weight: float) -> None:
+    """Move each parameter of `average` towards that of `model` by a part of the way; buffers are copied."""
+    if any(map(is_lazy, average.parameters())):  # it was copied before the first batch, and gets its form now
+        average.load_state_dict(model.state_dict())
+    means, values = list(average.parameters()), list(model.parameters())
+    if means and all(mean.is_floating_point() for mean in means):
+        torch._foreach_lerp_(means, values, weight)
+    else:
+        for mean, value in zip(means, values, strict=True):
+            mean.lerp_(value, weight) if mean.is_floating_point() else mean.copy_(value)
+    for mean, value in zip(average.buffers(), model.buffers(), strict=True):
+        mean.copy_(value)

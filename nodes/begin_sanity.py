@@ -1,0 +1,54 @@
+"""Where a few validation batches begin, before the training does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from graphtrain.data.samplers import held_generators
+from graphtrain.data.source import keeps_position
+from graphtrain.kind import node
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes._evaluation import set_aside
+from graphtrain.state.generators import any_generator
+
+
+@node(writes=("split", "training_state"), effects="eval", records="split")
+class BeginSanity:
+    """As `begin_evaluation`, with the random generators of `val_data` set aside too: nothing is to move.
+
+    Data that keeps its own position, as by a `state_dict`, and iterators cannot be set back, which is reported.
+
+    Arguments:
+        split: the name under which metrics are recorded. Default: "sanity", as in ``sanity/loss``.
+
+    Writes:
+        split: that name.
+        training_state: what `end_sanity` puts back.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("sanity").set("sanity/next_batch", limit=4)
+    >>> graph.check()
+    []
+    """
+
+    split: str = "sanity"
+
+    def __call__(
+        self,
+        model: torch.nn.Module,
+        recorder: Recorder,
+        seed: int | None,
+        val_data: Any,
+        notify: Callable[[str], None] | None = None,
+    ) -> tuple[str, dict[str, Any]]:
+        training_state = set_aside(model, recorder, self.split, seed)
+        training_state["generators"] = [any_generator(value).get_state() for value in held_generators(val_data)]
+        if notify is not None and (keeps_position(val_data) or hasattr(val_data, "__next__")):
+            notify(
+                f"`{self.split}` takes batches of a {type(val_data).__name__}, which keeps its own position: the first "
+                "validation begins after them; leave the overlay `sanity` out if that matters"
+            )
+        return self.split, training_state

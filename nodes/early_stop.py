@@ -1,0 +1,103 @@
+"""The end of a run that does not improve any more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal
+
+from graphtrain.kind import node, progress
+from graphtrain.kind.parameter import Above
+from graphtrain.nodes._monitor import monitored
+
+
+@node(family="bookkeeping")
+class EarlyStop:
+    """Judge each value of a metric, and say when to stop; a guard reads `stop`.
+
+    `patience` is counted in values of the metric, as in Lightning and Keras: with one validation an epoch, in epochs.
+
+    Arguments:
+        monitor: the metric. Default: "val/loss".
+        mode: whether small values are good, "min", or large ones, "max". Default: "min".
+        min_delta: by how much a value must be better than the best so far to count as an improvement. Default: 0, any.
+        patience: values in a row without an improvement after which to stop. Default: 3.
+        stopping_threshold: stop once a value is better than this. Default: never.
+        divergence_threshold: stop once a value is worse than this. Default: never.
+        check_finite: True stops at a value that is infinite or no number. Default: True.
+        min_epochs: a run is not stopped before as many epochs. Default: 0.
+
+    Guard fields:
+        recorded: there is a value that was not judged so far.
+        waited: values in a row without an improvement.
+        values: values judged so far.
+        stop: it is enough.
+
+    Raises:
+        UnknownMetricError: the validation does not give the metric.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("early_stop").set("early_stop", patience=5, min_delta=1e-3)
+    >>> graph.check()
+    []
+    """
+
+    monitor: str = "val/loss"
+    mode: Literal["min", "max"] = "min"
+    min_delta: float = 0.0
+    patience: Annotated[int, Above(0)] = 3
+    stopping_threshold: float | None = None
+    divergence_threshold: float | None = None
+    check_finite: bool = True
+    min_epochs: float = 0.0
+
+    recorded: bool = progress(False)
+    value: float | None = progress(None)
+    best: float | None = progress(None)
+    waited: int = progress(0)
+    values: int = progress(0)
+
+    _notify: Callable[[str], None]
+
+    def setup(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
+
+    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
+        value = monitored(row, self.monitor, "early_stop.monitor", is_evaluation=is_evaluation)
+        if value is not None:
+            self.value, self.recorded = value, True
+
+    def __call__(self) -> None:
+        if not self.recorded or self.value is None:
+            return
+        self.recorded = False
+        self.values += 1
+        if math.isnan(self.value) or not (self.best is None or self._is_better(self.value, self.best, self.min_delta)):
+            self.waited += 1
+        else:
+            self.best, self.waited = self.value, 0
+        if reason := self._reason():
+            self._notify(f"early_stop: {self.monitor} {reason}")
+
+    def _is_better(self, value: float, other: float, by: float = 0.0) -> bool:
+        return value < other - by if self.mode == "min" else value > other + by
+
+    @property
+    def stop(self) -> bool:
+        return bool(self._reason())
+
+    def _reason(self) -> str:
+        """Why it is enough, in words; empty as long as it is not."""
+        value = self.value
+        if value is None or not self.values:
+            return ""
+        if self.check_finite and not math.isfinite(value):
+            return f"is {value}"
+        if self.stopping_threshold is not None and self._is_better(value, self.stopping_threshold):
+            return f"is {value:.6g}, better than {self.stopping_threshold:.6g}"
+        if self.divergence_threshold is not None and self._is_better(self.divergence_threshold, value):
+            return f"is {value:.6g}, worse than {self.divergence_threshold:.6g}"
+        if self.waited >= self.patience:
+            best = "" if self.best is None else f" on {self.best:.6g}"
+            return f"has not improved{best} in {self.waited} {'value' if self.waited == 1 else 'values'}"
+        return ""

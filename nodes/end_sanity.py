@@ -1,0 +1,35 @@
+"""Where a few validation batches before the training end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from graphtrain.data.samplers import held_generators
+from graphtrain.kind import node
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes._evaluation import put_back
+from graphtrain.state.generators import any_generator
+
+
+@node(effects="train")
+def end_sanity(
+    model: torch.nn.Module,
+    split: str,
+    training_state: dict[str, Any],
+    recorder: Recorder,
+    val_data: Any,
+    notify: Callable[[str], None] | None = None,
+) -> None:
+    """Record the means, and put back what `begin_sanity` has set aside: training finds everything as it was.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("sanity")
+    >>> graph.start
+    'sanity'
+    """
+    put_back(model, split, training_state, recorder, notify)
+    for value, state in zip(held_generators(val_data), training_state["generators"], strict=True):
+        any_generator(value).set_state(state)

@@ -1,0 +1,40 @@
+"""The mean of the weights at several moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphtrain.kind import copy_of, node, progress
+from graphtrain.kind.trigger import Trigger
+from graphtrain.nodes._average import move_towards
+
+
+@node(makes={"swa_model": copy_of("model")}, family="update")
+class Swa:
+    """Let `swa_model` be the mean of the weights of `model` at all visits; its buffers are copied.
+
+    Without a resource `swa_model` it begins as a copy of `model`, and is the model of the first visit after that. For
+    batch normalization, ``torch.optim.swa_utils.update_bn`` computes the statistics of the mean once it is final.
+    Source: Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018.
+
+    Arguments:
+        every: when to add the weights to the mean. Default: after every epoch.
+
+    Guard fields:
+        averaged: how often weights were added.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("swa").guard("swa_due", and_="next_batch.epochs >= 5")
+    >>> graph.check()
+    []
+    """
+
+    every: Trigger = Trigger("1 epochs")
+
+    averaged: int = progress(0)
+
+    def __call__(self, model: torch.nn.Module, swa_model: Any) -> None:
+        self.averaged += 1
+        move_towards(swa_model, model, 1 / self.averaged)

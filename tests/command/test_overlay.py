@@ -1,0 +1,153 @@
+"""`--overlay`: for every command that takes a graph, and on a resume."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from graphtrain import Graph
+from tests.command.conftest import Command
+from tests.command.running import TINY
+
+VALIDATED = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
+BOTH = ("--overlay", "ema", "--overlay", "early_stop")
+
+
+@pytest.fixture
+def script(tiny: Path) -> Path:
+    (tiny / "tiny.py").write_text(VALIDATED)
+    return tiny
+
+
+def place_of(run_dir: Path) -> tuple[int, str, str]:
+    status = json.loads((run_dir / "status.json").read_text())
+    return status["step"], status["state"], status["digest"]
+
+
+def test_a_run_with_overlays_stops_early_and_is_resumed_exactly(script: Path, command: Command) -> None:
+    # A rate of zero improves nothing; the average of weights that stand still stands still.
+    words = ("run", "tiny.py", "lr=0", *BOTH, "early_stop.patience=2", "ema.decay=0.5", "finish.after=9 epochs")
+    whole = command(*words, "--run-dir", "whole")
+    assert whole.code == 0
+    assert "early_stop: val/loss has not improved" in whole.err
+    assert place_of(script / "whole")[:2] == (12, "finished"), "three epochs of four batches"
+    assert command(*words, "--run-dir", "cut", "--until", "6 steps").code == 0
+    resumed = command(*words, "--run-dir", "cut")
+    assert "unchanged: exact" in resumed.err
+    assert place_of(script / "cut") == place_of(script / "whole")
+    assert Graph.load(script / "whole").layers.names == ("ema", "early_stop")
+    further = command(
+        *words[:-3], "early_stop.patience=4", "ema.decay=0.5", "finish.after=9 epochs", "--run-dir", "cut"
+    )
+    assert "early_stop.patience 2 -> 4" in further.err
+    assert place_of(script / "cut")[:2] == (20, "finished"), "a patience that is raised trains on"
+
+
+def test_the_command_of_a_resume_names_the_overlays(script: Path, command: Command) -> None:
+    result = command("run", "tiny.py", *BOTH, "--until", "2 steps", "--run-dir", "r")
+    assert "resume with: graphtrain run tiny.py --overlay ema --overlay early_stop --run-dir r" in result.err
+    assert command("run", "tiny.py", *BOTH, "--run-dir", "r", "--graph", "saved", "--until", "3 steps").code == 0
+
+
+def test_an_overlay_that_the_run_was_made_without_is_refused(script: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "--overlay", "carry", "--until", "2 steps", "--run-dir", "r").code == 0
+    refused = command("run", "tiny.py", "--overlay", "carry", "--overlay", "ema", "--run-dir", "r")
+    assert refused.code == 2
+    assert "--overlay ema: the run in `r` was made with `carry`, and is resumed without `ema`" in refused.err
+    assert "leave --overlay ema out; or begin another run with it, in a new directory: from this one with --fork r" in (
+        refused.err
+    )
+    forked = command("run", "tiny.py", *BOTH, "--fork", "r", "--run-dir", "f", "finish.after=1 epochs")
+    assert forked.code == 0
+    assert "average new, a copy of model" in forked.err
+    again = command("run", "tiny.py", *BOTH, "--fork", "r", "--run-dir", "f", "finish.after=2 epochs")
+    assert again.code == 0 and "average new" not in again.err
+
+
+def test_a_run_that_goes_on_without_its_overlay_reports_it(script: Path, command: Command) -> None:
+    command("run", "tiny.py", "--overlay", "carry", "--until", "2 steps", "--run-dir", "r")
+    result = command("run", "tiny.py", "--until", "3 steps", "--run-dir", "r")
+    assert "guard window_cut ending -> next_batch.last or ending" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check", "fit", "--overlay", "emma"), "there is no overlay `emma`\n  hint: did you mean `ema`?"),
+        (("show", "fit", "--overlay", "ema", "--overlay", "ema"), "--overlay ema is given twice"),
+        (("show", "mine.toml", "--overlay", "ema"), "--overlay ema: the graph `mine.toml` has this overlay already"),
+        (("show", "fit", "--overlay", "mine.toml"), "`mine.toml` is a graph, not an overlay: it has `extends`"),
+        (("show", "ema"), "`ema` is an overlay: name it beside a graph, as in --overlay ema"),
+        (("show", "fit", "--overlay", "carry", "--overlay", "drop"), "overlays `carry` and `drop` do not compose"),
+        (("show", "evaluate", "--overlay", "ema"), "overlay `ema`: insert: after: there is no node `step`"),
+        (("copy", "ema", "x.toml", "--overlay", "carry"), "`ema` is an overlay, and --overlay adds one to a graph"),
+        (("verify", "tiny.py", "--run-dir", "r", "--overlay", "ema"), "--overlay: only with --cuts"),
+        (("show", "fit", "--overlay", "../outside.toml", "--contained"), "leads out of the folder"),
+    ],
+)
+def test_bad_overlays(words: tuple[str, ...], message: str, script: Path, command: Command) -> None:
+    (script / "mine.toml").write_text('format = 1\nextends = ["fit", "ema"]\n')
+    result = command(*words)
+    assert result.code == 2
+    assert message in result.err.replace("\n  hint", "\n  hint")
+
+
+def test_check_reports_what_does_not_compose(folder: Path, command: Command) -> None:
+    result = command("check", "fit", "--overlay", "drop", "--overlay", "carry")
+    assert result.code == 2
+    assert "error G005: overlays `drop` and `carry` do not compose" in result.out
+    assert command("check", "fit", *BOTH).out == "fit: no problems (16 nodes)\n"
+
+
+def test_show_names_the_overlay_of_everything(folder: Path, command: Command) -> None:
+    out = command("show", "fit", *BOTH).out
+    assert "overlays: ema, early_stop" in out
+    rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+    assert next(row for row in rows if row[0] == "early_stop")[-1] == "early_stop"
+    assert next(row for row in rows if row[0] == "validate")[-1] == "ema"
+    assert next(row for row in rows if row[0] == "ending")[-1] == "early_stop"
+    assert "overlay" not in command("show", "fit").out
+
+
+def test_diff_names_the_overlay(folder: Path, command: Command) -> None:
+    out = command("diff", "fit", "fit", *BOTH).out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["+", "node", "ema", "ema,", "decay", "=", "0.999", "ema"] in rows
+    assert next(row for row in rows if row[:3] == ["~", "guard", "ending"])[-1] == "early_stop"
+
+
+def test_render_shows_the_overlays(script: Path, command: Command) -> None:
+    command("run", "tiny.py", *BOTH, "--until", "2 steps", "--run-dir", "r")
+    for source in (("tiny.py", *BOTH), ("r",)):
+        assert command("render", *source, "-o", "both.mmd").code == 0
+        picture = (script / "both.mmd").read_text()
+        assert "with overlay ema, early_stop" in picture
+        assert "overlay ema" in picture.replace("with overlay ema", "") and picture.count("overlay early_stop") >= 1
+
+
+def test_copy_takes_overlays(folder: Path, command: Command) -> None:
+    assert "wrote mine.toml; run it with: graphtrain run SCRIPT --graph mine.toml" in (
+        command("copy", "fit", "mine.toml", *BOTH).out
+    )
+    assert Graph.load(folder / "mine.toml") == Graph.load("fit").overlay("ema", "early_stop")
+    copied = command("copy", "early_stop", "patient.toml").out
+    assert "run it with: graphtrain run SCRIPT --overlay patient.toml" in copied
+    text = (folder / "patient.toml").read_text()
+    assert text.startswith("# End the run when")
+    (folder / "patient.toml").write_text(text.replace('insert = "early_stop"', 'insert = "early_stop"\npatience = 7'))
+    assert Graph.load("fit").overlay(folder / "patient.toml").nodes["early_stop"].parameters == {"patience": 7}
+
+
+def test_graphs_lists_the_overlays(folder: Path, command: Command) -> None:
+    out = command("graphs").out
+    assert "overlay     what it does" in out
+    assert "early_stop  End the run when a metric does not improve any more." in out
+
+
+def test_help_lists_the_parameters_of_overlays(script: Path, command: Command) -> None:
+    out = command("run", "tiny.py", *BOTH, "--help").out
+    assert "values in a row without an improvement after which to stop" in out and "ema.decay" in out
+    assert "ema.decay" not in command("run", "tiny.py", "--help").out

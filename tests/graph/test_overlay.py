@@ -1,0 +1,492 @@
+"""Overlays: what several of them make of one graph, in whatever order, and which of them do not compose."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from graphtrain import Graph, GraphError, Trainer, UsageError
+from graphtrain.graph.layers import Layers, layers_from_json, layers_json
+
+FIT = Graph.load("fit")
+CHOICE = ('insert = "x"', 'use = "choice"')
+
+
+class Overlays:
+    """Overlays of a test, written to a folder; each is named by its text in TOML."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, **texts: str) -> list[Path]:
+        paths = [self._folder / f"{name}.toml" for name in texts]
+        for path, text in zip(paths, texts.values(), strict=True):
+            path.write_text(f"format = 1\n{text}\n")
+        return paths
+
+    def over(self, base: Graph, **texts: str) -> Graph:
+        return base.overlay(*self.write(**texts))
+
+    def problems(self, **texts: str) -> str:
+        with pytest.raises(GraphError) as caught:
+            self.over(FIT, **texts)
+        return "\n".join(str(problem) for problem in caught.value.problems)
+
+
+@pytest.fixture
+def overlays(tmp_path: Path) -> Overlays:
+    return Overlays(tmp_path)
+
+
+def edit(*lines: str) -> str:
+    return "\n".join(["[[edit]]", *lines])
+
+
+def leaving(graph: Graph, source: str) -> list[str]:
+    return [str(edge) for edge in graph.edges[source]]
+
+
+def way(graph: Graph, source: str, end: str) -> list[str]:
+    """The nodes on the first edges from one node to another."""
+    names = [source]
+    while names[-1] != end:
+        names.append(graph.edges[names[-1]][0].target)
+    return names
+
+
+# ---- one overlay
+
+
+def test_an_overlay_is_a_list_of_edits(overlays: Overlays) -> None:
+    text = (
+        edit('insert = "pause"', 'use = "choice"', 'after = "step"')
+        + "\n"
+        + edit('set = "finish"', "after = '3 epochs'")
+    )
+    expected = FIT.insert("pause", "choice", after="step").set("finish", after="3 epochs")
+    graph = overlays.over(FIT, mine=text)
+    assert graph == expected
+    assert graph.name == "fit", "the name is that of the graph"
+    assert graph.layers.names == ("mine",)
+    assert graph.layers.overlay_of("node `pause`") == "mine"
+    assert graph.layers.overlay_of("node `step`") == ""
+
+
+def test_its_top_replaces_that_of_the_graph(overlays: Overlays) -> None:
+    graph = overlays.over(
+        FIT, mine='start = "begin_epoch"\noutputs = ["loss"]\noptional = ["scheduler"]\nallow = ["G209"]'
+    )
+    assert (graph.start, graph.outputs, graph.optional) == ("begin_epoch", ("loss",), ("scheduler",))
+    assert graph.allow == ("G209",)
+    again = overlays.over(graph, other='allow = ["G304"]')
+    assert again.allow == ("G209", "G304"), "what is intended in one layer is so in all"
+
+
+def test_a_file_names_a_graph_and_overlays(overlays: Overlays, tmp_path: Path) -> None:
+    overlays.write(mine=edit('set = "clip"', "max_norm = 1.0"), other=edit('set = "log"', 'every = "1 steps"'))
+    whole = tmp_path / "whole.toml"
+    whole.write_text(
+        'format = 1\nextends = ["fit", "mine.toml", "other.toml"]\n' + edit('set = "clip"', "max_norm = 2.0")
+    )
+    graph = Graph.load(whole)
+    assert graph.name == "whole"
+    assert graph.nodes["clip"].parameters == {"max_norm": 2.0}, "its own edits come last, and may say otherwise"
+    assert graph.nodes["log"].parameters == {"every": "1 steps"}
+    assert graph.layers.names == ("mine", "other")
+
+
+# ---- guards that are widened
+
+
+PARTS = {
+    "a": edit('guard = "ending"', 'or = "a.stop"'),
+    "b": edit('guard = "ending"', 'or = "b.stop and next_batch.epochs >= 3"'),
+    "c": edit('guard = "ending"', 'and = "step.steps > 9 or c.done"'),
+    "d": edit('guard = "ending"', 'expression = "finish.due and d"'),
+}
+
+
+def test_a_guard_is_widened() -> None:
+    graph = FIT.guard("ending", or_="a.stop").guard("ending", and_="b").guard("ending", or_="c")
+    assert graph.guards["ending"] == "(finish.due or a.stop or c) and b"
+    assert graph.guard("ending", or_="c").guards == graph.guards, "what it asks already is not added"
+    assert graph.guard("ending", "finish.due").guard("ending", or_="d").guards["ending"] == "finish.due or d"
+    assert FIT.guard("new", "a", or_="b", and_="c or d").guards["new"] == "(a or b) and (c or d)"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(PARTS)), ids="".join)
+def test_in_any_order_it_is_every_or_and_every_and(order: tuple[str, ...], overlays: Overlays) -> None:
+    graph = overlays.over(FIT, **{name: PARTS[name] for name in order})
+    ors = [{"a": "a.stop", "b": "b.stop and next_batch.epochs >= 3"}[name] for name in order if name in "ab"]
+    assert graph.guards["ending"] == f"(finish.due and d or {' or '.join(ors)}) and (step.steps > 9 or c.done)"
+    one_by_one = FIT
+    for name in order:
+        one_by_one = overlays.over(one_by_one, **{name: PARTS[name]})
+    assert one_by_one == graph
+    assert one_by_one.layers == graph.layers
+
+
+def test_widening_needs_a_guard(overlays: Overlays) -> None:
+    assert overlays.problems(mine=edit('guard = "endings"', 'or = "1 > 0"')).endswith(
+        "mine.toml:2: error G005: overlay `mine`: guard: there is no guard `endings` to widen\n"
+        "    did you mean `ending`?"
+    )
+    assert "one of `expression`, `or` and `and` is missing" in overlays.problems(mine=edit('guard = "ending"'))
+    assert "or: expected a string, got 3" in overlays.problems(mine=edit('guard = "ending"', "or = 3"))
+
+
+# ---- places
+
+
+def test_a_periodic_node_is_one_edit(overlays: Overlays) -> None:
+    graph = overlays.over(FIT, mine=edit('insert = "swa"', 'use = "log"', 'at = "decide"', 'before = "checkpoint"'))
+    assert graph == FIT.insert("swa", "log", at="decide", before="checkpoint")
+    position = leaving(graph, "decide").index("checkpoint if checkpoint_due")
+    assert leaving(graph, "decide")[position - 1] == "swa if swa_due"
+    assert leaving(graph, "swa") == ["decide"]
+    assert graph.guards["swa_due"] == "swa.due"
+    after = FIT.guard("swa_due", "log.due").insert("swa", "log", at="decide", after="log")
+    assert leaving(after, "decide")[:2] == ["log if log_due", "swa if swa_due"]
+    assert after.guards["swa_due"] == "log.due", "a guard of that name stays"
+
+
+def put(name: str, *where: str) -> dict[str, str]:
+    return {name: edit(f'insert = "{name}"', 'use = "choice"', *where)}
+
+
+AT_ONE_PLACE = {
+    "after": ('after = "step"',),
+    "before": ('before = "zero_grad"',),
+    "between": ('between = ["step", "zero_grad"]',),
+}
+
+
+@pytest.mark.parametrize("order", ["xyz", "zxy", "yzx"])
+@pytest.mark.parametrize("where", AT_ONE_PLACE.values(), ids=AT_ONE_PLACE)
+def test_at_one_place_they_stand_in_the_order_in_which_they_are_named(
+    where: tuple[str, ...], order: str, overlays: Overlays
+) -> None:
+    texts = {name: put(name, *where)[name] for name in order}
+    expected = ["step", *order, "zero_grad"]
+    assert way(overlays.over(FIT, **texts), "step", "zero_grad") == expected
+    graph = FIT
+    for name, text in texts.items():
+        graph = overlays.over(graph, **{name: text})
+    assert way(graph, "step", "zero_grad") == expected
+
+
+@pytest.mark.parametrize("neighbour", ['before = "checkpoint"', 'after = "schedule"'])
+@pytest.mark.parametrize("order", ["xyz", "zyx"])
+def test_so_do_periodic_nodes_and_edges(neighbour: str, order: str, overlays: Overlays) -> None:
+    graph = overlays.over(FIT, **{name: put(name, 'at = "decide"', neighbour)[name] for name in order})
+    targets = [edge.target for edge in graph.edges["decide"]]
+    start = targets.index("schedule") + 1
+    assert targets[start : start + 4] == [*order, "checkpoint"]
+
+
+@pytest.mark.parametrize("order", ["xyz", "zyx"])
+@pytest.mark.parametrize(
+    ("where", "before"),
+    [
+        ("first = true", "log"),
+        ('before = "log"', "log"),
+        ('after = "log"', "end_epoch"),
+        ("first = false", "next_batch"),
+    ],
+)
+def test_so_do_edges(where: str, before: str, order: str, overlays: Overlays) -> None:
+    texts = {
+        name: "\n".join(
+            [
+                put(name)[name],
+                edit('connect = "decide"', f'target = "{name}"', 'when = "log_due"', where),
+                edit(f'connect = "{name}"', 'target = "decide"'),
+            ]
+        )
+        for name in order
+    }
+    targets = [edge.target for edge in overlays.over(FIT, **texts).edges["decide"]]
+    end = targets.index(before)
+    assert targets[end - 3 : end] == list(order)
+
+
+def test_what_one_overlay_puts_at_a_place_stays_together(overlays: Overlays) -> None:
+    both = (
+        put("x", 'after = "step"')["x"] + "\n" + put("w", 'after = "x"')["w"] + "\n" + put("v", 'after = "step"')["v"]
+    )
+    graph = overlays.over(FIT, one=both, **put("y", 'after = "step"'), **put("z", 'between = ["step", "zero_grad"]'))
+    assert way(graph, "step", "zero_grad") == ["step", "v", "x", "w", "y", "z", "zero_grad"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("after", "before", "between"))), ids="-".join)
+def test_different_places_between_two_nodes_compose(order: tuple[str, ...], overlays: Overlays) -> None:
+    texts = {name: put(name, *AT_ONE_PLACE[name])[name] for name in order}
+    graph = overlays.over(FIT, **texts)
+    assert sorted(way(graph, "step", "zero_grad")) == sorted(["step", *order, "zero_grad"])
+
+
+# ---- edits that are left out
+
+
+def test_if_there_is_decided_after_all_overlays(overlays: Overlays) -> None:
+    texts = {"eager": edit('set = "late"', "max_norm = 3.0", "if_there = true"), **put("late", 'after = "step"')}
+    texts["late"] = texts["late"].replace("choice", "clip")
+    for order in (("eager", "late"), ("late", "eager")):
+        graph = overlays.over(FIT, **{name: texts[name] for name in order})
+        assert graph.nodes["late"].parameters == {"max_norm": 3.0}
+        graph = FIT
+        for name in order:
+            graph = overlays.over(graph, **{name: texts[name]})
+        assert graph.nodes["late"].parameters == {"max_norm": 3.0}
+    assert overlays.over(FIT, eager=texts["eager"]) == FIT
+
+
+def test_if_there_of_what_another_takes_away(overlays: Overlays) -> None:
+    texts = {"one": edit('set = "log"', 'every = "1 steps"', "if_there = true"), "two": edit('remove = "log"')}
+    for order in (("one", "two"), ("two", "one")):
+        assert "log" not in overlays.over(FIT, **{name: texts[name] for name in order}).nodes
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (*CHOICE, 'after = "nobody"'),
+        (*CHOICE, 'at = "decide"', 'before = "nobody"'),
+        (*CHOICE, 'between = ["step", "nobody"]'),
+        ('set = "validate/nobody"', "limit = 1"),
+        ('set = "step/next_batch"', "limit = 1"),
+        ('connect = "decide"', 'target = "nobody"', 'when = "log_due"'),
+        ('guard = "nothing"', 'or = "log.due"'),
+        ('clock = "tokens"', 'field = "nobody.tokens"'),
+        ('remove = "nobody"',),
+        ('redirect = "decide"', 'old = "log"', 'new = "nobody"'),
+    ],
+)
+def test_if_there_of_every_verb(lines: tuple[str, ...], overlays: Overlays, tmp_path: Path) -> None:
+    assert overlays.over(FIT, mine=edit(*lines, "if_there = true")) == FIT
+    graph = tmp_path / "graph.toml"
+    graph.write_text('format = 1\nname = "fit"\nextends = "fit"\n' + edit(*lines, "if_there = true"))
+    assert Graph.load(graph) == FIT
+
+
+# ---- what does not compose
+
+
+CONFLICTS = {
+    "a guard": (
+        edit('guard = "window_cut"', 'expression = "ending"'),
+        edit('guard = "window_cut"', 'expression = "next_batch.last"'),
+        "guard `window_cut` would be both ending and next_batch.last",
+    ),
+    "a parameter": (
+        edit('set = "clip"', "max_norm = 1.0"),
+        edit('set = "clip"', "max_norm = 2.0"),
+        "`clip.max_norm` would be both 1.0 and 2.0",
+    ),
+    "a binding": (
+        edit('set = "validate"', 'reads = { model = "a" }'),
+        edit('set = "validate"', 'reads = { model = "b" }'),
+        '`validate.reads.model` would be both "a" and "b"',
+    ),
+    "a parameter of a new node": (
+        edit('insert = "x"', 'use = "clip"', 'after = "step"', "max_norm = 1.0"),
+        edit('set = "x"', "max_norm = 2.0", "if_there = true"),
+        "`x.max_norm` would be both 1.0 and 2.0",
+    ),
+    "a node": (put("x", 'after = "step"')["x"], put("x", 'after = "clip"')["x"], "each has a node `x` of its own"),
+    "a kind": (
+        edit('replace = "clip"', 'use = "choice"'),
+        edit('replace = "clip"', 'use = "discard"'),
+        "each has a node `clip` of its own",
+    ),
+    "a unit": (
+        edit('clock = "tokens"', 'field = "next_batch.samples"'),
+        edit('clock = "tokens"', 'field = "step.steps"'),
+        "unit `tokens` would be both next_batch.samples and step.steps",
+    ),
+    "a start": ('start = "begin_epoch"', 'start = "log"', '`start` would be both "begin_epoch" and "log"'),
+    "an edge": (
+        edit('redirect = "step"', 'old = "zero_grad"', 'new = "log"'),
+        edit('redirect = "step"', 'old = "zero_grad"', 'new = "validate"'),
+        "the edge from `step` to `zero_grad` would be both to `log` and to `validate`",
+    ),
+    "an anchor": (put("x", 'after = "log"')["x"], edit('remove = "log"', 'to = "decide"'), "node `log`, which "),
+    "a parameter of a node that goes": (edit('set = "log"', 'every = "1 steps"'), edit('remove = "log"'), "node `log`"),
+    "an anchor by its name": (put("x", 'after = "log"')["x"], edit('rename = "log"', 'new = "report"'), "node `log`"),
+    "an edge as an anchor": (
+        put("x", 'between = ["step", "zero_grad"]')["x"],
+        edit('redirect = "step"', 'old = "zero_grad"', 'new = "decide"'),
+        "the edge from `step` to `zero_grad`, which ",
+    ),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("first", "second", "words"), CONFLICTS.values(), ids=CONFLICTS)
+def test_two_that_do_not_compose_are_refused_by_both_names(
+    first: str, second: str, words: str, turned: bool, overlays: Overlays
+) -> None:
+    texts = dict(reversed({"one": first, "two": second}.items())) if turned else {"one": first, "two": second}
+    problem = overlays.problems(**texts)
+    assert "do not compose" in problem and "`one`" in problem and "`two`" in problem
+    if turned and " and " in words:
+        words = words.split(" both ")[0]
+    assert words in problem
+    assert overlays.over(FIT, one=first) != FIT, "by itself each is sound"
+    assert overlays.over(FIT, two=second) != FIT or "if_there" in second
+    with pytest.raises(GraphError, match="do not compose"):  # one after the other, in Python
+        graph = FIT
+        for name, text in texts.items():
+            graph = overlays.over(graph, **{name: text})
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ('set = "clip"', "max_norm = 1.0"),
+        (*CHOICE, 'after = "step"'),
+        ('guard = "ending"', 'or = "log.due"'),
+        ('guard = "window_cut"', 'expression = "ending"'),
+        ('remove = "log"',),
+        ('redirect = "step"', 'old = "zero_grad"', 'new = "decide"'),
+        ('connect = "step"', 'target = "log"', 'when = "log_due"'),
+    ],
+)
+def test_two_that_say_alike_compose(lines: tuple[str, ...], overlays: Overlays) -> None:
+    assert overlays.over(FIT, one=edit(*lines), two=edit(*lines)) == overlays.over(FIT, one=edit(*lines))
+
+
+def test_a_person_may_change_what_an_overlay_has_set(overlays: Overlays) -> None:
+    graph = overlays.over(FIT, one=edit('set = "clip"', "max_norm = 1.0")).set("clip", max_norm=3.0)
+    assert overlays.over(graph, two=edit('set = "log"', 'every = "9 steps"')).nodes["clip"].parameters == {
+        "max_norm": 3.0
+    }
+
+
+# ---- bad input
+
+
+def test_a_missing_anchor_names_the_overlay(overlays: Overlays) -> None:
+    problem = overlays.problems(**put("mine", 'after = "stp"'))
+    assert problem.endswith(
+        "mine.toml:2: error G005: overlay `mine`: insert: after: there is no node `stp`\n    did you mean `step`?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("extends", "message"),
+    [
+        ("[]", "G003: extends: expected a graph, then overlays; the list is empty"),
+        ("3", "G003: extends: expected a name or a path, got 3"),
+        ('["fit", 3]', 'G003: extends: expected names or paths, got ["fit", 3]'),
+        ('["fit", "carry", "carry"]', "G005: the graph has the overlay `carry` already"),
+        ('["fit", "cary"]', "G004: extends: there is no overlay `cary`\n    did you mean `carry`?"),
+        ('["fit", "evaluate"]', "`evaluate` is a graph, which comes before the overlays"),
+        ('["carry"]', "`carry` is an overlay: name it beside a graph"),
+        ('["fit", "whole.toml"]', "graphs that extend or contain each other in a cycle"),
+        ('["fit", "base.toml"]', "G004: extends: `base.toml` is a graph, not an overlay: it has `extends`"),
+        ('["fit", "mine.toml", "mine.toml"]', "the graph has the overlay `mine` already"),
+        ('["base.toml", "carry"]', "the graph has the overlay `carry` already"),
+        ('["mine.toml"]', "G003: this is an overlay, a list of edits: it has no base"),
+    ],
+)
+def test_bad_lists(extends: str, message: str, overlays: Overlays, tmp_path: Path) -> None:
+    overlays.write(mine=edit('set = "clip"', "max_norm = 1.0"), base='extends = ["fit", "carry"]')
+    whole = tmp_path / "whole.toml"
+    whole.write_text(f"format = 1\nextends = {extends}\n")
+    with pytest.raises(GraphError) as caught:
+        Graph.load(whole)
+    assert message in str(caught.value)
+    assert "whole.toml:2: " in str(caught.value) or "mine.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[nodes]\nx = {}", "is a graph, not an overlay: it has [nodes]"),
+        ('extends = "fit"', "is a graph, not an overlay: it has `extends`"),
+        ("edits = 3", "unknown key `edits`"),
+        ("[guards]\nx = '1 > 0'", "an overlay changes its graph with [[edit]] tables"),
+        ("edit = 3", "edit: expected tables written as [[edit]]"),
+        ("start = 3", "start: expected a string, got 3"),
+        (edit('insret = "x"'), "edit: no verb in"),
+        (edit('insert = "x"', "if_there = 3"), "if_there: expected true or false, got 3"),
+        (edit(*CHOICE, 'at = "decide"'), "insert: `at` takes `before` or `after`"),
+        (
+            edit(*CHOICE, 'at = "decide"', 'before = "clip"'),
+            "there is no edge from `decide` to `clip`",
+        ),
+        (
+            edit(*CHOICE, 'at = "decide"', 'after = "next_batch"'),
+            "has no guard, so none after it is tried",
+        ),
+        (
+            edit('connect = "decide"', 'target = "log"', 'when = "log_due"', 'before = "log"', 'after = "log"'),
+            "give one of",
+        ),
+        ("][", "TOML: "),
+    ],
+)
+def test_bad_overlays(text: str, message: str, overlays: Overlays) -> None:
+    (path,) = overlays.write(mine=text)
+    with pytest.raises((GraphError, UsageError)) as caught:
+        FIT.overlay(path)
+    assert message in str(caught.value)
+    assert "mine" in str(caught.value), "the file is named"
+
+
+def test_an_overlay_must_be_there() -> None:
+    with pytest.raises(UsageError, match="there is no overlay `early_stopp`"):
+        FIT.overlay("early_stopp")
+    with pytest.raises(UsageError, match="it is missing"):
+        FIT.overlay("nothing/here.toml")
+
+
+def test_a_contained_overlay_stays_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "outside.toml").write_text("format = 1\n")
+    (tmp_path / "inside").mkdir()
+    whole = tmp_path / "inside" / "whole.toml"
+    whole.write_text('format = 1\nextends = ["fit", "../outside.toml"]\n')
+    assert Graph.load(whole).layers.names == ("outside",)
+    with pytest.raises(GraphError, match="leads out of the folder"):
+        Graph.load(whole, contained=True)
+
+
+# ---- what is kept beside the graph
+
+
+def test_the_overlays_are_kept_beside_the_graph_of_a_checkpoint() -> None:
+    layers = FIT.overlay("early_stop", "ema").layers
+    kept = layers_from_json(layers_json(layers))
+    assert (kept.names, kept.touched, kept.widened) == (layers.names, layers.touched, layers.widened)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "{", '{"names": 3}', '{"names": [3], "touched": {}, "widened": {}}', "[" * 9999]
+)
+def test_what_is_no_such_text_is_no_overlay(text: str) -> None:
+    assert layers_from_json(text) == Layers()
+
+
+def test_a_renamed_node_is_still_of_its_overlay() -> None:
+    graph = FIT.overlay("ema").rename("ema", "average")
+    assert graph.layers.overlay_of("node `average`") == "ema"
+    assert "overlay ema" in str(graph)
+
+
+def test_an_explanation_names_the_overlay_of_a_guard() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(1, 1)
+    trainer = Trainer(
+        FIT.overlay("early_stop").set("finish", after="1 epochs"),
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 1)] * 2,
+        training_step=lambda model, batch: model(batch).mean(),
+        display=None,
+        notify=lambda line: None,
+    )
+    trainer.run()
+    assert 'early_stop.min_epochs" (overlay early_stop)' in str(trainer.explain())

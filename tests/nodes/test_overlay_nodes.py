@@ -1,0 +1,184 @@
+"""The kinds of the shipped overlays: what they judge, when, and what they leave alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from graphtrain import Graph, Outcome, Trainer, UsageError
+from graphtrain.errors import UnknownMetricError
+
+FIT = Graph.load("fit").set("log", every="never").set("finish", after="8 epochs")
+
+
+def trainer_of(graph: Graph, values: Iterable[float] = (), said: list[str] | None = None, **others: Any) -> Trainer:
+    """A run of which the validations give these values, one after the other."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    given = iter(values)
+    resources = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "train_data": [torch.rand(4, 2) for _ in range(2)],
+        "val_data": [torch.rand(4, 2)],
+        "training_step": lambda model, batch: model(batch).square().mean(),
+        "validation_step": lambda model, batch: {"loss": next(given)},
+    }
+    notify = (lambda line: None) if said is None else said.append
+    return Trainer(graph, display=None, notify=notify, **{**resources, **others})
+
+
+def stopped_after(values: Iterable[float], said: list[str] | None = None, **parameters: Any) -> float:
+    """The epochs that are trained until it stops early, or the end."""
+    trainer = trainer_of(FIT.overlay("early_stop").set("early_stop", **parameters), values, said)
+    assert trainer.run() is Outcome.FINISHED
+    return float(trainer.progress["next_batch"]["epochs"])
+
+
+# ---- early_stop
+
+
+@pytest.mark.parametrize(
+    ("values", "parameters", "epochs"),
+    [
+        ([3, 2, 2, 2, 2, 1, 1, 1], {"patience": 3}, 5),
+        ([3, 2, 2, 2, 1, 1, 1, 1], {"patience": 3}, 8),
+        ([3, 2, 1, 0, -1, -2, -3, -4], {"patience": 1}, 8),
+        ([3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3], {"patience": 2, "min_delta": 0.5}, 3),
+        ([1, 2, 3, 3, 2, 1, 1, 1], {"mode": "max", "patience": 1}, 4),
+        ([5, 4, 0.5, 3, 3, 3, 3, 3], {"stopping_threshold": 1, "patience": 9}, 3),
+        ([5, 40, 5, 3, 3, 3, 3, 3], {"divergence_threshold": 10, "patience": 9}, 2),
+        ([0.1, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], {"mode": "max", "stopping_threshold": 0.8, "patience": 9}, 2),
+        ([5, math.nan, 5, 3, 3, 3, 3, 3], {"patience": 9}, 2),
+        ([5, math.nan, 5, 3, 3, 3, 3, 3], {"patience": 9, "check_finite": False}, 8),
+        ([math.nan, math.nan, 1, 1, 1, 1, 1, 1], {"patience": 2, "check_finite": False}, 2),
+        ([1, 2, 3, 4, 5, 6, 7, 8], {"patience": 1, "min_epochs": 4}, 4),
+        ([1, 2, 3, 0, 5, 6, 7, 8], {"patience": 2, "min_epochs": 4}, 6),
+    ],
+)
+def test_a_run_stops_when_it_is_enough(values: list[float], parameters: dict[str, Any], epochs: float) -> None:
+    assert stopped_after(values, **parameters) == epochs
+
+
+def test_it_says_why() -> None:
+    said: list[str] = []
+    stopped_after([2, 1, 1, 1], said, patience=2)
+    assert "early_stop: val/loss has not improved on 1 in 2 values" in said
+    said.clear()
+    stopped_after([2, math.inf], said)
+    assert "early_stop: val/loss is inf" in said
+
+
+def test_a_metric_of_the_training_is_one_too() -> None:
+    graph = FIT.overlay("early_stop").set("early_stop", monitor="epoch/loss", patience=1, min_delta=1e9)
+    trainer = trainer_of(graph, val_data=None)
+    trainer.run()
+    assert trainer.progress["next_batch"]["epochs"] == 2
+
+
+@pytest.mark.parametrize("overlay", ["early_stop", "plateau"])
+def test_a_metric_that_the_validation_does_not_give_is_an_error(overlay: str) -> None:
+    trainer = trainer_of(FIT.overlay(overlay).set(overlay, monitor="val/los"), [1] * 8, **plateau_of(overlay))
+    with pytest.raises(
+        UnknownMetricError, match=f"no metric `val/los`, which {overlay}.monitor names; it gives val/loss"
+    ):
+        trainer.run()
+
+
+# ---- plateau
+
+
+def plateau_of(overlay: str, **settings: Any) -> dict[str, Any]:
+    if overlay != "plateau":
+        return {}
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **settings)
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+
+
+def test_a_plateau_lowers_the_rate() -> None:
+    trainer = trainer_of(
+        FIT.overlay("plateau"), [3, 2, 2, 2, 1, 1, 1, 1], **plateau_of("plateau", patience=1, factor=0.5)
+    )
+    trainer.run()
+    assert trainer.resources["optimizer"].param_groups[0]["lr"] == 0.25
+
+
+def test_a_plateau_takes_no_other_scheduler() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    trainer = trainer_of(FIT.overlay("plateau"), [1] * 8, model=model, optimizer=optimizer, scheduler=scheduler)
+    with pytest.raises(UsageError, match="plateau: `scheduler` is a StepLR, whose steps take no metric"):
+        trainer.run()
+
+
+def test_a_decay_of_one_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"ema\.decay: expected a number below 1, got 1"):
+        trainer_of(FIT.overlay("ema").set("ema", decay=1.0), [1] * 8).run()
+
+
+# ---- sanity
+
+
+def losses(graph: Graph, **others: Any) -> list[dict[str, float]]:
+    trainer = trainer_of(graph, **{"validation_step": lambda model, batch: {"loss": batch.mean()}, **others})
+    trainer.run()
+    return [row for row in trainer.metrics if "sanity/loss" not in row]
+
+
+def test_validation_before_training_moves_nothing() -> None:
+    generator = torch.Generator()
+
+    def shuffled(seed: int) -> DataLoader[Any]:
+        data = torch.rand(12, 2, generator=torch.Generator().manual_seed(seed))
+        return DataLoader(data, batch_size=2, shuffle=True, generator=generator.manual_seed(seed))  # type: ignore[arg-type]
+
+    graph = FIT.set("validate/next_batch", limit=2).set("finish", after="2 epochs")
+    plain, checked = (losses(each, val_data=shuffled(3)) for each in (graph, graph.overlay("sanity")))
+    assert plain == checked
+    trainer = trainer_of(
+        graph.overlay("sanity"), val_data=shuffled(3), validation_step=lambda model, batch: batch.mean()
+    )
+    trainer.run(until="1 batches")
+    assert trainer.metrics[0]["step"] == 0 and "sanity/loss" in trainer.metrics[0]
+
+
+def test_without_validation_data_there_is_none() -> None:
+    said: list[str] = []
+    trainer = trainer_of(FIT.overlay("sanity"), val_data=None, said=said)
+    assert trainer.run() is Outcome.FINISHED
+    assert "`sanity` is bypassed: there is no `val_data`" in said
+
+
+def test_data_that_cannot_be_set_back_is_reported() -> None:
+    said: list[str] = []
+    stream = iter([torch.rand(4, 2) for _ in range(40)])
+    graph = FIT.overlay("sanity").set("validate/next_batch", limit=1).set("finish", after="2 epochs")
+    trainer = trainer_of(graph, [1] * 40, said, val_data=stream)
+    trainer.run()
+    assert any("keeps its own position: the first validation begins after them" in line for line in said)
+
+
+# ---- save_first
+
+
+def test_a_checkpoint_is_made_before_each_validation(tmp_path: Path) -> None:
+    def failing(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError("the validation is broken")
+
+    graph = FIT.overlay("save_first").set("checkpoint", every="never").set("finish", after="2 epochs")
+    broken = trainer_of(graph, run_dir=tmp_path, validation_step=failing)
+    with pytest.raises(ArithmeticError):
+        broken.run()
+    trainer = trainer_of(graph, [1.0] * 8, run_dir=tmp_path)
+    assert trainer.advance(0) == "validate", "what was trained before the validation is not lost"
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.progress["save_first"]["runs"] == 2
