@@ -77,6 +77,7 @@ class Kind:
     effects: tuple[str, ...]
     optional: tuple[str, ...]
     idle_without: tuple[str, ...]
+    varying: tuple[str, ...]
     transient: tuple[str, ...]
     remade: tuple[str, ...]
     step_inputs: Mapping[str, str]
@@ -116,13 +117,22 @@ class Kind:
             names.append("optimizer")
         return tuple(dict.fromkeys(names))
 
-    def is_idle(self, parameters: Mapping[str, Any]) -> bool:
-        """True if a parameter without which there is nothing to do is left out: None, or a bound of infinity."""
-        return any(parameters[name] in _LEFT_OUT for name in self.idle_without)
+    def is_idle(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> bool:
+        """True if a parameter without which there is nothing to do is left out: None, or a bound of infinity.
+
+        Arguments:
+            varying: the parameters whose values are not known before the visit. Default: none.
+        """
+        return any(parameters[name] in _LEFT_OUT for name in self.idle_without if name not in varying)
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that make it due beside its trigger, with these parameters."""
         return tuple(field for field, name in self.also_due.items() if parameters[name] not in _LEFT_OUT)
+
+    def counter(self, name: str) -> Field | None:
+        """The counter of a window that a field is, or whose window it is the size of, or tells to be full."""
+        counters = (field for field in self.fields.values() if field.counts is not None)
+        return next((field for field in counters if name in (field.name, field.window, field.full)), None)
 
     def new_instance(self) -> Any:
         """A fresh object of a class kind with its progress at the defaults; for a function, an empty record."""

@@ -86,7 +86,7 @@ class Slots:
         planned = point.planned
         if point is self.flow.end:
             acting = [node for node in self.flow.plan.nodes_in(point.scope) if node.kind and node.kind.acts_at_end]
-            return Uses(*self._bits_of(pair for node in acting for pair in node.reads))
+            return Uses(*self._bits_of(pair for node in acting for pair in node.visit_reads))
         if point.opens is not None:
             inside = point.opens
             forgets = self.bits(f"{inside.path}{name}" for name in inside.written)
@@ -101,7 +101,7 @@ class Slots:
         if planned.body is not None:
             outputs = self.bits(f"{planned.path}/{name}" for name in planned.body.graph.outputs)
             return Uses(outputs, outputs, writes)
-        needs, reads = self._bits_of(planned.reads)
+        needs, reads = self._bits_of(planned.visit_reads)
         extra = self.bits(slots_of(self._extra_reads.get(planned.path, ())))
         return Uses(needs | extra, reads | extra, writes)
 

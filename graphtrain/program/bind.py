@@ -169,6 +169,7 @@ class Program:
         resources: what the user supplies, with what the engine provides; by slot name.
 
     Attributes:
+        scopes: every bound graph, by what the paths in it begin with.
         nodes: every bound node, by position. Bypassed ones stay in the table, and do nothing; what is in their bodies
             does not.
         missing: resources that nobody supplies, with the paths of the nodes that read each.
@@ -186,6 +187,7 @@ class Program:
         self._read_resources: set[str] = set()
         self._takes_no_step = False
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
+        self.scopes: dict[str, BoundGraph] = {}
         self.main = self._bind_graph(plan.main, None)
         self.slot_names = list(dict.fromkeys(path for bound in self.nodes for path in bound.planned.writes))
         self.slots: list[Any] = [None] * len(self.slot_names)
@@ -195,7 +197,7 @@ class Program:
     # ---- nodes
 
     def _bind_graph(self, names: Scope, outer: BoundNode | None) -> BoundGraph:
-        scope = BoundGraph(names, outer)
+        scope = self.scopes[names.path] = BoundGraph(names, outer)
         for planned in self.plan.nodes_in(names):
             kind = planned.kind
             assert kind is not None, "checked before"
@@ -210,7 +212,7 @@ class Program:
         return scope
 
     def _has_no_work(self, bound: BoundNode) -> bool:
-        if bound.kind.is_idle(bound.parameters):
+        if bound.kind.is_idle(bound.parameters, bound.planned.expressions):
             return True
         body = bound.planned.body
         for slot in body.graph.optional if body is not None else bound.kind.optional:

@@ -47,6 +47,7 @@ class RunClock:
         self._program = program
         self._units = program.graph.units
         self._nodes = program.main.nodes
+        self._read = program.plan.fields_read
         self.ends: tuple[Term, ...] = tuple(
             term
             for bound in self._nodes.values()
@@ -124,11 +125,14 @@ class RunClock:
             target = bound.kind.parameters.get(field.target or "")
             if node is None or target is None:
                 continue
-            before = node.parameters.get(target.name, target.default)
-            if passes and before != length:
+            if target.name in {**node.reads, **bound.node.reads}:
+                continue  # an expression, which no former graph tells the value of
+            before, now = node.parameters.get(target.name, target.default), bound.parameters[target.name]
+            is_kept = field.window is not None and length == before
+            if passes and before != now and not (is_kept and (bound.path, target.name) not in self._read):
                 lines.append(
                     f"a window of `{bound.path}` is open: {passes} of its backward passes were made for a window of "
-                    f"{before}, the rest are made for one of {length}, so this one step weighs them unequally"
+                    f"{before}, the rest are made for one of {now}, so this one step weighs them unequally"
                 )
         return lines
 
@@ -154,7 +158,8 @@ class RunClock:
         for bound in self._nodes.values():
             for field in bound.kind.fields.values():
                 if field.counts is not None:
-                    yield bound, field, getattr(bound.instance, field.name), _target(bound, field.name)
+                    opened = getattr(bound.instance, field.window) if field.window is not None else 0
+                    yield bound, field, getattr(bound.instance, field.name), opened or _target(bound, field.name)
 
     def describe(self) -> str:
         """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``.

@@ -14,10 +14,11 @@ from typing import Any
 from graphtrain.errors import GuardError, UsageError
 from graphtrain.guards.closures import compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
-from graphtrain.kind import FunctionRecord, Read
+from graphtrain.kind import Field, FunctionRecord, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target, leaves
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target, leaves
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
 from graphtrain.program.resources import StepCall, StepInputs
@@ -61,8 +62,9 @@ class Compiler:
         self._ended = ended
         self._watch = watch
         self._slots = program.slots
+        self._window_slots: dict[tuple[str, str], int] = {}
         self._window_counters = [
-            (bound, declared.name)
+            (bound, declared)
             for bound in program.nodes
             for declared in bound.kind.fields.values()
             if declared.counts is not None and not bound.bypassed
@@ -77,7 +79,9 @@ class Compiler:
             bound.trigger = self._trigger(bound)
         self.table.setups = [self._setup(bound) for bound in program.nodes]
         self.table.exits = [self._exit(bound) for bound in program.nodes]
-        self.table.at_end = [self._call(bound.instance.at_end, bound) for bound in self._acting_at_end()]
+        self.table.at_end = [
+            self._evaluated(bound, self._call(bound.instance.at_end, bound)) for bound in self._acting_at_end()
+        ]
         self.table.transitions = [self._timed(bound, self._transition(bound)) for bound in program.nodes]
 
     def _acting_at_end(self) -> list[BoundNode]:
@@ -102,7 +106,18 @@ class Compiler:
         for bound in scope.nodes.values():
             if isinstance(bound.trigger, Every):
                 bound.trigger.start()
+        for counter, declared in self._window_counters:
+            if counter.scope is scope and declared.window is not None:
+                self._know_window(counter, declared)
         self.refuse_fractions(scope, self._fractions.get(scope, ()))
+
+    def _know_window(self, counter: BoundNode, declared: Field) -> None:
+        """Let nodes read the size of a window that may be open already; a run of an earlier version does not say it."""
+        assert declared.window is not None, "asked before"
+        fields = counter.fields
+        if fields[declared.name] and not fields[declared.window] and declared.target is not None:
+            fields[declared.window] = self.field_getter(counter, declared.target)()
+        self._slots[self._window_slot(counter, declared.window)] = fields[declared.window]
 
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
@@ -177,7 +192,7 @@ class Compiler:
             return leave
         if bound.body is not None:
             return self._entering(bound, bound.body, leave)
-        act, fields = self._with_window_counters(bound, self._act(bound)), bound.fields
+        act, fields = self._with_window_counters(bound, self._evaluated(bound, self._act(bound))), bound.fields
         if isinstance(bound.trigger, Every):
             return _triggered(act, fields, bound.trigger, self.due(bound), leave)
         target = self._only_target(bound)
@@ -233,10 +248,26 @@ class Compiler:
 
         return finish
 
+    def _evaluated(self, bound: BoundNode, act: Act) -> Act:
+        """The call of a node of a class, before which its object gets the values of its expressions."""
+        if isinstance(bound.instance, FunctionRecord) or not bound.planned.expressions:
+            return act
+        fields = bound.fields
+        getters = [(name, self.expression(target)) for name, target in bound.planned.expressions.items()]
+
+        def visit() -> Any:
+            for name, get in getters:
+                fields[name] = get()
+            return act()
+
+        return visit
+
     def _act(self, bound: BoundNode) -> Act:
         """The call of a node with its slots, its result stored."""
         if not isinstance(bound.instance, FunctionRecord):
             function = bound.instance.__call__
+        elif bound.planned.expressions:
+            function = self._with_expressions(bound)
         elif bound.parameters:
             function = functools.partial(bound.kind.implementation, **bound.parameters)
         else:
@@ -244,6 +275,18 @@ class Compiler:
         if bound.kind.remade:
             return self._remaking(function, bound)
         return _storing(self._call(function, bound), self._slots, self._indices(bound))
+
+    def _with_expressions(self, bound: BoundNode) -> Callable[..., Any]:
+        """A function with its parameters, of which some are evaluated at every call."""
+        implementation, parameters = bound.kind.implementation, dict(bound.parameters)
+        getters = [(name, self.expression(target)) for name, target in bound.planned.expressions.items()]
+
+        def function(*slots: Any) -> Any:
+            for name, get in getters:
+                parameters[name] = get()
+            return implementation(*slots, **parameters)
+
+        return function
 
     def _remaking(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """The call of a node whose objects are made again for a resume: what it was called with is kept."""
@@ -264,9 +307,13 @@ class Compiler:
 
     def _is_at_hand(self, target: Target) -> bool:
         """True for what a resume has before any slot: resources and parameters."""
-        return all(isinstance(leaf, ResourceTarget) or not self._varies_or_is_slot(leaf) for leaf in leaves(target))
+        return not isinstance(target, ExpressionTarget) and all(
+            isinstance(leaf, ResourceTarget) or not self._varies_or_is_slot(leaf) for leaf in leaves(target)
+        )
 
     def _varies_or_is_slot(self, target: Target) -> bool:
+        if isinstance(target, FieldTarget) and self._is_window(target):
+            return True
         return isinstance(target, SlotTarget) or self._varies(target)
 
     def _indices(self, bound: BoundNode) -> list[int]:
@@ -283,15 +330,43 @@ class Compiler:
 
     def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
-        for counter, name in self._window_counters:
+        for counter, declared in self._window_counters:
             if not set(counter.optimizers) & set(bound.optimizers):
                 continue
             for effect in bound.kind.effects:  # in their order: what is wrapped around last happens last
                 if effect == "backward":
-                    act = _counting(act, counter.fields, name)
+                    is_cleared = "zero_grad" in bound.kind.effects[: bound.kind.effects.index(effect)]
+                    act = self._opening(act, counter, declared, always=is_cleared)
+                    act = _counting(act, counter.fields, declared.name)
                 elif effect == "zero_grad":
-                    act = _clearing(act, counter.fields, name)
+                    act = _clearing(act, counter.fields, declared.name)
         return act
+
+    def _opening(self, act: Act, counter: BoundNode, declared: Field, *, always: bool) -> Act:
+        """The call of a node whose backward pass may be the first of a window, which is as large as is said then."""
+        if declared.window is None or declared.target is None:
+            return act
+        fields, count, window = counter.fields, declared.name, declared.window
+        slots, index, size = (
+            self._slots,
+            self._window_slot(counter, window),
+            self.field_getter(counter, declared.target),
+        )
+
+        def opening() -> None:
+            if always or not fields[count]:
+                fields[window] = slots[index] = size()
+            act()
+
+        return opening
+
+    def _window_slot(self, counter: BoundNode, window: str) -> int:
+        """The slot in which nodes read the size of a window; it changes when one opens, and costs others nothing."""
+        key = (counter.path, window)
+        if key not in self._window_slots:
+            self._slots.append(0)
+            self._window_slots[key] = len(self._slots) - 1
+        return self._window_slots[key]
 
     def _call(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
@@ -319,14 +394,23 @@ class Compiler:
         """The index of a slot; a constant gets a slot of its own."""
         if isinstance(target, SlotTarget):
             return self._program.slot_index(target.path)
+        if isinstance(target, FieldTarget) and self._is_window(target):
+            return self._window_slot(self._program.by_path[target.node], target.field)
         self._slots.append(self._constant(bound, read, target))
         return len(self._slots) - 1
 
     def _varies(self, target: Target) -> bool:
-        """True for what is neither a slot nor constant: a field, and a list."""
+        """True for what is neither a slot nor constant: a field, an expression, and a list."""
         if isinstance(target, FieldTarget):
-            return target.field not in self._program.by_path[target.node].kind.parameters
-        return isinstance(target, ListTarget)
+            is_parameter = target.field in self._program.by_path[target.node].kind.parameters
+            return not (is_parameter or self._is_window(target))
+        return isinstance(target, ListTarget | ExpressionTarget)
+
+    def _is_window(self, target: FieldTarget) -> bool:
+        """True for the size of a window, of which nodes read a copy in a slot."""
+        bound = self._program.by_path[target.node]
+        counter = bound.kind.counter(target.field)
+        return counter is not None and counter.window == target.field and not bound.bypassed
 
     def _constant(self, bound: BoundNode, read: Read, target: Target) -> Any:
         """The value of a parameter or of a resource."""
@@ -349,16 +433,33 @@ class Compiler:
                 return lambda: values
             getters = [self._getter(bound, read, part) for part in target.targets]
             return lambda: tuple(get() for get in getters)
-        if isinstance(target, FieldTarget) and self._varies(target):
+        if isinstance(target, ExpressionTarget):
+            return self.expression(target)
+        if isinstance(target, FieldTarget) and (self._varies(target) or self._is_window(target)):
             return self.field_getter(self._program.by_path[target.node], target.field)
         value = self._constant(bound, read, target)
         return lambda: value
 
+    def expression(self, target: ExpressionTarget) -> Act:
+        """A call that returns the value of an expression, as its parameter has it.
+
+        Raises:
+            ExpressionError: when called: it raises, or has a value that the parameter cannot have.
+        """
+        scope = self._program.scopes[target.scope.path]
+        return evaluated(target, compile_guard(target.expression, _Names(self, scope)))
+
     def field_getter(self, bound: BoundNode, name: str) -> Act:
-        """A call that returns the value of a field."""
+        """A call that returns the value of a field, or of a parameter."""
         if name == "due":
             return self.due(bound)
+        if name in bound.planned.expressions:
+            return self.expression(bound.planned.expressions[name])
         fields = bound.fields
+        counter = bound.kind.counter(name)
+        if counter is not None and counter.window is not None and name == counter.full:
+            count, window = counter.name, counter.window
+            return lambda: 0 < fields[window] <= fields[count]
         if name in fields:
             return lambda: fields[name]
         return functools.partial(getattr, bound.instance, name)
@@ -444,8 +545,7 @@ class Compiler:
         Reading a tensor would wait for its device in every transition.
         """
         if isinstance(expression, FieldOf):
-            bound = scope.nodes[expression.node]
-            return self._getter(bound, Read(expression.field), FieldTarget(bound.path, expression.field))
+            return self.field_getter(scope.nodes[expression.node], expression.field)
         target = scope.names.resolve(expression.name)
         get = self._getter(next(iter(scope.nodes.values())), Read(expression.name), target)
         if not isinstance(target, SlotTarget):
@@ -473,7 +573,7 @@ class _Names:
         if not isinstance(expression, FieldOf):
             return None
         bound = self.scope.nodes[expression.node]
-        if expression.field in bound.kind.parameters:
+        if expression.field in bound.kind.parameters and expression.field not in bound.planned.expressions:
             return Constant(bound.parameters[expression.field])
         return None
 

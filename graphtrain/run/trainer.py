@@ -271,9 +271,9 @@ class Trainer:
         if path not in program.by_path:
             raise KeyError(f"there is no node `{path}`; {suggestion(path, program.by_path)}")
         bound = program.by_path[path]
-        if field in bound.kind.parameters:
+        if field in bound.kind.parameters and field not in bound.planned.expressions:
             return bound.parameters[field]
-        if field not in bound.kind.fields:
+        if field not in {**bound.kind.fields, **bound.planned.expressions}:
             known = [*bound.kind.parameters, *bound.kind.fields]
             raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
         return self._compiled.compiler.field_getter(bound, field)()

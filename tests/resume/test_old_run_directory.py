@@ -95,8 +95,9 @@ def test_an_old_run_with_a_raised_ending_ends_in_the_bits_of_the_longer_run(old:
 @pytest.mark.parametrize("old", POSITIONS, indirect=True)
 def test_the_graph_of_an_old_run_can_be_read_and_resumed(old: Path, tmp_path: Path) -> None:
     saved = Graph.load(old)
-    assert saved == graph()
-    assert not saved.diff(graph())
+    # What the shipped graph asks of a window has another name now, and the same answer.
+    changed = {change.path for change in saved.diff(graph()).changes}
+    assert changed == {"train_batch.reads.window", "window_complete"}
     script = runpy.run_path(str(FIXTURES / "make_run_directory.py"))  # its kinds are found by name from here on
     assert saved.check() == []
     run = script["trainer"](old, saved)
