@@ -176,10 +176,18 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
         for slot in mapping:
             if verb == "reads" and slot in parameters:
                 continue  # an expression gives its value: `checks.expressions`
+            if verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier():
+                continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
                 message = f"`{node.name}` {verb} no slot `{slot}`"
                 yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
+    kept = node.parameters.get(kind.keeps, ()) if kind.keeps else ()
+    for name in kept if isinstance(kept, list | tuple) else ():
+        if name not in (returned := scope.returned_by(node)):
+            message = f"`{node.name}.{kind.keeps}` names `{name}`, which the node does not write for its step function"
+            hint = suggestion(str(name), returned) or f'write it: writes = {{ {name} = "{name}" }}'
+            yield scope.problem("G115", node.place, f"nodes.{node.name}.{kind.keeps}", message, hint)
     for slot, written in node.writes.items():
         if not written.isidentifier():
             message = f"`{written}` is not a valid name for a slot"

@@ -50,7 +50,7 @@ def nodes_command(name: str | None) -> None:
         ("parameters", [_parameter_line(parameter, kind) for parameter in kind.parameters.values()]),
         ("reads", [_slot(read) for read in kind.reads]),
         ("set up with", [_slot(read) for read in kind.setup_reads or ()]),
-        ("writes", list(kind.writes)),
+        ("writes", [*kind.writes, *(["what its step function returns"] if kind.calls_step_function else [])]),
         ("guard fields", list(kind.fields)),
         ("effects", list(kind.effects)),
         ("bypassed without", [*kind.optional, *kind.idle_without]),

@@ -82,6 +82,8 @@ class Kind:
     remade: tuple[str, ...]
     step_inputs: Mapping[str, str]
     records: str
+    keeps: str
+    begins_epoch: bool
     also_due: Mapping[str, str]
     observer: bool
     activity: str
@@ -100,6 +102,11 @@ class Kind:
             if name in self.parameters and is_trigger(self.parameters[name].annotation):
                 return name
         return None
+
+    @property
+    def calls_step_function(self) -> bool:
+        """True if it is given a user's step function, which may return what a node writes to slots of its own."""
+        return any(read.is_step_function for read in self.reads)
 
     @property
     def may_record_rows(self) -> bool:

@@ -33,6 +33,8 @@ def node(
     remade: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
+    keeps: str = "",
+    begins_epoch: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
@@ -52,6 +54,8 @@ def node(
     remade: str | tuple[str, ...] = (),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
+    keeps: str = "",
+    begins_epoch: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
@@ -77,6 +81,10 @@ def node(
             holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
         records: the parameter with the name that is put before its metrics, as in ``val/loss``: no two nodes may have
             one value of it. Default: none.
+        keeps: of a kind that calls a step function: the parameter with the names of what that returns and what the
+            beginning of an epoch leaves in its slots. Default: none; it leaves nothing.
+        begins_epoch: True if a visit begins an epoch: what step functions of the graph have written to slots is then
+            not written any more. Default: False.
         also_due: of a kind with a trigger: the guard fields that make it due too, and for each of them the parameter
             without which it never does, as in ``{"improved": "best"}``. Default: the trigger alone makes it due.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
@@ -104,6 +112,8 @@ def node(
         "remade": _names(remade),
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "records": records,
+        "keeps": keeps,
+        "begins_epoch": begins_epoch,
         "also_due": MappingProxyType(dict(also_due)),
         "observer": observer,
         "activity": activity,
@@ -227,6 +237,8 @@ def _check(kind: Kind) -> None:
     if kind.records and kind.records not in kind.parameters:
         known = ", ".join(kind.parameters) or "none"
         raise TypeError(f"{kind.name}: records by {kind.records!r}, which is no parameter; known: {known}")
+    if kind.keeps and not (kind.keeps in kind.parameters and kind.calls_step_function):
+        raise TypeError(f"{kind.name}: it keeps {kind.keeps!r}, which is no parameter of a kind with a StepFunction")
     for name, field in kind.step_inputs.items():
         if field not in kind.fields:
             raise TypeError(

@@ -29,7 +29,8 @@ class PlanNode:
         parameters: every parameter of the kind, of its type.
         reads, setup_reads: what the kind reads, in its order, with what each name means.
         expressions: the parameters that are evaluated at every visit, with their expressions.
-        writes: the slots, by path, in the order in which the kind, or the body, declares them.
+        writes: the slots, by path, in the order in which the kind, or the body, declares them; then those `returned`.
+        returned: what its step function returns for slots: name -> path of the slot.
         optimizers: those on whose gradients its effects act, by the names of the resources (or paths of slots).
         exits: its edges in order of priority.
         body: the names in the graph inside it.
@@ -45,10 +46,21 @@ class PlanNode:
     setup_reads: tuple[tuple[Read, Target], ...]
     expressions: Mapping[str, ExpressionTarget]
     writes: tuple[str, ...]
+    returned: Mapping[str, str]
     optimizers: tuple[str, ...]
     body: Scope | None
     exits: tuple[Exit, ...] = field(default=(), repr=False)
     opens: tuple[tuple[Read, Target], ...] = field(default=(), repr=False)
+
+    @property
+    def own_writes(self) -> tuple[str, ...]:
+        """The slots to which what a visit returns is written."""
+        return self.writes[: len(self.writes) - len(self.returned)]
+
+    @property
+    def forgets(self) -> frozenset[str]:
+        """The slots, by path, that are not written any more after a visit."""
+        return self.scope.forgotten if self.kind is not None and self.kind.begins_epoch else frozenset()
 
     @property
     def visit_reads(self) -> tuple[tuple[Read, Target], ...]:
@@ -164,7 +176,7 @@ class Plan:
             path
             for planned in self.nodes
             if planned.kind is not None and planned.body is None
-            for slot, path in zip(planned.kind.writes, planned.writes, strict=True)
+            for slot, path in zip(planned.kind.writes, planned.own_writes, strict=True)
             if slot in planned.kind.transient
         )
 
@@ -200,6 +212,7 @@ def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:
         setup_reads=resolved(kind.setup_reads or ()) if kind is not None else (),
         expressions={name: scope.parameter(node, name) for name in scope.expressions(node)},
         writes=tuple(f"{scope.path}{slot}" for slot in scope.written_by(node)),
+        returned={name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()},
         optimizers=optimizers_of(scope, node),
         body=body,
     )

@@ -246,7 +246,24 @@ class Scope:
         """The slots that a node writes, by their names in this graph, in the order in which its kind declares them."""
         kind = self.kinds[node.name]
         declared = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
-        return tuple(node.writes.get(slot, slot) for slot in declared)
+        return (*(node.writes.get(slot, slot) for slot in declared), *self.returned_by(node).values())
+
+    def returned_by(self, node: Node) -> dict[str, str]:
+        """What the step function that a node calls returns for slots: by its name there, the name of the slot here."""
+        kind = self.kinds[node.name]
+        if kind is None or node.body is not None or not kind.calls_step_function:
+            return {}
+        return {name: slot for name, slot in node.writes.items() if name not in kind.writes}
+
+    @functools.cached_property
+    def forgotten(self) -> frozenset[str]:
+        """The slots, by path, that step functions of this graph write and that an epoch does not begin with."""
+        slots: set[str] = set()
+        for node in self.graph.nodes.values():
+            kind, returned = self.kinds[node.name], self.returned_by(node)
+            kept = node.parameters.get(kind.keeps, ()) if kind is not None and kind.keeps else ()
+            slots.update(slot for name, slot in returned.items() if name not in kept)
+        return frozenset(f"{self.path}{slot}" for slot in slots)
 
     @functools.cached_property
     def guards(self) -> dict[str, Expression]:

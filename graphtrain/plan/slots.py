@@ -16,7 +16,7 @@ from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.scope import Scope, Target, slots_of
 
 # What the nodes at some paths read beside the slots of their kinds, as a user's step function does.
-ExtraReads = Mapping[str, Sequence[Target]]
+ExtraReads = Mapping[str, Sequence[tuple[Read, Target]]]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Uses:
     Attributes:
         needs: read there, without a default; `reads` has the others too.
         writes: written there.
-        forgets: slots of a body that is entered there: what an earlier visit wrote is not theirs.
+        forgets: slots that are not written any more: those of a body that is entered there, what an earlier visit wrote
+            is not theirs; and those of step functions where an epoch begins.
     """
 
     needs: int = 0
@@ -101,9 +102,8 @@ class Slots:
         if planned.body is not None:
             outputs = self.bits(f"{planned.path}/{name}" for name in planned.body.graph.outputs)
             return Uses(outputs, outputs, writes)
-        needs, reads = self._bits_of(planned.visit_reads)
-        extra = self.bits(slots_of(self._extra_reads.get(planned.path, ())))
-        return Uses(needs | extra, reads | extra, writes)
+        needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
+        return Uses(needs, reads, writes, self.bits(planned.forgets))
 
     def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]

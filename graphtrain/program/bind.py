@@ -21,7 +21,7 @@ from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, leaves, reads_of
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, SlotTarget, Target, leaves, reads_of
 from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
 from graphtrain.state.generators import generator_of
@@ -244,6 +244,8 @@ class Program:
         anything else by the loop in which the function is called.
         """
         name = read.name
+        if name in bound.planned.returned:
+            return SlotTarget(bound.planned.returned[name])  # what it returned itself comes back to it
         unit = "steps" if name == "step" else "batches"
         around = list(bound.scope.around())
         counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]

@@ -21,7 +21,7 @@ from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
-from graphtrain.program.resources import StepCall, StepInputs
+from graphtrain.program.resources import StepCall, StepInputs, StepOutputs
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after, any_of
 
@@ -46,7 +46,7 @@ class TransitionTable:
     exits: list[Transition] = field(default_factory=list)
     setups: list[Act] = field(default_factory=list)
     at_end: list[Act] = field(default_factory=list)
-    extra_inputs: dict[str, list[Target]] = field(default_factory=dict)
+    extra_inputs: dict[str, list[tuple[Read, Target]]] = field(default_factory=dict)
 
 
 class Compiler:
@@ -62,6 +62,7 @@ class Compiler:
         self._ended = ended
         self._watch = watch
         self._slots = program.slots
+        self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
         self._window_slots: dict[tuple[str, str], int] = {}
         self._window_counters = [
             (bound, declared)
@@ -106,10 +107,17 @@ class Compiler:
         for bound in scope.nodes.values():
             if isinstance(bound.trigger, Every):
                 bound.trigger.start()
+        if reset:
+            self._forget(path for bound in scope.nodes.values() for path in bound.planned.returned.values())
         for counter, declared in self._window_counters:
             if counter.scope is scope and declared.window is not None:
                 self._know_window(counter, declared)
         self.refuse_fractions(scope, self._fractions.get(scope, ()))
+
+    def _forget(self, paths: Iterable[str]) -> None:
+        """Let slots of step functions be as they were before anything was written."""
+        for path in paths:
+            self._slots[self._program.slot_index(path)] = None
 
     def _know_window(self, counter: BoundNode, declared: Field) -> None:
         """Let nodes read the size of a window that may be open already; a run of an earlier version does not say it."""
@@ -193,6 +201,8 @@ class Compiler:
         if bound.body is not None:
             return self._entering(bound, bound.body, leave)
         act, fields = self._with_window_counters(bound, self._evaluated(bound, self._act(bound))), bound.fields
+        if bound.planned.forgets:
+            act = _then(act, functools.partial(self._forget, sorted(bound.planned.forgets)))
         if isinstance(bound.trigger, Every):
             return _triggered(act, fields, bound.trigger, self.due(bound), leave)
         target = self._only_target(bound)
@@ -290,7 +300,7 @@ class Compiler:
 
     def _remaking(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """The call of a node whose objects are made again for a resume: what it was called with is kept."""
-        program, writes = self._program, bound.planned.writes
+        program, writes = self._program, bound.planned.own_writes
         getters = [(read.name, self._getter(bound, read, target)) for read, target in bound.planned.reads]
         kept = [read.name for read, target in bound.planned.reads if not self._is_at_hand(target)]
 
@@ -318,15 +328,39 @@ class Compiler:
 
     def _indices(self, bound: BoundNode) -> list[int]:
         """The slots that a node writes."""
-        return [self._program.slot_index(path) for path in bound.planned.writes]
+        return [self._program.slot_index(path) for path in bound.planned.own_writes]
 
-    def _step_inputs(self, bound: BoundNode, step: StepCall) -> Any:
-        """A user's step function, called with the model and the batch; its extra inputs are looked up here."""
-        if not step.extra_inputs:
-            return step.call
+    def _step_inputs(self, bound: BoundNode, name: str, step: StepCall) -> Any:
+        """A user's step function, called with the model and the batch; its extra inputs are looked up here.
+
+        Arguments:
+            name: of the resource that it is.
+        """
         reads = [(read, self._program.step_input(bound, read)) for read in step.extra_inputs]
-        self.table.extra_inputs.setdefault(bound.path, []).extend(target for _, target in reads)
-        return StepInputs(step.call, tuple((read.name, self._getter(bound, read, target)) for read, target in reads))
+        self.table.extra_inputs.setdefault(bound.path, []).extend(reads)
+        getters = tuple((read.name, self._step_input(bound, read, target)) for read, target in reads)
+        call = StepInputs(step.call, getters) if getters else step.call
+        returned = {name: self._program.slot_index(path) for name, path in bound.planned.returned.items()}
+        return StepOutputs(call, bound.path, name, returned, self._slots) if returned else call
+
+    def _step_input(self, bound: BoundNode, read: Read, target: Target) -> Act:
+        """A call that returns what a step function asks for; a slot that no step function has written is not there."""
+        get = self._getter(bound, read, target)
+        if not isinstance(target, SlotTarget) or target.path not in self._returned:
+            return get
+
+        def written() -> Any:
+            value = get()
+            if value is not None:
+                return value
+            if read.required:
+                raise UsageError(
+                    f"`{bound.path}` asks for `{read.name}` before a step function has returned it",
+                    f"give it a default, as in {read.name}=None, for the first batch, and the first of every epoch",
+                )
+            return read.default
+
+        return written
 
     def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
@@ -419,7 +453,7 @@ class Compiler:
         assert isinstance(target, ResourceTarget), target
         value = self._program.resource(target.name, read, bound.path)
         if isinstance(value, StepCall):
-            return self._step_inputs(bound, value) if read.is_step_function else value.function
+            return self._step_inputs(bound, target.name, value) if read.is_step_function else value.function
         return value
 
     def _getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
@@ -586,6 +620,14 @@ class _Names:
         bound = self.scope.nodes[expression.node]
         is_field = expression.field in bound.kind.fields  # a parameter is none
         return (bound.fields, expression.field) if is_field and expression.field in bound.fields else None
+
+
+def _then(first: Act, second: Act) -> Act:
+    def both() -> None:
+        first()
+        second()
+
+    return both
 
 
 def _nothing() -> None:

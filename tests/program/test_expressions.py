@@ -26,6 +26,7 @@ def training_step(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def resources() -> dict[str, Any]:
+    torch.set_num_threads(1)
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
     return {
