@@ -98,7 +98,7 @@ def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Ex
 
 
 @dataclass(frozen=True)
-class Fault:
+class ExpressionFault:
     """What is wrong with an expression, wherever that is."""
 
     code: str
@@ -115,7 +115,7 @@ def syntax_hint(error: GuardSyntaxError) -> str:
     return suggestion(error.name, FUNCTIONS) if isinstance(error, UnknownFunctionError) else ""
 
 
-def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[Fault]:
+def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:
     """Every name in an expression that means nothing, or two things."""
     for part in walk(expression):
         if isinstance(part, Name):
@@ -123,38 +123,38 @@ def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[Fau
         elif isinstance(part, FieldOf):
             yield from _field(scope, part)
     if PI in scope.slots and re.search(rf"(?<![\w.]){PI}\b", text):
-        yield Fault("G208", f"a slot is called `{PI}`, which is the number in every expression", _RENAME_SLOT)
+        yield ExpressionFault("G208", f"a slot is called `{PI}`, which is the number in every expression", _RENAME_SLOT)
 
 
 _RENAME_SLOT = "rename the slot: `writes` of the node that writes it"
 
 
-def _name(scope: Scope, name: str) -> Iterator[Fault]:
+def _name(scope: Scope, name: str) -> Iterator[ExpressionFault]:
     nodes = scope.graph.nodes
     if name in scope.graph.guards:
         return
     if name in scope.slots and name in scope.bodies:
         message = f"a slot is called `{name}`, as is a node with a body, whose name begins paths such as `{name}/...`"
-        yield Fault("G208", message, _RENAME_SLOT)
+        yield ExpressionFault("G208", message, _RENAME_SLOT)
     elif name not in scope.slots and (name in nodes or not _may_be_a_slot(scope)):
         hint = suggestion(name, [*scope.graph.guards, *scope.slots])
         if name in nodes:
             hint = f"`{name}` is a node; read one of its fields: {', '.join(scope.fields(name))}"
-        yield Fault("G202", f"unknown name `{name}`", hint)
+        yield ExpressionFault("G202", f"unknown name `{name}`", hint)
 
 
-def _field(scope: Scope, part: FieldOf) -> Iterator[Fault]:
+def _field(scope: Scope, part: FieldOf) -> Iterator[ExpressionFault]:
     shown = f"`{part.node}.{part.field}`"
     if scope.inside(part.node) is None:
-        yield Fault("G202", *no_node(scope, part.node, shown))
+        yield ExpressionFault("G202", *no_node(scope, part.node, shown))
         return
     value_type = scope.field_type(part.node, part.field)
     if value_type is None:
         hint = suggestion(part.field, scope.fields(part.node))
-        yield Fault("G203", f"`{part.node}` has no field `{part.field}`", hint)
+        yield ExpressionFault("G203", f"`{part.node}` has no field `{part.field}`", hint)
     elif value_type in ("trigger", "other"):
         hint = f"read `{part.node}.due`" if value_type == "trigger" else suggestion("", scope.fields(part.node))
-        yield Fault("G204", f"{shown} is not a number, text or truth value", hint)
+        yield ExpressionFault("G204", f"{shown} is not a number, text or truth value", hint)
 
 
 def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:

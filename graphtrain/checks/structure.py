@@ -15,7 +15,7 @@ from graphtrain.guards.syntax import field_of, is_expression
 from graphtrain.kind.parameter import REQUIRED, is_trigger
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import nearest, suggestion
-from graphtrain.plan.scope import Scope, reads_of
+from graphtrain.plan.scope import Scope, outputs_of, reads_of
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
@@ -169,14 +169,15 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
     kind = scope.kinds[node.name]
     assert kind is not None
     readable = sorted(reads_of(node.body) - Scope(node.body).written) if node.body is not None else list(kind.slots)
-    writable = node.body.outputs if node.body is not None else kind.writes
+    writable = outputs_of(node.body) if node.body is not None else kind.writes
     open_body = node.body is not None and scope.body_of(node).has_unknown
     parameters = kind.parameters if node.body is None else {}
     for verb, mapping, known in (("reads", node.reads, readable), ("writes", node.writes, writable)):
         for slot in mapping:
             if verb == "reads" and slot in parameters:
                 continue  # an expression gives its value: `checks.expressions`
-            if verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier():
+            slips = any(_distance(slot, name) <= 1 for name in kind.writes if name not in mapping)
+            if verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier() and not slips:
                 continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
@@ -274,7 +275,7 @@ def _clock(scope: Scope) -> Iterator[Problem]:
 
 
 def _outputs(scope: Scope) -> Iterator[Problem]:
-    for slot in scope.graph.outputs:
+    for slot in outputs_of(scope.graph):
         if slot not in scope.written and None not in scope.kinds.values():
             hint = suggestion(slot, scope.written)
             yield scope.problem("G115", None, "outputs", f"no node writes the output `{slot}`", hint)

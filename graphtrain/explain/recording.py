@@ -97,8 +97,10 @@ class RecordingScope:
                 raise value
             reading = Reading(name, value)
             if isinstance(expression, FieldOf):
-                bound = self._scope.nodes[expression.node]
-                if expression.field == "due":
+                bound = self._scope.at(expression.node)
+                if bound is None:
+                    reading = Reading(name, value, is_bypassed=True)
+                elif expression.field == "due":
                     reading = Reading(name, value, trigger_reading(self._compiler, bound), bound.bypassed)
                 else:
                     reading = Reading(name, value, note=_note(bound, expression.field))

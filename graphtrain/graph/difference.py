@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
 from graphtrain.graph.canonical import spaced, value_text
-from graphtrain.graph.elements import NESTED, Edge, Node
+from graphtrain.graph.elements import NESTED, Edge, Node, is_computed
 from graphtrain.graph.graph import Graph
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
@@ -234,16 +234,22 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
 def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
     if old.use != new.use or (old.body is None) != (new.body is None):
         yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
-    for key in dict.fromkeys([*new.parameters, *old.parameters]):
-        (before, shown_before), (after, shown_after) = (_stated(node.parameters, key) for node in (old, new))
+    computed = {name for node in (new, old) for name, target in node.reads.items() if is_computed(target)}
+    for key in dict.fromkeys([*new.parameters, *old.parameters, *sorted(computed)]):
+        (before, shown_before), (after, shown_after) = (_stated(_given(node, computed), key) for node in (old, new))
         if before != after:
             yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after)
     mappings: tuple[tuple[What, Any, Any], ...] = (("reads", old.reads, new.reads), ("writes", old.writes, new.writes))
     for what, former, latter in mappings:
         for slot in dict.fromkeys([*latter, *former]):
             before, after = (_names(targets[slot]) if slot in targets else None for targets in (former, latter))
-            if before != after:
+            if before != after and slot not in computed:
                 yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after)
+
+
+def _given(node: Node, computed: Collection[str]) -> dict[str, Any]:
+    """The parameters of a node, and what it reads under the names of expressions, in the same place."""
+    return {**node.parameters, **{name: target for name, target in node.reads.items() if name in computed}}
 
 
 def _stated(parameters: Mapping[str, Any], key: str) -> tuple[str | None, str | None]:

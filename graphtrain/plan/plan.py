@@ -16,7 +16,7 @@ from graphtrain.graph.elements import END, Node
 from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, leaves
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, leaves, outputs_of
 
 
 @dataclass(eq=False)
@@ -51,6 +51,15 @@ class PlanNode:
     body: Scope | None
     exits: tuple[Exit, ...] = field(default=(), repr=False)
     opens: tuple[tuple[Read, Target], ...] = field(default=(), repr=False)
+
+    @property
+    def maybe(self) -> tuple[str, ...]:
+        """The slots, by path, that the body of a node may leave without a value."""
+        if self.body is None:
+            return ()
+        needed = outputs_of(self.body.graph, optional=False)
+        names = zip(outputs_of(self.body.graph), self.writes, strict=True)
+        return tuple(path for name, path in names if name not in needed)
 
     @property
     def own_writes(self) -> tuple[str, ...]:

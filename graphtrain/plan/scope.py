@@ -245,7 +245,7 @@ class Scope:
     def written_by(self, node: Node) -> tuple[str, ...]:
         """The slots that a node writes, by their names in this graph, in the order in which its kind declares them."""
         kind = self.kinds[node.name]
-        declared = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
+        declared = outputs_of(node.body) if node.body is not None else kind.writes if kind is not None else ()
         return (*(node.writes.get(slot, slot) for slot in declared), *self.returned_by(node).values())
 
     def returned_by(self, node: Node) -> dict[str, str]:
@@ -314,6 +314,15 @@ class Scope:
         """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known."""
         where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
         return Problem(code, severity, where, message, hint, path)
+
+
+def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:
+    """The slots that leave a graph when it is the body of a node, as ``outputs = ["loss", "metrics?"]`` names them.
+
+    Arguments:
+        optional: False leaves out those that may be absent, which a `?` follows.
+    """
+    return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
 
 
 def reads_of(graph: Graph) -> set[str]:

@@ -13,7 +13,7 @@ from typing import final
 
 from graphtrain.kind import Read
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
-from graphtrain.plan.scope import Scope, Target, slots_of
+from graphtrain.plan.scope import Scope, Target, outputs_of, slots_of
 
 # What the nodes at some paths read beside the slots of their kinds, as a user's step function does.
 ExtraReads = Mapping[str, Sequence[tuple[Read, Target]]]
@@ -26,6 +26,7 @@ class Uses:
     Attributes:
         needs: read there, without a default; `reads` has the others too.
         writes: written there.
+        maybe: those of them that may be absent all the same.
         forgets: slots that are not written any more: those of a body that is entered there, what an earlier visit wrote
             is not theirs; and those of step functions where an epoch begins.
     """
@@ -34,6 +35,7 @@ class Uses:
     reads: int = 0
     writes: int = 0
     forgets: int = 0
+    maybe: int = 0
 
 
 @final
@@ -100,8 +102,10 @@ class Slots:
             return Uses(0, everything, everything)
         writes = self.bits(planned.writes)
         if planned.body is not None:
-            outputs = self.bits(f"{planned.path}/{name}" for name in planned.body.graph.outputs)
-            return Uses(outputs, outputs, writes)
+            graph, prefix = planned.body.graph, planned.body.path
+            outputs = self.bits(f"{prefix}{name}" for name in outputs_of(graph))
+            needs = self.bits(f"{prefix}{name}" for name in outputs_of(graph, optional=False))
+            return Uses(needs, outputs, writes, maybe=self.bits(planned.maybe))
         needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
         return Uses(needs, reads, writes, self.bits(planned.forgets))
 

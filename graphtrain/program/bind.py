@@ -139,6 +139,19 @@ class BoundGraph:
         """True if one of its own nodes steps an optimizer."""
         return any("step" in bound.kind.effects for bound in self.nodes.values())
 
+    def at(self, path: str) -> BoundNode | None:
+        """The node at a path from here; None for one in a body that is bypassed, which never runs."""
+        outer, slash, rest = path.partition("/")
+        bound = self.nodes[outer]
+        if not slash:
+            return bound
+        return bound.body.at(rest) if bound.body is not None else None
+
+    def counter(self, unit: str) -> tuple[BoundNode | None, str]:
+        """The node and the field that count a unit of its clock; None for one in a body that is bypassed."""
+        owner, name = self.names.counter(unit)
+        return self.at(owner), name
+
     def inner(self) -> Iterator[BoundGraph]:
         """The graphs inside this one, at any depth."""
         for bound in self.nodes.values():
@@ -252,12 +265,12 @@ class Program:
         if name in _OF_TRAINING:
             counting = [scope for scope in counting if scope.steps][-1:] or counting[:1]
         if counting and not any(name in scope.names.written for scope in around[around.index(counting[-1]) :]):
-            owner, _, counted = counting[-1].graph.units[unit].partition(".")
-            counter = counting[-1].nodes[owner]
-            field_name = counted if name == "step" else counter.kind.step_inputs.get(name)
-            if field_name is not None:
+            counter, counted = counting[-1].counter(unit)
+            field_name = counted if name == "step" else counter.kind.step_inputs.get(name) if counter else None
+            if counter is not None and field_name is not None:
                 return FieldTarget(counter.path, field_name)
-            self._batch_counters[name] = counter
+            if counter is not None:
+                self._batch_counters[name] = counter
         elif name == "step" and not counting:
             self._takes_no_step = True
         return bound.scope.names.resolve(name)
@@ -269,9 +282,16 @@ class Program:
     # ---- what comes next
 
     def terms(self, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
-        """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node."""
+        """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node.
+
+        An amount that is counted in a body which is bypassed is left out: it is never reached.
+        """
         terms = self.plan.terms(bound.scope.names, trigger)
-        return [(self.by_path[owner.path], field_name, term) for owner, field_name, term in terms]
+        return [
+            (self.by_path[owner.path], field_name, term)
+            for owner, field_name, term in terms
+            if owner.path in self.by_path
+        ]
 
     def targets(self, bound: BoundNode) -> list[BoundNode | None]:
         """Where the edges of a node lead, in order; None is the end of its graph."""

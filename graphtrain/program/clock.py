@@ -57,11 +57,10 @@ class RunClock:
 
     def count(self, unit: str) -> Fraction | None:
         """The exact value of a unit of the clock; None if there is no such unit."""
-        text = self._units.get(unit)
-        if text is None:
+        if unit not in self._units:
             return None
-        owner, _, field = text.partition(".")
-        return exactly(getattr(self._nodes[owner].instance, field))
+        owner, field = self._program.main.counter(unit)
+        return exactly(getattr(owner.instance, field)) if owner is not None else Fraction(0)
 
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
@@ -74,10 +73,9 @@ class RunClock:
         for scope in self._program.nodes[position].scope.around():
             if scope.activity is not None:  # an evaluation moves nothing
                 continue
-            for unit, text in scope.graph.units.items():
-                owner, _, field = text.partition(".")
-                bound = scope.nodes[owner]
-                if bound.kind.fields[field].in_digest:
+            for unit in scope.graph.units:
+                bound, field = scope.counter(unit)
+                if bound is not None and bound.kind.fields[field].in_digest:
                     clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
             for bound in scope.nodes.values():
                 if bound.kind.effects or (bound.body is not None and bound.body.activity is None):
@@ -94,8 +92,10 @@ class RunClock:
 
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""
-        owner, _, field = self._units.get("epoch_batches", "").partition(".")
-        return _target(self._nodes[owner], field) or None if owner else None
+        if "epoch_batches" not in self._units:
+            return None
+        owner, field = self._program.main.counter("epoch_batches")
+        return _target(owner, field) or None if owner is not None else None
 
     def epochs_move(self) -> bool:
         """Whether the epoch changes on the scale of the run: not where 500 steps are made of a billion batches.

@@ -268,6 +268,8 @@ class Trainer:
             if name not in known:
                 raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
             return program.slots[program.slot_index(name)]
+        if path not in program.by_path and path in program.plan.by_path and program.plan.by_path[path].kind is not None:
+            return self._compiled.compiler.absent(path, field)
         if path not in program.by_path:
             raise KeyError(f"there is no node `{path}`; {suggestion(path, program.by_path)}")
         bound = program.by_path[path]
