@@ -64,7 +64,7 @@ def _cannot_vary(scope: Scope, node: Node, kind: Kind, name: str) -> Problem | N
         hint = "an expression is one text"
     else:
         return None
-    return scope.problem("G210", node.place, f"nodes.{node.name}.reads.{name}", reason, hint)
+    return scope.problem("G211", node.place, f"nodes.{node.name}.reads.{name}", reason, hint)
 
 
 def _problem(scope: Scope, node: Node, name: str, code: str, message: str, hint: str = "") -> Problem:
@@ -137,11 +137,11 @@ def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> 
         except (ArithmeticError, TypeError) as error:
             message = f"raises {type(error).__name__} where a run begins, all progress at its start: {error}"
             yield _problem(
-                scope, node, name, "G211", message, "exclude that case: `... if ... else ...`, or `max(1, ...)`"
+                scope, node, name, "G212", message, "exclude that case: `... if ... else ...`, or `max(1, ...)`"
             )
         except ValueError as error:
             message = f"has no value where a run begins, all progress at its start: {error}"
-            yield _problem(scope, node, name, "G211", message, "bound it, as in `max(1, ...)`")
+            yield _problem(scope, node, name, "G212", message, "bound it, as in `max(1, ...)`")
 
 
 def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:

@@ -269,9 +269,9 @@ GUARDS = [
     edited("a guard called as a slot", lambda g: g.guard("samples", "next_batch.last").connect(
         "step", "decide", when="samples"), "G208 guards.samples"),
     edited("a size that grows from nothing", lambda g: g.set("accumulate", reads={"every": "step.steps"}),
-           "G211 nodes.accumulate.reads.every"),
+           "G212 nodes.accumulate.reads.every"),
     edited("a limit by an expression", lambda g: g.set("next_batch", reads={"limit": "1 + step.steps"}),
-           "G210 nodes.next_batch.reads.limit"),
+           "G211 nodes.next_batch.reads.limit"),
     overlaid("a guard nobody names", '[[edit]]\nguard = "spare"\nexpression = "log.due"', "G209 guards.spare"),
 ]  # fmt: skip
 
