@@ -67,6 +67,20 @@ def ring(size: int, guarded_every: int, reached: int | None = None) -> Graph:
     return Graph("ring", names[0], nodes, edges, guards)
 
 
+@node
+def scaled(*, factor: float = 1.0) -> None:
+    """Do nothing with a factor."""
+
+
+def scaled_ring(size: int, expression: str = "") -> Graph:
+    """The circle of nodes that take a parameter: a number, or what an expression of the node's runs gives."""
+    graph = ring(size, 10)
+    for name in graph.nodes:
+        given = {"reads": {"factor": expression.format(f"{name}.runs")}} if expression else {"factor": 2.0}
+        graph = graph.replace(name, scaled, **given)
+    return graph
+
+
 def run(graph: Graph) -> Callable[[], float]:
     """A case: microseconds for one transition of a run."""
 
@@ -121,6 +135,9 @@ def main() -> None:
     cases |= {straight.format(size): run(ring(size, 10)) for size in SIZES}
     cases[part] = run(ring(1_000, 10, reached=10))
     cases |= {guarded.format(size): run(ring(size, 1)) for size in SIZES}
+    number, varying = "straight ring, a parameter each, 10 nodes", "straight ring, an expression each, 10 nodes"
+    cases[number] = run(scaled_ring(10))
+    cases[varying] = run(scaled_ring(10, "1.0 / (1 + {})"))
     cases["`transitions`, straight ring, 10 nodes"] = machine(ring(10, 10))
     cases["`transitions`, guarded ring, 10 nodes"] = machine(ring(10, 1))
     times = rounds(cases, options.rounds)
@@ -142,6 +159,8 @@ def main() -> None:
         Target(f"{case}, us", named[case]["median us"], 0.3)
         for case in [ring.format(size) for ring in (straight, guarded) for size in SIZES]
     ]
+    evaluating = named[varying]["median us"] - named[number]["median us"]
+    targets.append(Target("an expression of two operators, us", evaluating, 0.3))
     noise = spread(times, part, against=straight.format(10))
     targets.append(Target(f"{part}, over 10 of 10", named[part]["of the straight ring, 10 nodes"], 1.0, noise))
     show("microseconds a transition", rows, options.json, targets)

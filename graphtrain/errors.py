@@ -6,6 +6,7 @@
     ├── UsageError        a wrong argument, resource, script or directory (ValueError)
     │   └── UnknownMetricError   a metric that nothing records
     ├── GuardError        a guard that raised during the run              (RuntimeError)
+    ├── ExpressionError   an expression without a value that fits         (RuntimeError)
     ├── DataError         data whose position cannot be saved             (ValueError)
     ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
     └── LifeCycleError    a call that is invalid in this state of the run (RuntimeError)
@@ -62,6 +63,17 @@ class GuardError(GraphtrainError, RuntimeError):
             f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}\n"
             f'  {guard} = "{expression}"',
             "a guard must have a value at every visit; add a condition that excludes this case",
+        )
+
+
+class ExpressionError(GraphtrainError, RuntimeError):
+    """An expression that raised where it was read, or whose value its parameter cannot have."""
+
+    def __init__(self, name: str, expression: str, reason: str) -> None:
+        super().__init__(
+            f'{name}: {reason}\n  {name} = "{expression}"',
+            "an expression must have a value wherever it is read; bound it with `max` or `min`, or write "
+            "`... if ... else ...`",
         )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from graphtrain.data.batch import tensors_of
 from graphtrain.errors import UsageError
-from graphtrain.program.resources import StepInputs
+from graphtrain.program.resources import StepInputs, StepOutputs
 
 _MISSING = ("InvalidCxxCompiler", "TritonMissing", "Failed to find C compiler")
 
@@ -31,6 +31,8 @@ class Compiled:
         self._compiled: Callable[[Any, Any], Any]
 
     def __call__(self, function: Any, model: Any, batch: Any) -> Any:
+        if isinstance(function, StepOutputs):  # slots are written outside of what is compiled
+            return function.take(self(function.step, model, batch))
         asks = isinstance(function, StepInputs)
         if function is not self._function:
             dynamic = None if asks else False

@@ -8,15 +8,18 @@ from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
 
 
-@node(family="gradient")
+@node(family="gradient", varying="every")
 class Accumulate:
     """Know how many backward passes the gradients of `optimizer` hold; a guard on its edges decides whether to step.
 
     Arguments:
-        every: backward passes in one step of the optimizer. Default: 1, a step for every batch.
+        every: backward passes in one step of the optimizer. Default: 1, a step for every batch. A window keeps the size
+            with which it opened: another value is that of the next one.
 
     Guard fields:
         count: backward passes since the gradients were last cleared.
+        window: what `every` was when the first of them was added; of the window before, between two.
+        full: there are as many as that.
         last_count: what `count` was at the last visit; after a step, the size of the window that was stepped.
 
     >>> from graphtrain import Graph
@@ -28,8 +31,14 @@ class Accumulate:
     every: Annotated[int, Above(0)] = 1
 
     # The engine counts, from the effects that the other nodes declare.
-    count: int = progress(0, counts="backward", target="every", last="last_count")
+    count: int = progress(0, counts="backward", target="every", last="last_count", window="window", full="full")
     last_count: int = progress(0)
+    window: int = progress(0, in_digest=False)  # what runs of earlier versions do not have; losses depend on it
 
     def __call__(self) -> None:
         self.last_count = self.count
+
+    @property
+    def full(self) -> bool:
+        """There are as many backward passes as the window takes."""
+        return 0 < self.window <= self.count

@@ -5,9 +5,11 @@ from __future__ import annotations
 from graphtrain.kind import node
 
 
-@node(family="bookkeeping")
+@node(family="bookkeeping", begins_epoch=True)
 def begin_epoch() -> None:
     """Mark the beginning of an epoch; guards count its runs.
+
+    What step functions have written to slots is not there any more, but for what `keep` of their nodes names.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit")

@@ -12,7 +12,7 @@ from graphtrain.kind.parameter import Above
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 
-@node(effects="clip", idle_without="max_norm")
+@node(effects="clip", idle_without="max_norm", varying=("max_norm", "norm_type"))
 class Clip:
     """Scale the gradients of `optimizer` so that their total norm is at most `max_norm`.
 

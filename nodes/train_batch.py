@@ -14,7 +14,7 @@ from graphtrain.nodes._precision import Precision, autocast_of
 from graphtrain.nodes._step_result import loss_and_metrics
 
 
-@node(writes="loss", effects="backward")
+@node(writes="loss", effects="backward", keeps="keep")
 class TrainBatch:
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
@@ -34,9 +34,13 @@ class TrainBatch:
             depends on the batches before: pad to a few. Of a function that asks for more, such as `step`, Python
             numbers are compiled in with their first value, and treated as variables from their second or third on.
             Default: False.
+        keep: what `training_step` returns for slots and an epoch does not clear. Default: none.
 
     Writes:
         loss: the loss before the division, detached.
+
+    More of what `training_step` returns is written to slots by `writes` of the node, as in ``writes = { hidden =
+    "hidden" }``: tensors detached, and not among the metrics. A `training_step` that asks for `hidden` is given it.
 
     Raises:
         UsageError: what `training_step` returned is no loss, the device has no such precision, or there is no compiler.
@@ -49,6 +53,7 @@ class TrainBatch:
 
     precision: Precision = "32-true"
     compile: bool = False
+    keep: tuple[str, ...] = ()
 
     row_prefixes: ClassVar[tuple[str, ...]] = ()
 

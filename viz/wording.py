@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterator
 from typing import Any
 
-from graphtrain.graph.elements import Node
+from graphtrain.graph.elements import Node, is_computed
 from graphtrain.kind.trigger import Trigger
 
 LINE_LENGTH = 32  # characters; about the width of the longest guard of `fit`
@@ -49,8 +49,16 @@ def kind_line(node: Node) -> str:
 
 
 def parameter_lines(node: Node) -> Iterator[str]:
-    """The parameters set in the graph, the first few of them where there are many."""
-    lines = [one_line(f"{name} = {value_text(value)}", LINE_LENGTH) for name, value in node.parameters.items()]
+    """The parameters set in the graph, by a value or an expression, the first few of them where there are many.
+
+    >>> list(parameter_lines(Node("clip", "clip", reads={"max_norm": "1 / (1 + step.steps)"})))
+    ['max_norm = 1 / (1 + step.steps)']
+    """
+    computed = {name: target for name, target in node.reads.items() if is_computed(target)}
+    lines = [
+        one_line(f"{name} = {value_text(value)}", LINE_LENGTH)
+        for name, value in {**node.parameters, **computed}.items()
+    ]
     yield from first_few(lines, PARAMETER_LINES + 1)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
+from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_guards
 from graphtrain.checks.loops import check_loops
@@ -38,7 +39,11 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]
     problems = [
         (scope, problem)
         for scope in scopes
-        for problem in (*check_structure(scope, all_kinds_known=all_kinds_known), *check_guards(scope))
+        for problem in (
+            *check_structure(scope, all_kinds_known=all_kinds_known),
+            *check_guards(scope),
+            *check_expressions(scope),
+        )
     ]
     if not any(problem.severity == "error" for _, problem in problems):
         by_path = {scope.path: scope for scope in scopes}

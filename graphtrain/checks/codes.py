@@ -29,6 +29,8 @@ CODES: dict[str, str] = {
     "G207": "a guard is defined by itself",
     "G208": "a guard has the name of a slot",
     "G209": "a guard is not used",
+    "G211": "a parameter cannot be given an expression",
+    "G212": "an expression has no value where a run begins, or one that the parameter cannot have",
     "G301": "a slot is read that nothing writes or supplies",
     "G302": "a resource is supplied that nothing reads",
     "G303": "a slot is read that is never written before",

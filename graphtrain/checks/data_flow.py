@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphtrain.graph.problem import Problem
 from graphtrain.plan.flow import Flow, FlowPoint, names_on
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import ResourceTarget, Scope, SlotTarget, Target, leaves, slots_of
+from graphtrain.plan.scope import ResourceTarget, Scope, SlotTarget, Target, leaves, outputs_of, slots_of
 from graphtrain.plan.slots import Slots, alive
 
 
@@ -37,7 +37,8 @@ def written_before(slots: Slots) -> Before:
     while waiting:
         point = waiting.popleft()
         use = slots.uses[point]
-        surely = (always[point] & ~use.forgets) | use.writes | use.needs | slots.guards[point]
+        surely = (always[point] & ~use.forgets & ~use.maybe) | (use.writes & ~use.maybe)
+        surely |= use.needs | slots.guards[point]
         maybe = (sometimes[point] & ~use.forgets) | use.writes
         for arrow in point.arrows:
             target = arrow.target
@@ -99,7 +100,8 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
         if point.node.body is not None:
             verb = "hands out" if point.acts else "sets its nodes up with"
         note(point, verb, use.needs, before.always[point], before.sometimes[point])
-        surely, maybe = before.always[point] | use.writes | use.needs, before.sometimes[point] | use.writes
+        surely = (before.always[point] & ~use.maybe) | (use.writes & ~use.maybe) | use.needs
+        maybe = before.sometimes[point] | use.writes
         note(point, "guard", slots.guards[point], surely, maybe)
     for reading in readings.values():
         for never, bits in ((True, reading.missed & ~reading.met), (False, reading.missed & reading.met)):
@@ -175,7 +177,7 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
                 step = came_from[step]
             return names_on(reversed(path))
         settled = use.writes | use.needs | slots.guards[point]
-        after = (written and not use.forgets & bit) or bool(settled & bit)
+        after = (written and not (use.forgets | use.maybe) & bit) or bool(settled & ~use.maybe & bit)
         for arrow in point.arrows:
             following = (arrow.target, after)
             if following not in state:
@@ -250,7 +252,7 @@ def _bodies(scope: Scope, name: str) -> Iterator[str]:
     for node in scope.graph.nodes.values():
         if node.body is not None:
             inner = scope.body_of(node)
-            if name in inner.written and name not in node.body.outputs:
+            if name in inner.written and name not in outputs_of(node.body):
                 yield f"{scope.path}{node.name}"
 
 

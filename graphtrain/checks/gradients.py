@@ -15,7 +15,18 @@ from typing import Annotated, Literal, get_args, get_origin
 
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Both, Comparison, Constant, Either, Expression, FieldOf, Not, walk
+from graphtrain.guards.syntax import (
+    Both,
+    Comparison,
+    Conditional,
+    Constant,
+    Either,
+    Expression,
+    FieldOf,
+    Not,
+    walk,
+)
+from graphtrain.kind import Field
 from graphtrain.kind.parameter import Above
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
@@ -314,7 +325,18 @@ class _Automaton:
                         return (0, math.inf) if scope.path in self._entered_late else (1, math.inf)
                     return 0, 0
                 case FieldOf(node, field):
+                    counter = _counter_of(scope, node, field)
+                    if (
+                        counter is not None
+                        and field == counter.full
+                        and (scope.path, node, counter.name) in self._counters
+                    ):
+                        is_open = state != "clean" or scope.path in self._entered_late
+                        return (0, 1) if is_open else (0, 0)
                     return _declared(scope, node, field)
+                case Conditional(_, then, otherwise):
+                    ends = (interval(then), interval(otherwise))
+                    return min(low for low, _ in ends), max(high for _, high in ends)
                 case Constant(int() | float() as value):
                     return value, value
             return -math.inf, math.inf
@@ -355,6 +377,12 @@ def _sure_counters(
 Interval = tuple[float, float]
 
 
+def _counter_of(scope: Scope, node: str, field: str) -> Field | None:
+    """The counter of a window that a field is, or belongs to."""
+    kind = scope.kinds.get(node)
+    return kind.counter(field) if kind is not None else None
+
+
 def _declared(scope: Scope, node: str, field: str) -> Interval:
     """What the type of a parameter says of its value."""
     kind = scope.kinds.get(node)
@@ -376,6 +404,13 @@ def outcomes(expression: Expression, interval: Callable[[Expression], Interval])
     match expression:
         case Constant(bool() as value):
             return frozenset({value})
+        case FieldOf():
+            return frozenset({True, False} if interval(expression) != (0, 0) else {False})
+        case Conditional(condition, then, otherwise):
+            answers = outcomes(condition, interval)
+            return frozenset().union(
+                *(outcomes(part, interval) for part, on in ((then, True), (otherwise, False)) if on in answers)
+            )
         case Not(operand):
             return frozenset(not answer for answer in outcomes(operand, interval))
         case Both(operands) | Either(operands):
@@ -422,14 +457,27 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         kind = point.scope.kinds.get(owner)
         if kind is None:
             continue
-        counters = {FieldOf(owner, name) for name, declared in kind.fields.items() if declared.counts == "backward"}
-        path = _unasked(point, set(optimizers), {FieldOf(owner, size), *counters}) if counters else []
+        node = point.scope.graph.nodes[owner]
+        counters = [declared for declared in kind.fields.values() if declared.counts == "backward"]
+        # As large as a window is when it opens is what the parameter says, unless that is given by an expression.
+        parameter = next((counter.target for counter in counters if counter.window == size), size) or size
+        varies = parameter in node.reads
+        if varies and size == parameter and any(counter.target == size and counter.window for counter in counters):
+            keeps = next(counter.window for counter in counters if counter.target == size)
+            yield _problem(
+                point,
+                "G409",
+                f"`{point.path}` divides the loss by `{window}`, an expression, whose value may change while a window "
+                "is open",
+                f'read the size with which the window opened: window = "{owner}.{keeps}"',
+            )
+            continue
+        sizes = {size} if varies else {size, parameter}
+        path = _unasked(point, set(optimizers), owner, sizes) if counters else []
         if not path:
             continue
-        parameter = kind.parameters.get(size)
-        value = point.scope.graph.nodes[owner].parameters.get(
-            size, parameter.default if parameter is not None else None
-        )
+        declared = kind.parameters.get(parameter)
+        value = None if varies or declared is None else node.parameters.get(parameter, declared.default)
         yield _problem(
             point,
             "G409",
@@ -442,8 +490,13 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         )
 
 
-def _unasked(start: FlowPoint, optimizers: set[str], fields: set[FieldOf]) -> list[FlowPoint]:
-    """A shortest path from a backward pass back to it, or to a step, past no guard that reads all of the fields."""
+def _unasked(start: FlowPoint, optimizers: set[str], owner: str, sizes: set[str]) -> list[FlowPoint]:
+    """A shortest path from a backward pass back to it, or to a step, past no guard that asks whether a window is full.
+
+    Arguments:
+        owner: the node that counts the backward passes of the window.
+        sizes: its fields and parameters that hold the size of the window.
+    """
     came_from: dict[FlowPoint, FlowPoint | None] = {}
     waiting: deque[tuple[FlowPoint, FlowPoint | None]] = deque([(start, None)])
     while waiting:
@@ -458,18 +511,28 @@ def _unasked(start: FlowPoint, optimizers: set[str], fields: set[FieldOf]) -> li
                 return path[::-1]
             if "zero_grad" in effects:  # thrown away
                 continue
-        if point in came_from or point.is_unknown or _asks(point, start.scope, fields):
+        if point in came_from or point.is_unknown or _asks(point, start.scope, owner, sizes):
             continue
         came_from[point] = before
         waiting.extend((arrow.target, point) for arrow in point.arrows)
     return []
 
 
-def _asks(point: FlowPoint, home: Scope, fields: set[FieldOf]) -> bool:
-    return point.scope.path == home.path and any(
-        arrow.guard is not None and fields <= {part for part in walk(arrow.guard) if isinstance(part, FieldOf)}
-        for arrow in point.arrows
-    )
+def _asks(point: FlowPoint, home: Scope, owner: str, sizes: set[str]) -> bool:
+    """True if a guard at a point asks whether the window is full: by that field, or by the count and its size."""
+    if point.scope.path != home.path:
+        return False
+    kind = home.kinds[owner]
+    assert kind is not None, "asked before"
+    counters = [declared for declared in kind.fields.values() if declared.counts == "backward"]
+    for arrow in point.arrows:
+        parts = walk(arrow.guard) if arrow.guard is not None else ()
+        fields = {part.field for part in parts if isinstance(part, FieldOf) and part.node == owner}
+        if {counter.full for counter in counters} & fields:
+            return True
+        if fields & sizes and {counter.name for counter in counters} <= fields:
+            return True
+    return False
 
 
 def _problem(

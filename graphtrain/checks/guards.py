@@ -1,15 +1,24 @@
-"""G2xx: guards parse, their names and fields exist and have the right types, none is constant or repeated."""
+"""G2xx: guards parse, their names and fields exist and have the right types, none is constant or repeated.
+
+The same holds for the expressions that nodes read, as `checks.expressions` has it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.evaluate import constant_value
 from graphtrain.guards.syntax import (
+    FUNCTIONS,
+    PI,
     Arithmetic,
     Both,
+    Call,
     Comparison,
+    Conditional,
     Constant,
     Either,
     Expression,
@@ -19,8 +28,8 @@ from graphtrain.guards.syntax import (
     Name,
     Negative,
     Not,
+    UnknownFunctionError,
     expand,
-    parse,
     walk,
 )
 from graphtrain.names import suggestion
@@ -32,9 +41,9 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
     guards: dict[str, Expression] = {}
     for name, text in scope.graph.guards.items():
         try:
-            guards[name] = parse(text)
+            guards[name] = scope.parse(text)
         except GuardSyntaxError as error:
-            yield _problem(scope, "G201", name, str(error))
+            yield _problem(scope, "G201", name, str(error), syntax_hint(error))
     used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
     expanded: dict[str, Expression] = {}
     circles: set[frozenset[str]] = set()  # each is reported once, at its first guard
@@ -71,52 +80,95 @@ def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Ex
     if name in scope.slots:
         message = f"a slot is called `{name}` too, so the name means two things"
         yield _problem(scope, "G208", name, message, "rename the guard")
+    elif name == PI:
+        yield _problem(scope, "G208", name, f"`{PI}` is the number in every expression", "rename the guard")
     sound = True
-    for part in walk(expression):
-        for problem in _name(scope, name, part, guards):
-            sound = False
-            yield problem
+    for fault in name_faults(scope, scope.graph.guards[name], expression):
+        sound = False
+        yield _problem(scope, *fault.at(name))
     if sound:
         try:
-            value_type = _type(scope, expression, frozenset(guards))
-        except _ValueTypeError as problem:
+            value_type = type_of(scope, expression, guards)
+        except ValueTypeError as problem:
             yield _problem(scope, "G204", name, str(problem), problem.hint)
         else:
             if value_type not in ("boolean", "unknown"):
-                message = f"a guard is true or false; this is a {value_type}"
+                message = f"a guard is true or false; this is a {_word(value_type)}"
                 yield _problem(scope, "G204", name, message, "compare it with something, as in `> 0`")
 
 
-def _name(scope: Scope, guard: str, part: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:
+@dataclass(frozen=True)
+class ExpressionFault:
+    """What is wrong with an expression, wherever that is."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+    def at(self, name: str) -> tuple[str, str, str, str]:
+        """The arguments of a problem of a guard."""
+        return self.code, name, self.message, self.hint
+
+
+def syntax_hint(error: GuardSyntaxError) -> str:
+    """What to write instead of what cannot be parsed; empty where nobody knows."""
+    return suggestion(error.name, FUNCTIONS) if isinstance(error, UnknownFunctionError) else ""
+
+
+def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:
+    """Every name in an expression that means nothing, or two things."""
+    for part in walk(expression):
+        if isinstance(part, Name):
+            yield from _name(scope, part.name)
+        elif isinstance(part, FieldOf):
+            yield from _field(scope, part)
+    if PI in scope.slots and re.search(rf"(?<![\w.]){PI}\b", text):
+        yield ExpressionFault("G208", f"a slot is called `{PI}`, which is the number in every expression", _RENAME_SLOT)
+
+
+_RENAME_SLOT = "rename the slot: `writes` of the node that writes it"
+
+
+def _name(scope: Scope, name: str) -> Iterator[ExpressionFault]:
     nodes = scope.graph.nodes
-    if (
-        isinstance(part, Name)
-        and part.name not in scope.graph.guards
-        and part.name not in scope.slots
-        and (part.name in nodes or not _may_be_a_slot(scope))
-    ):
-        hint = suggestion(part.name, [*scope.graph.guards, *scope.slots])
-        if part.name in nodes:
-            hint = f"`{part.name}` is a node; read one of its fields: {', '.join(scope.fields(part.name))}"
-        yield _problem(scope, "G202", guard, f"unknown name `{part.name}`", hint)
-    if not isinstance(part, FieldOf):
+    if name in scope.graph.guards:
         return
-    if part.node not in nodes:
-        yield _problem(
-            scope,
-            "G202",
-            guard,
-            f"unknown node `{part.node}` in `{part.node}.{part.field}`",
-            suggestion(part.node, nodes),
-        )
+    if name in scope.slots and name in scope.bodies:
+        message = f"a slot is called `{name}`, as is a node with a body, whose name begins paths such as `{name}/...`"
+        yield ExpressionFault("G208", message, _RENAME_SLOT)
+    elif name not in scope.slots and (name in nodes or not _may_be_a_slot(scope)):
+        hint = suggestion(name, [*scope.graph.guards, *scope.slots])
+        if name in nodes:
+            hint = f"`{name}` is a node; read one of its fields: {', '.join(scope.fields(name))}"
+        yield ExpressionFault("G202", f"unknown name `{name}`", hint)
+
+
+def _field(scope: Scope, part: FieldOf) -> Iterator[ExpressionFault]:
+    shown = f"`{part.node}.{part.field}`"
+    if scope.inside(part.node) is None:
+        yield ExpressionFault("G202", *no_node(scope, part.node, shown))
         return
     value_type = scope.field_type(part.node, part.field)
     if value_type is None:
         hint = suggestion(part.field, scope.fields(part.node))
-        yield _problem(scope, "G203", guard, f"`{part.node}` has no field `{part.field}`", hint)
+        yield ExpressionFault("G203", f"`{part.node}` has no field `{part.field}`", hint)
     elif value_type in ("trigger", "other"):
         hint = f"read `{part.node}.due`" if value_type == "trigger" else suggestion("", scope.fields(part.node))
-        yield _problem(scope, "G204", guard, f"`{part.node}.{part.field}` is not a number, text or truth value", hint)
+        yield ExpressionFault("G204", f"{shown} is not a number, text or truth value", hint)
+
+
+def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
+    """Why a path leads to no node, and what to do."""
+    inner: Scope | None = scope
+    for number, name in enumerate(names := path.split("/")):
+        if inner is None:
+            around = "/".join(names[:number])
+            return f"{shown} leads into `{around}`, which has no graph inside", f"read one of the fields of `{around}`"
+        if name not in inner.graph.nodes:
+            return f"unknown node `{name}` in {shown}", suggestion(name, inner.graph.nodes)
+        node = inner.graph.nodes[name]
+        inner = inner.body_of(node) if node.body is not None else None
+    raise AssertionError(path)
 
 
 def _may_be_a_slot(scope: Scope) -> bool:
@@ -124,19 +176,31 @@ def _may_be_a_slot(scope: Scope) -> bool:
     return scope.has_unknown or (scope.outer is not None and _may_be_a_slot(scope.outer))
 
 
-class _ValueTypeError(Exception):
+class ValueTypeError(Exception):
+    """Types that do not fit in an expression."""
+
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
 
 
-def _type(scope: Scope, expression: Expression, guards: frozenset[str]) -> ValueType:
-    """The type of an expression whose names are known to exist."""
+def _word(value_type: ValueType) -> str:
+    return "number" if value_type == "integer" else value_type
+
+
+def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> ValueType:
+    """The type of an expression whose names are known to exist.
+
+    Raises:
+        ValueTypeError: types in it do not fit.
+    """
     match expression:
         case Constant(bool()):
             return "boolean"
         case Constant(str()):
             return "string"
+        case Constant(int()):
+            return "integer"
         case Constant():
             return "number"
         case Name(name):
@@ -151,33 +215,52 @@ def _type(scope: Scope, expression: Expression, guards: frozenset[str]) -> Value
                 _expect(scope, operand, "boolean", "and" if isinstance(expression, Both) else "or", guards)
             return "boolean"
         case Negative(operand):
-            _expect(scope, operand, "number", "-", guards)
-            return "number"
+            return _expect(scope, operand, "number", "-", guards)
         case Arithmetic(symbol, left, right):
-            _expect(scope, left, "number", symbol, guards)
-            _expect(scope, right, "number", symbol, guards)
-            return "number"
+            types = {_expect(scope, operand, "number", symbol, guards) for operand in (left, right)}
+            return "number" if symbol == "/" else _common(types)
+        case Call(function, operands):
+            types = {_expect(scope, operand, "number", function, guards) for operand in operands}
+            if function in ("floor", "ceil"):
+                return "integer"
+            return _common(types) if function in ("abs", "min", "max") else "number"
         case Comparison(operands, symbols):
             _compare(scope, operands, symbols, guards)
             return "boolean"
+        case Conditional(condition, then, otherwise):
+            _expect(scope, condition, "boolean", "if", guards)
+            first, second = (type_of(scope, operand, guards) for operand in (then, otherwise))
+            if "unknown" not in (first, second) and _word(first) != _word(second):
+                raise ValueTypeError(
+                    f"`{spell(then)}` is a {_word(first)} and `{spell(otherwise)}` a {_word(second)}: "
+                    "an expression has one type"
+                )
+            return _common({first, second}) if first != second else first
+    raise AssertionError(expression)
 
 
-def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, guards: frozenset[str]) -> None:
-    value_type = _type(scope, operand, guards)
-    if value_type not in (wanted, "unknown"):
-        hint = "compare the number, as in `> 0`" if (wanted, value_type) == ("boolean", "number") else ""
-        raise _ValueTypeError(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {value_type}", hint)
+def _common(types: set[ValueType]) -> ValueType:
+    """The type of what is computed from operands of these."""
+    return "unknown" if "unknown" in types else "integer" if types == {"integer"} else "number"
 
 
-def _compare(scope: Scope, operands: tuple[Expression, ...], symbols: tuple[str, ...], guards: frozenset[str]) -> None:
-    types = [_type(scope, operand, guards) for operand in operands]
+def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, guards: Collection[str]) -> ValueType:
+    value_type = type_of(scope, operand, guards)
+    if _word(value_type) not in (wanted, "unknown"):
+        hint = "compare the number, as in `> 0`" if (wanted, _word(value_type)) == ("boolean", "number") else ""
+        raise ValueTypeError(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {_word(value_type)}", hint)
+    return value_type
+
+
+def _compare(scope: Scope, operands: tuple[Expression, ...], symbols: tuple[str, ...], guards: Collection[str]) -> None:
+    types = [_word(type_of(scope, operand, guards)) for operand in operands]
     for symbol, left, right, first, second in zip(symbols, types, types[1:], operands, operands[1:], strict=False):
         if "unknown" not in (left, right) and left != right:
-            raise _ValueTypeError(
+            raise ValueTypeError(
                 f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared"
             )
         if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
-            raise _ValueTypeError(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
+            raise ValueTypeError(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
 
 
 def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Problem]:
@@ -214,6 +297,10 @@ def spell(expression: Expression) -> str:
         case Comparison(operands, symbols):
             rest = "".join(f" {symbol} {spell(operand)}" for symbol, operand in zip(symbols, operands[1:], strict=True))
             return spell(operands[0]) + rest
+        case Conditional(condition, then, otherwise):
+            return f"({spell(then)} if {spell(condition)} else {spell(otherwise)})"
+        case Call(function, operands):
+            return f"{function}({', '.join(map(spell, operands))})"
 
 
 def _problem(scope: Scope, code: str, name: str, message: str, hint: str = "", *, severity: str = "error") -> Problem:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from graphtrain.checks.gradients import Gradients, counters_of, effects_of
+from graphtrain.checks.gradients import Gradients, effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
 from graphtrain.names import quoted
-from graphtrain.plan.facts import changers_of_due, row_recorders
+from graphtrain.plan.facts import changers_of_field
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 
 if TYPE_CHECKING:
@@ -143,18 +143,10 @@ class _Loops:
         return points
 
     def _of_field(self, name: str, field: str) -> set[FlowPoint]:
-        point = self._acting[name]
-        kind = point.kind
-        if kind is None:
-            return {point}
-        if field in kind.parameters:
-            return set()
-        if kind.fields[field].counts == "backward":  # the engine counts it, where the effect is
-            return set()
-        if field == "due":
-            names = changers_of_due(self._gradients.flow.plan, self._scope, name)
-        else:
-            names = {name} | (row_recorders(self._scope) if kind.hears_rows else set())
+        kind = self._scope.kind_at(name)
+        if kind is not None and kind.counter(field) is not None and "/" not in name:
+            return set()  # the engine counts it, where the effect is
+        names = changers_of_field(self._gradients.flow.plan, self._scope, FieldOf(name, field))
         return {self._acting[changer] for changer in names if changer in self._acting}
 
     # ---- counts of backward passes
@@ -163,9 +155,9 @@ class _Loops:
         """The optimizers whose backward passes a guard counts."""
         optimizers: set[str] = set()
         for read in walk(guard):
-            if isinstance(read, FieldOf):
+            if isinstance(read, FieldOf) and read.node in self._acting:
                 point = self._acting[read.node]
-                if read.field in counters_of(point):
+                if point.kind is not None and point.kind.counter(read.field) is not None:
                     assert point.planned is not None
                     optimizers.update(point.planned.optimizers)
         return optimizers

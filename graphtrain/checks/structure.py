@@ -7,13 +7,15 @@ import unicodedata
 from collections.abc import Iterator
 
 from graphtrain.checks.codes import CODES, can_be_allowed
+from graphtrain.checks.guards import no_node
 from graphtrain.graph.elements import END, NESTED, Node
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import find_graph, known_kinds
+from graphtrain.guards.syntax import field_of, is_expression
 from graphtrain.kind.parameter import REQUIRED, is_trigger
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import nearest, suggestion
-from graphtrain.plan.scope import Scope, reads_of
+from graphtrain.plan.scope import Scope, outputs_of, reads_of
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
@@ -115,14 +117,17 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         try:
             coerced = parameter.coerce(value)
         except ValueError as error:
-            yield scope.problem("G104", node.place, f"{thing}.{name}", f"{node.name}.{name}: {error}")
+            hint = ""
+            if name in kind.varying and isinstance(value, str) and (is_expression(value) or field_of(value)):
+                hint = f'an expression is what it reads: reads = {{ {name} = "..." }}'
+            yield scope.problem("G104", node.place, f"{thing}.{name}", f"{node.name}.{name}: {error}", hint)
             continue
         if is_trigger(parameter.annotation) and isinstance(coerced, Trigger):
             yield from _units(scope, node, name, coerced)
     for name, parameter in kind.parameters.items():
         if name in node.parameters:
             continue
-        if parameter.default is REQUIRED:
+        if parameter.default is REQUIRED and name not in node.reads:
             message = f"`{node.name}.{name}` is missing: {parameter.type_name}"
             yield scope.problem("G104", node.place, f"{thing}.{name}", message)
         elif is_trigger(parameter.annotation) and parameter.default is not None:
@@ -164,14 +169,26 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
     kind = scope.kinds[node.name]
     assert kind is not None
     readable = sorted(reads_of(node.body) - Scope(node.body).written) if node.body is not None else list(kind.slots)
-    writable = node.body.outputs if node.body is not None else kind.writes
+    writable = outputs_of(node.body) if node.body is not None else kind.writes
     open_body = node.body is not None and scope.body_of(node).has_unknown
+    parameters = kind.parameters if node.body is None else {}
     for verb, mapping, known in (("reads", node.reads, readable), ("writes", node.writes, writable)):
         for slot in mapping:
+            if verb == "reads" and slot in parameters:
+                continue  # an expression gives its value: `checks.expressions`
+            slips = any(_distance(slot, name) <= 1 for name in kind.writes if name not in mapping)
+            if verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier() and not slips:
+                continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
                 message = f"`{node.name}` {verb} no slot `{slot}`"
                 yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
+    kept = node.parameters.get(kind.keeps, ()) if kind.keeps else ()
+    for name in kept if isinstance(kept, list | tuple) else ():
+        if name not in (returned := scope.returned_by(node)):
+            message = f"`{node.name}.{kind.keeps}` names `{name}`, which the node does not write for its step function"
+            hint = suggestion(str(name), returned) or f'write it: writes = {{ {name} = "{name}" }}'
+            yield scope.problem("G115", node.place, f"nodes.{node.name}.{kind.keeps}", message, hint)
     for slot, written in node.writes.items():
         if not written.isidentifier():
             message = f"`{written}` is not a valid name for a slot"
@@ -183,20 +200,20 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
                 "G115", node.place, f"nodes.{node.name}.reads.{slot}", message, "name a slot, or leave it out"
             )
         for name in (target,) if isinstance(target, str) else target:
-            owner, dot, field = name.partition(".")
-            if not dot:
-                if not name.isidentifier():
-                    message = f"`{name}` is not a valid name for a slot"
-                    yield scope.problem("G115", node.place, f"nodes.{node.name}.reads.{slot}", message)
-            else:
-                yield from _field(scope, node, f"nodes.{node.name}.reads.{slot}", owner, field)
+            thing = f"nodes.{node.name}.reads.{slot}"
+            if (field := field_of(name)) is not None:
+                if slot not in parameters or slot in kind.slots:
+                    yield from _field(scope, node, thing, *field)
+            elif is_expression(name) and not isinstance(target, str):
+                message = f"`{name}` is not a valid name for a slot"
+                yield scope.problem("G115", node.place, thing, message, "a list is of slots and fields")
 
 
 def _field(scope: Scope, node: Node | None, thing: str, owner: str, field: str) -> Iterator[Problem]:
     place = node.place if node is not None else scope.graph.places.get(thing)
-    if owner not in scope.graph.nodes:
-        hint = suggestion(owner, scope.graph.nodes)
-        yield scope.problem("G101", place, thing, f"unknown node `{owner}` in `{owner}.{field}`", hint)
+    if scope.inside(owner) is None:
+        message, hint = no_node(scope, owner, f"`{owner}.{field}`")
+        yield scope.problem("G101", place, thing, message, hint)
     elif scope.field_type(owner, field) is None:
         hint = suggestion(field, scope.fields(owner))
         yield scope.problem("G116", place, thing, f"`{owner}` has no field `{field}`", hint)
@@ -244,8 +261,8 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
 
 def _clock(scope: Scope) -> Iterator[Problem]:
     for unit, text in scope.graph.units.items():
-        owner, dot, field = text.partition(".")
         thing = f"clock.{unit}"
+        owner, dot, field = text.rpartition(".")
         if not dot:
             place = scope.graph.places.get(thing)
             yield scope.problem("G116", place, thing, f'expected "node.field", got "{text}"')
@@ -258,7 +275,7 @@ def _clock(scope: Scope) -> Iterator[Problem]:
 
 
 def _outputs(scope: Scope) -> Iterator[Problem]:
-    for slot in scope.graph.outputs:
+    for slot in outputs_of(scope.graph):
         if slot not in scope.written and None not in scope.kinds.values():
             hint = suggestion(slot, scope.written)
             yield scope.problem("G115", None, "outputs", f"no node writes the output `{slot}`", hint)

@@ -22,7 +22,7 @@ from graphtrain.graph.registry import (
     known_overlays,
     overlay_summary,
 )
-from graphtrain.kind import Read
+from graphtrain.kind import Kind, Read
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import suggestion
@@ -64,10 +64,10 @@ def nodes_command(name: str | None) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{escape(kind.name)}[/bold]\n{escape(kind.description)}\n")
     rows = [
-        ("parameters", [_parameter_line(parameter) for parameter in kind.parameters.values()]),
+        ("parameters", [_parameter_line(parameter, kind) for parameter in kind.parameters.values()]),
         ("reads", [_slot(read) for read in kind.reads]),
         ("set up with", [_slot(read) for read in kind.setup_reads or ()]),
-        ("writes", list(kind.writes)),
+        ("writes", [*kind.writes, *(["what its step function returns"] if kind.calls_step_function else [])]),
         ("guard fields", list(kind.fields)),
         ("effects", list(kind.effects)),
         ("bypassed without", [*kind.optional, *kind.idle_without]),
@@ -89,12 +89,12 @@ def _slot(read: Read) -> str:
     return read.name if read.required else f"{read.name} (optional)"
 
 
-def _parameter_line(parameter: Parameter) -> str:
+def _parameter_line(parameter: Parameter, kind: Kind) -> str:
     default = parameter.default
-    if default is REQUIRED:
-        return f"{parameter.name}: {parameter.type_name}, required"
     text = str(default) if isinstance(default, Trigger) else repr(default)
-    return f"{parameter.name}: {parameter.type_name}, default {text}"
+    given = "required" if default is REQUIRED else f"default {text}"
+    varies = ", or an expression in `reads`" if parameter.name in kind.varying else ""
+    return f"{parameter.name}: {parameter.type_name}, {given}{varies}"
 
 
 def copy_command(source: str, path: Path, overlays: Sequence[str] = ()) -> None:

@@ -104,7 +104,7 @@ def _span_around(
 def _count(checkpoint: SavedCheckpoint, term: Term) -> float:
     """The value of a unit at a checkpoint; infinity where it is computed and was not saved."""
     unit = term.base.unit
-    owner, _, field = graph_of(checkpoint.path, checkpoint.manifest).units.get(unit, f"{unit}.").partition(".")
+    owner, _, field = graph_of(checkpoint.path, checkpoint.manifest).units.get(unit, f"{unit}.").rpartition(".")
     counts = checkpoint.counts.get(owner, {})
     return counts.get(field, checkpoint.trained[1] if unit == "epochs" else math.inf)
 

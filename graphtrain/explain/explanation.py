@@ -69,15 +69,18 @@ class Reading:
     Attributes:
         trigger: of a field `due`, what it was computed from; None where it is due always, or never for want of work.
         is_bypassed: True for the field `due` of a node that is bypassed.
+        note: of a parameter, the expression that gives it its value: ``from "..."``; of a full window, how full it is:
+            ``3 of 4``. Empty for anything else.
     """
 
     name: str
     value: Any
     trigger: TriggerReading | None = None
     is_bypassed: bool = False
+    note: str = ""
 
     def __str__(self) -> str:
-        why = "it is bypassed" if self.is_bypassed else str(self.trigger or "")
+        why = "it is bypassed" if self.is_bypassed else self.note or str(self.trigger or "")
         return f"{self.name} = {shown(self.value)}" + (f" ({why})" if why else "")
 
 
@@ -292,8 +295,9 @@ def _reasons_of(choice: Choice) -> str:
 
 
 def _due(reading: Reading) -> str:
-    """The numbers of the trigger that a field `due` was computed from, in parentheses; empty for anything else."""
-    return f"({reading.trigger})" if reading.trigger is not None and not reading.is_bypassed else ""
+    """What a field was computed from, in parentheses: the numbers of a trigger, an expression, a count."""
+    why = reading.note or ("" if reading.trigger is None or reading.is_bypassed else str(reading.trigger))
+    return f"({why})" if why else ""
 
 
 def _answer(guard: GuardReading) -> str:

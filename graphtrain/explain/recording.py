@@ -21,7 +21,7 @@ from graphtrain.explain.explanation import (
     TriggerReading,
 )
 from graphtrain.guards.closures import Read, compile_guard
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, parse, walk
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, walk
 from graphtrain.kind.trigger import Trigger, next_multiple
 from graphtrain.program.bind import BoundGraph, BoundNode
 from graphtrain.program.table import Compiler
@@ -66,7 +66,7 @@ class RecordingScope:
     def ask(self, name: str) -> GuardReading:
         """Evaluate a guard; what it raises is part of the reading, which joins those of the guard that names it."""
         text = self._scope.graph.guards[name]
-        expression = parse(text)
+        expression = self._scope.names.parse(text)
         around, self._reads = self._reads, []
         value, error = None, ""
         try:
@@ -97,9 +97,14 @@ class RecordingScope:
             if isinstance(value, Exception):
                 raise value
             reading = Reading(name, value)
-            if isinstance(expression, FieldOf) and expression.field == "due":
-                bound = self._scope.nodes[expression.node]
-                reading = Reading(name, value, trigger_reading(self._compiler, bound), bound.bypassed)
+            if isinstance(expression, FieldOf):
+                bound = self._scope.at(expression.node)
+                if bound is None:
+                    reading = Reading(name, value, is_bypassed=True)
+                elif expression.field == "due":
+                    reading = Reading(name, value, trigger_reading(self._compiler, bound), bound.bypassed)
+                else:
+                    reading = Reading(name, value, note=_note(bound, expression.field))
             self._reads.append(reading)
             return value
 
@@ -132,6 +137,16 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
         clocks.append(ClockReading(str(term), term.unit, now / factor, last, due_at / factor))
     also = tuple((field, compiler.field_getter(bound, field)()) for field in bound.planned.also_due)
     return TriggerReading(verb, str(trigger), tuple(clocks), also)
+
+
+def _note(bound: BoundNode, field: str) -> str:
+    """What the value of a field comes from, where its name does not tell."""
+    if (target := bound.planned.expressions.get(field)) is not None:
+        return f'from "{" ".join(target.text.split())}"'
+    counter = bound.kind.counter(field)
+    if counter is not None and counter.window is not None and field == counter.full:
+        return f"{bound.fields[counter.name]} of {bound.fields[counter.window]}"
+    return ""
 
 
 def error_text(error: BaseException) -> str:

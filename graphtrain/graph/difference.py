@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
 from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
-from graphtrain.graph.elements import NESTED, Edge, Node
+from graphtrain.graph.elements import NESTED, Edge, Node, is_computed
 from graphtrain.graph.graph import Graph
-from graphtrain.guards.syntax import Expression, GuardCycleError, GuardSyntaxError, expand, parse
+from graphtrain.graph.meanings import Meanings
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -39,8 +38,8 @@ class Change:
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
         before: as it is in the first graph, in words; None where it has none.
         after: as it is in the second.
-        matters: False for what changes nothing of what the graph does: a name, `allow`, a guard that is written in
-            another way and asks the same.
+        matters: False for what changes nothing of what the graph does: a name, `allow`, a guard or something read
+            that is written in another way and means the same.
         independent: False for an edge that was added or removed with its node.
         overlay: the overlay of one of the graphs that makes the difference; empty if none does.
     """
@@ -245,22 +244,22 @@ def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
 
 def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
     bodies = []
+    meanings = Meanings(before), Meanings(after)
     for name in dict.fromkeys([*after.nodes, *before.nodes]):
         old, new = before.nodes.get(name), after.nodes.get(name)
         if old is None or new is None:
             yield Change("node", inside, name, _described(old), _described(new))
             continue
-        yield from _node_changes(old, new, inside)
+        yield from _node_changes(old, new, inside, meanings)
         if old.body is not None and new.body is not None:
             bodies.append((name, old.body, new.body))
     for source in dict.fromkeys([*after.edges, *before.edges]):
         independent = (source in before.nodes) == (source in after.nodes)
         yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, independent)
-    meanings = _meanings(before), _meanings(after)
     asked = {edge.when for graph in (before, after) for leaving in graph.edges.values() for edge in leaving}
     for name, former, text in _mapping_changes(before.guards, after.guards):
         # A guard that only other guards name does nothing by itself: it matters where it changes what these ask.
-        matters = name in asked if None in (former, text) else meanings[0][name] != meanings[1][name]
+        matters = name in asked if None in (former, text) else meanings[0].of_guard(name) != meanings[1].of_guard(name)
         yield Change("guard", inside, name, former, text, matters=matters)
     for unit, former, counted in _mapping_changes(before.units, after.units):
         yield Change("unit", inside, unit, former, counted)
@@ -269,19 +268,34 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
         yield from _changes(old_body, body, f"{inside}/{name}" if inside else name)
 
 
-def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
+def _node_changes(old: Node, new: Node, inside: str, meanings: tuple[Meanings, Meanings]) -> Iterator[Change]:
     if old.use != new.use or (old.body is None) != (new.body is None):
         yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
-    for key in dict.fromkeys([*new.parameters, *old.parameters]):
-        (before, shown_before), (after, shown_after) = (_stated(node.parameters, key) for node in (old, new))
+    computed = {name for node in (new, old) for name, target in node.reads.items() if is_computed(target)}
+    for key in dict.fromkeys([*new.parameters, *old.parameters, *sorted(computed)]):
+        (before, shown_before), (after, shown_after) = (_stated(_given(node, computed), key) for node in (old, new))
         if before != after:
-            yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after)
+            matters = _reads_something_else(old, new, key, meanings)
+            yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after, matters=matters)
     mappings: tuple[tuple[What, Any, Any], ...] = (("reads", old.reads, new.reads), ("writes", old.writes, new.writes))
     for what, former, latter in mappings:
         for slot in dict.fromkeys([*latter, *former]):
             before, after = (_names(targets[slot]) if slot in targets else None for targets in (former, latter))
-            if before != after:
-                yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after)
+            if before != after and (what == "writes" or slot not in computed):
+                matters = what == "writes" or _reads_something_else(old, new, slot, meanings)
+                yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after, matters=matters)
+
+
+def _reads_something_else(old: Node, new: Node, name: str, meanings: tuple[Meanings, Meanings]) -> bool:
+    """False where both nodes read the same under a name, in whatever words."""
+    if name not in old.reads or name not in new.reads:
+        return True
+    return meanings[0].of_read(old, name) != meanings[1].of_read(new, name)
+
+
+def _given(node: Node, computed: Collection[str]) -> dict[str, Any]:
+    """The parameters of a node, and what it reads under the names of expressions, in the same place."""
+    return {**node.parameters, **{name: target for name, target in node.reads.items() if name in computed}}
 
 
 def _stated(parameters: Mapping[str, Any], key: str) -> tuple[str | None, str | None]:
@@ -346,19 +360,6 @@ def _mapping_changes(
         old, new = before.get(name), after.get(name)
         if old != new:
             yield name, old, new
-
-
-def _meanings(graph: Graph) -> dict[str, Any]:
-    """What each guard asks, with the guards that it names written out; of one that cannot be parsed, its text."""
-    parsed: dict[str, Expression] = {}
-    for name, text in graph.guards.items():
-        with suppress(GuardSyntaxError):
-            parsed[name] = parse(text)
-    meanings: dict[str, Any] = {name: spaced(text) for name, text in graph.guards.items()}
-    for name, expression in parsed.items():
-        with suppress(GuardSyntaxError, GuardCycleError):
-            meanings[name] = expand(expression, parsed, (name,))
-    return meanings
 
 
 def _other_changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from abc import ABC
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any, Self
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place
 from graphtrain.graph.layers import Layers, Widened
-from graphtrain.guards.syntax import GuardSyntaxError, Name, on_one_line, parse, python_tree, walk
+from graphtrain.guards.syntax import (
+    GuardSyntaxError,
+    Name,
+    field_of,
+    is_expression,
+    on_one_line,
+    parse,
+    python_tree,
+    walk,
+    with_paths,
+    without_paths,
+)
 from graphtrain.kind import kind_of
 from graphtrain.kind.parameter import NOT_PLAIN, plain_value, show_value
 from graphtrain.names import suggestion
@@ -246,6 +257,8 @@ class Editable(ABC):
     def set(self, name: str, /, **parameters: Any) -> Self:
         """Set parameters of a node; `reads`, `writes` and `graph` are set the same way.
 
+        A parameter has a value, or an expression in `reads`: the one that is set takes the place of the other.
+
         Arguments:
             name: the node; ``"validate/next_batch"`` is a node inside the body of ``validate``.
 
@@ -315,8 +328,9 @@ class Editable(ABC):
         self._known(old, "rename")
         if new in self.nodes or new == END:
             raise EditError(f"rename: there is a node `{new}` already")
+        bodies = {name for name, node in self.nodes.items() if node.body is not None}
         nodes = {
-            new if key == old else key: replace(value, reads=_renamed_reads(value.reads, old, new))
+            new if key == old else key: replace(value, reads=_renamed_reads(value.reads, old, new, bodies))
             for key, value in self.nodes.items()
         }
         nodes[new] = replace(nodes[new], name=new)
@@ -326,8 +340,8 @@ class Editable(ABC):
         return self._with(
             nodes=nodes,
             edges=edges,
-            guards={key: rename_in_expression(text, old, new) for key, text in self.guards.items()},
-            units={unit: _renamed_field(text, old, new) for unit, text in self.units.items()},
+            guards={key: rename_in_expression(text, old, new, bodies) for key, text in self.guards.items()},
+            units={unit: _renamed_text(text, old, new, bodies) for unit, text in self.units.items()},
             start=new if self.start == old else self.start,
             layers=self.layers.renamed(old, new),
         )
@@ -412,7 +426,11 @@ def _with_parameters(node: Node, parameters: Mapping[str, Any]) -> Node:
     reads = {**node.reads, **_slots(node.name, "reads", rest.pop("reads", {}), lists=True)}
     writes = {**node.writes, **_slots(node.name, "writes", rest.pop("writes", {}), lists=False)}
     plain = {key: _plain(value, f"{node.name}.{key}") for key, value in rest.items()}
-    return replace(node, parameters={**node.parameters, **plain}, reads=reads, writes=writes, place=None)
+    # A parameter has a value or an expression: what is set last. Both at once is for the checks to report.
+    set_now = parameters.get("reads", {}).keys()
+    kept = {key: value for key, value in node.parameters.items() if key not in set_now}
+    reads = {key: target for key, target in reads.items() if key in set_now or key not in plain}
+    return replace(node, parameters={**kept, **plain}, reads=reads, writes=writes, place=None)
 
 
 def _slots(node: str, verb: str, mapping: Any, *, lists: bool) -> dict[str, Any]:
@@ -475,37 +493,52 @@ def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in mapping.items() if name != key}
 
 
-def rename_in_expression(text: str, old: str, new: str) -> str:
+def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] = ()) -> str:
     """A guard expression in which fields of `old` are read from `new`; the checks report text that cannot be parsed.
+
+    Arguments:
+        bodies: the nodes that have a body, with whose names paths begin. Default: none.
 
     >>> rename_in_expression("step.steps > 3 and 'step.steps' == mode", "step", "d_step")
     "d_step.steps > 3 and 'step.steps' == mode"
+    >>> rename_in_expression("step.runs / 2 > fit/step.steps", "step", "d_step", ["fit"])
+    'd_step.runs / 2 > fit/step.steps'
     """
+    text = with_paths(text, bodies)
     try:
         tree = python_tree(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return text
+        return without_paths(text)
     encoded = text.encode()
     indent = len(encoded) - len(on_one_line(text).lstrip().encode())  # the tree's offsets begin after it
     owners = [
         part.value
         for part in ast.walk(tree)
-        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == old
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.value, ast.Name)
+        and without_paths(part.value.id).partition("/")[0] == old
     ]
     for owner in sorted(owners, key=lambda name: -name.col_offset):
-        encoded = encoded[: indent + owner.col_offset] + new.encode() + encoded[indent + (owner.end_col_offset or 0) :]
-    return encoded.decode()
+        begin = indent + owner.col_offset
+        encoded = encoded[:begin] + new.encode() + encoded[begin + len(old.encode()) :]
+    return without_paths(encoded.decode())
 
 
-def _renamed_field(text: str, old: str, new: str) -> str:
-    owner, dot, field = text.partition(".")
-    return f"{new}.{field}" if dot and owner == old else text
+def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str:
+    """What a node reads, or a unit counts, in a graph in which a node has another name."""
+    owned = field_of(text)
+    if owned is None:
+        return rename_in_expression(text, old, new, bodies) if is_expression(text) else text
+    (outer, slash, rest), name = owned[0].partition("/"), owned[1]
+    return f"{new}{slash}{rest}.{name}" if outer == old else text
 
 
-def _renamed_reads(reads: Mapping[str, str | tuple[str, ...]], old: str, new: str) -> dict[str, str | tuple[str, ...]]:
+def _renamed_reads(
+    reads: Mapping[str, str | tuple[str, ...]], old: str, new: str, bodies: Collection[str]
+) -> dict[str, str | tuple[str, ...]]:
     return {
-        key: _renamed_field(value, old, new)
+        key: _renamed_text(value, old, new, bodies)
         if isinstance(value, str)
-        else tuple(_renamed_field(name, old, new) for name in value)
+        else tuple(_renamed_text(name, old, new, bodies) for name in value)
         for key, value in reads.items()
     }

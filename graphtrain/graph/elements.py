@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from graphtrain.guards.syntax import is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
@@ -42,7 +43,8 @@ class Node:
     Arguments:
         use: the name of the kind; ``"nested"`` for a node with a `body`.
         parameters: values as in the text; the kind's defaults are not filled in.
-        reads: slot of the kind -> slot of the graph, a list of slots, or ``"node.field"``.
+        reads: slot of the kind -> slot of the graph, a list of slots, ``"node.field"`` or an expression; and parameter
+            of the kind -> the expression that gives it.
         writes: slot of the kind, or output of the body -> slot of the graph.
         body: the nested graph, if any.
         reference: the name or path of the body; for saving, not part of the value.
@@ -81,14 +83,24 @@ def kind_text(node: Node) -> str:
 def settings_of(node: Node) -> list[str]:
     """The parameters that the graph gives a node, and the slots that it renames, each in words.
 
+    >>> settings_of(Node("clip", "clip", reads={"max_norm": "1.0 / (1 + step.steps)"}))
+    ['max_norm = 1.0 / (1 + step.steps)']
     >>> settings_of(Node("log", "log", {"every": "50 steps"}, writes={"loss": "d_loss"}))
     ['every = "50 steps"', 'writes loss to d_loss']
     """
     return [
         *(f"{name} = {show_value(value)}" for name, value in node.parameters.items()),
-        *(f"reads {slot} from {_names(target)}" for slot, target in node.reads.items()),
+        *(
+            f"{name} = {target}" if is_computed(target) else f"reads {name} from {_names(target)}"
+            for name, target in node.reads.items()
+        ),
         *(f"writes {slot} to {target}" for slot, target in node.writes.items()),
     ]
+
+
+def is_computed(target: str | tuple[str, ...]) -> bool:
+    """True for what a node reads that is an expression, and no name."""
+    return isinstance(target, str) and is_expression(target)
 
 
 def _names(target: str | tuple[str, ...]) -> str:

@@ -35,7 +35,8 @@ class Graph(Editable):
         edges: source -> its edges in order of priority: the first edge whose guard is true is taken.
         guards: name -> expression.
         units: the clock: unit -> the ``"node.field"`` that counts it.
-        outputs: slots that leave the graph when it is the body of a node.
+        outputs: slots that leave the graph when it is the body of a node; of one with a `?` behind it there may be
+            nothing, and its readers have a default.
         optional: resources without which a node with this graph as its body is bypassed.
         allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
         source: the file that it was read from; edits keep it. Default: none.

@@ -125,7 +125,7 @@ def _graph(kinds: Mapping[str, Kind]) -> Schema:
             "additionalProperties": {"type": "string"},
             "examples": [{"steps": "step.steps"}],
         },
-        "outputs": _strings("Slots that a node with this graph as its body writes."),
+        "outputs": _strings("Slots that a node with this graph as its body writes; one with a ? may be absent."),
         "optional": _strings("Resources without which what reads them is bypassed."),
         "allow": _strings("Codes of problems that are intended, such as G401."),
     }
@@ -155,6 +155,10 @@ def _kind(kind: Kind) -> Schema:
     reads, writes = _reads(), _writes()
     reads["properties"] = {
         slot: {**reads["additionalProperties"], "description": f"Where `{slot}` is read from."} for slot in kind.slots
+    } | {
+        name: {"type": "string", "description": f"The expression that gives `{name}` its value."}
+        for name in kind.varying
+        if name in kind.parameters and name not in kind.slots
     }
     writes["properties"] = {
         slot: {**writes["additionalProperties"], "description": f"Where `{slot}` is written to."}
@@ -168,7 +172,11 @@ def _kind(kind: Kind) -> Schema:
             "reads": reads,
             "writes": writes,
         },
-        required=[name for name, parameter in kind.parameters.items() if parameter.default is REQUIRED],
+        required=[
+            name
+            for name, parameter in kind.parameters.items()
+            if parameter.default is REQUIRED and name not in kind.varying  # an expression may give it
+        ],
     )
 
 
@@ -212,7 +220,8 @@ def _node(kinds: Mapping[str, Kind]) -> Schema:
 
 def _reads() -> Schema:
     return {
-        "description": "Slot of the kind -> slot of the graph, a list of slots, or a field such as accumulate.every.",
+        "description": "Slot of the kind -> slot of the graph, a list of slots, a field such as accumulate.window, or "
+        "an expression; parameter of the kind -> expression.",
         "type": "object",
         "additionalProperties": {"anyOf": [{"type": "string"}, _strings("Slots.")]},
     }
@@ -220,7 +229,7 @@ def _reads() -> Schema:
 
 def _writes() -> Schema:
     return {
-        "description": "Slot of the kind, or output of the body -> slot of the graph.",
+        "description": "Slot of the kind, output of the body, or what its step function returns -> slot of the graph.",
         "type": "object",
         "additionalProperties": {"type": "string"},
     }

@@ -123,7 +123,10 @@ class Edit:
     def _parameters(self) -> Iterator[tuple[str, str]]:
         for key, value in self.arguments.items():
             if key in ("reads", "writes") and isinstance(value, Mapping):
-                yield from ((f"`{self.subject}.{key}.{slot}`", show_value(of_slot)) for slot, of_slot in value.items())
+                for slot, target in value.items():
+                    yield f"`{self.subject}.{key}.{slot}`", show_value(target)
+                    if key == "reads" and isinstance(target, str) and not target.isidentifier():  # of a parameter too
+                        yield f"`{self.subject}.{slot}`", show_value(target)
             elif key not in ("use", "after", "before", "between", "at"):
                 yield f"`{self.subject}.{key}`", show_value(value) if key != "graph" else self.text
 

@@ -1,10 +1,11 @@
-"""The meaning of a guard: the value of its expression tree.
+"""The meaning of a guard, or of another expression: the value of its tree.
 
 This is the reference implementation: simple, slow, and independent of the closures that `guards.closures` compiles.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 from graphtrain.guards.syntax import (
     Arithmetic,
     Both,
+    Call,
     Comparison,
+    Conditional,
     Constant,
     Either,
     Expression,
@@ -36,6 +39,19 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+}
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "ceil": math.ceil,
+    "cos": math.cos,
+    "exp": math.exp,
+    "floor": math.floor,
+    "log": math.log,
+    "max": max,
+    "min": min,
+    "sqrt": math.sqrt,
 }
 
 
@@ -66,6 +82,10 @@ def evaluate(expression: Expression, read: Callable[[str], Any]) -> Any:
             return any(evaluate(operand, read) for operand in operands)
         case Arithmetic(symbol, left, right):
             return OPERATORS[symbol](evaluate(left, read), evaluate(right, read))
+        case Conditional(condition, then, otherwise):
+            return evaluate(then if evaluate(condition, read) else otherwise, read)
+        case Call(function, operands):
+            return FUNCTIONS[function](*[evaluate(operand, read) for operand in operands])
         case Comparison(operands, symbols):
             left = evaluate(operands[0], read)
             for symbol, operand in zip(symbols, operands[1:], strict=True):
@@ -95,12 +115,15 @@ def constant_value(expression: Expression) -> bool | None:
         case Either(operands):
             values = [constant_value(operand) for operand in operands]
             return True if True in values else None if None in values else False
+        case Conditional(condition, then, otherwise):
+            known, values = constant_value(condition), [constant_value(then), constant_value(otherwise)]
+            return values[not known] if known is not None else values[0] if values[0] is values[1] else None
         case Comparison(operands, symbols) if len(set(operands)) == 1:
             return all(symbol in ("==", "<=", ">=") for symbol in symbols)
         case Comparison(operands, _) if not any(_reads(operand) for operand in operands):
             try:
                 return bool(evaluate(expression, _nothing))
-            except ArithmeticError:
+            except (ArithmeticError, ValueError):
                 return None
     return None
 

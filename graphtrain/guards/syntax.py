@@ -1,4 +1,4 @@
-"""The parser: from text to an expression tree of names, fields, literals and operators, and nothing else.
+"""The parser: from text to an expression tree of names, fields, literals, operators and a few functions.
 
 Python's parser reads the text; every node of its result must be on the allow-list below. Nothing is executed.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 2000
@@ -23,8 +24,27 @@ MAX_EXPANDED_PARTS = 10_000
 Literal = bool | int | float | str
 
 
+# The functions of an expression, and how many operands each takes: at least, and at most (None: any number).
+FUNCTIONS: dict[str, tuple[int, int | None]] = {
+    **dict.fromkeys(("abs", "ceil", "cos", "exp", "floor", "log", "sqrt"), (1, 1)),
+    **dict.fromkeys(("max", "min"), (2, None)),
+}
+PI = "pi"
+
+# What stands for the `/` of a path while Python's parser reads it: a letter, so that a path is one name.
+_SLASH = "\N{LATIN LETTER DENTAL CLICK}"
+
+
 class GuardSyntaxError(ValueError):
-    """The text is not a guard expression; the message names what is not allowed."""
+    """The text is not an expression; the message names what is not allowed."""
+
+
+class UnknownFunctionError(GuardSyntaxError):
+    """A call of a function that an expression does not have."""
+
+    def __init__(self, name: str, shown: str) -> None:
+        self.name = name
+        super().__init__(f"unknown function `{name}`: {shown}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +63,11 @@ class Name:
 
 @dataclass(frozen=True)
 class FieldOf:
-    """A field of a node: parameter, progress or declared guard field."""
+    """A field of a node: parameter, progress or declared guard field.
+
+    Arguments:
+        node: its name, or its path if it is in the body of a node: ``"validate/next_batch"``.
+    """
 
     node: str
     field: str
@@ -88,7 +112,24 @@ class Comparison:
     operators: tuple[str, ...]
 
 
-Expression = Constant | Name | FieldOf | Not | Negative | Both | Either | Arithmetic | Comparison
+@dataclass(frozen=True)
+class Conditional:
+    """``then if condition else otherwise``."""
+
+    condition: Expression
+    then: Expression
+    otherwise: Expression
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of numbers, by its name in `FUNCTIONS`."""
+
+    function: str
+    operands: tuple[Expression, ...]
+
+
+Expression = Constant | Name | FieldOf | Not | Negative | Both | Either | Arithmetic | Comparison | Conditional | Call
 
 _ARITHMETIC: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
@@ -100,7 +141,6 @@ _REFUSED: dict[type[ast.AST], str] = {
     ast.Call: "a call",
     ast.Subscript: "a subscript",
     ast.Lambda: "a lambda",
-    ast.IfExp: "a conditional expression",
     ast.Pow: "the operator **",
     ast.Is: "the operator `is`",
     ast.IsNot: "the operator `is not`",
@@ -124,28 +164,75 @@ _REFUSED: dict[type[ast.AST], str] = {
 
 
 @functools.lru_cache(maxsize=4096)
-def parse(text: str) -> Expression:
-    """Parse the text of a guard.
+def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
+    """Parse the text of a guard, or of another expression.
+
+    Arguments:
+        bodies: the nodes that have a body. A chain of names that begins with one of them, written without spaces, is a
+            path: ``fit/step.steps``. Every other `/` divides. Default: none.
 
     Raises:
-        GuardSyntaxError: it is too long, nested too deeply, not an expression, or not allowed in a guard.
+        GuardSyntaxError: it is too long, nested too deeply, not an expression, or has something that is not allowed.
 
     >>> parse("step.steps >= 3")
     Comparison(operands=(FieldOf(node='step', field='steps'), Constant(value=3)), operators=('>=',))
     >>> parse("open('x')")
     Traceback (most recent call last):
         ...
-    graphtrain.guards.syntax.GuardSyntaxError: a call is not allowed in a guard: open('x')
+    graphtrain.guards.syntax.GuardSyntaxError: unknown function `open`: open('x')
+    >>> parse("fit/step.steps", frozenset(["fit"]))
+    FieldOf(node='fit/step', field='steps')
     """
     if len(text) > MAX_CHARACTERS:
-        raise GuardSyntaxError(f"a guard has at most {MAX_CHARACTERS} characters; this one has {len(text)}")
+        raise GuardSyntaxError(f"an expression has at most {MAX_CHARACTERS} characters; this one has {len(text)}")
+    if _SLASH in text:
+        raise GuardSyntaxError(f"the character {_SLASH} is not allowed in an expression: {shorten(text)}")
+    text = with_paths(text, bodies)
     try:
         tree = python_tree(text)
     except SyntaxError as error:
-        raise GuardSyntaxError(f"{_no_expression(text, error)}: {shorten(text)}") from None
+        raise GuardSyntaxError(f"{_no_expression(text, error)}: {_shown(text)}") from None
     except (ValueError, MemoryError, RecursionError):
-        raise GuardSyntaxError(f"not an expression, or nested too deeply: {shorten(text)}") from None
+        raise GuardSyntaxError(f"not an expression, or nested too deeply: {_shown(text)}") from None
     return _convert(tree.body, on_one_line(text), 0)
+
+
+_PATH = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w./])([^\W\d]\w*)(?:/[^\W\d]\w*)+""", re.DOTALL)
+
+
+def with_paths(text: str, bodies: Collection[str]) -> str:
+    """The text with every path as one name, of as many characters; strings stay. `without_paths` undoes it."""
+    if not bodies or "/" not in text:
+        return text
+    return _PATH.sub(
+        lambda match: match[0].replace("/", _SLASH) if match[2] in bodies else match[0],
+        text,
+    )
+
+
+def without_paths(text: str) -> str:
+    """The text as it was written."""
+    return text.replace(_SLASH, "/")
+
+
+def field_of(text: str) -> tuple[str, str] | None:
+    """The node, or its path, and the field that a text names; None for any other text.
+
+    >>> field_of("fit/step.steps"), field_of("1.5"), field_of("step.steps + 1")
+    (('fit/step', 'steps'), None, None)
+    """
+    owner, dot, field = text.rpartition(".")
+    is_field = dot and field.isidentifier() and all(name.isidentifier() for name in owner.split("/"))
+    return (owner, field) if is_field else None
+
+
+def is_expression(text: str) -> bool:
+    """True for what a node reads that names neither a slot nor a field: it has to be evaluated.
+
+    >>> is_expression("1.0 / (1 + next_batch.epoch)"), is_expression("accumulate.every"), is_expression("loss")
+    (True, False, False)
+    """
+    return not text.isidentifier() and field_of(text) is None
 
 
 def on_one_line(text: str) -> str:
@@ -160,7 +247,7 @@ def python_tree(text: str) -> ast.Expression:
         SyntaxError, ValueError, MemoryError, RecursionError: the text cannot be parsed.
     """
     if "#" in text and len(text.strip().splitlines()) > 1:
-        raise SyntaxError("a guard of several lines must not contain `#`")
+        raise SyntaxError("several lines must not contain `#`")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(on_one_line(text).strip(), mode="eval")
@@ -184,13 +271,13 @@ _FOREIGN = (
 def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
     def refuse(thing: str, at: ast.AST = tree) -> GuardSyntaxError:
         segment = ast.get_source_segment(text.strip(), at) if hasattr(at, "lineno") else None
-        return GuardSyntaxError(f"{thing} is not allowed in a guard: {shorten(segment or text)}")
+        return GuardSyntaxError(f"{thing} is not allowed in an expression: {_shown(segment or text)}")
 
     def inside(part: ast.expr) -> Expression:
         return _convert(part, text, depth + 1)
 
     if depth > MAX_DEPTH:
-        raise GuardSyntaxError(f"a guard is at most {MAX_DEPTH} levels deep; define its parts as separate guards")
+        raise GuardSyntaxError(f"an expression is at most {MAX_DEPTH} levels deep; define its parts as separate guards")
     match tree:
         case ast.Constant(value=bool() | float() | str() as value):
             return Constant(value)
@@ -200,11 +287,13 @@ def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
             return Constant(value)
         case ast.Name(id=name):
             _refuse_dunder(name, text)
-            return Name(name)
+            if _SLASH in name:
+                raise GuardSyntaxError(f"`{_shown(name)}` is the path of a node, not of one of its fields")
+            return Constant(math.pi) if name == PI else Name(name)
         case ast.Attribute(value=ast.Name(id=node), attr=name):
             _refuse_dunder(name, text)
             _refuse_dunder(node, text)
-            return FieldOf(node, name)
+            return FieldOf(without_paths(node), name)
         case ast.Attribute():
             raise refuse("an attribute of anything but a node (`node.field`)")
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -228,12 +317,32 @@ def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
                 tuple(inside(operand) for operand in (left, *comparators)),
                 tuple(_COMPARISON[type(comparison)] for comparison in operators),
             )
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return Conditional(inside(test), inside(body), inside(orelse))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
+            _check_call(name, arguments, keywords, _shown(ast.get_source_segment(text.strip(), tree) or text))
+            return Call(name, tuple(inside(argument) for argument in arguments))
     raise refuse(_REFUSED.get(type(tree), f"`{type(tree).__name__}`"))
+
+
+def _check_call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword], shown: str) -> None:
+    if name not in FUNCTIONS:
+        raise UnknownFunctionError(name, shown)
+    least, most = FUNCTIONS[name]
+    if keywords or any(isinstance(argument, ast.Starred) for argument in arguments):
+        raise GuardSyntaxError(f"`{name}` takes numbers by position: {shown}")
+    if len(arguments) < least or (most is not None and len(arguments) > most):
+        takes = "1 number" if most == 1 else f"at least {least} numbers"
+        raise GuardSyntaxError(f"`{name}` takes {takes}, got {len(arguments)}: {shown}")
 
 
 def _refuse_dunder(name: str, text: str) -> None:
     if name.startswith("__"):
-        raise GuardSyntaxError(f"the name `{name}` is not allowed in a guard: {shorten(text)}")
+        raise GuardSyntaxError(f"the name `{name}` is not allowed in an expression: {_shown(text)}")
+
+
+def _shown(text: str) -> str:
+    return shorten(without_paths(text))
 
 
 def shorten(text: str, limit: int = 60) -> str:
@@ -247,10 +356,12 @@ def parts(expression: Expression) -> tuple[Expression, ...]:
     match expression:
         case Not(operand) | Negative(operand):
             return (operand,)
-        case Both(operands) | Either(operands) | Comparison(operands, _):
+        case Both(operands) | Either(operands) | Comparison(operands, _) | Call(_, operands):
             return operands
         case Arithmetic(_, left, right):
             return (left, right)
+        case Conditional(condition, then, otherwise):
+            return (condition, then, otherwise)
     return ()
 
 
@@ -259,6 +370,32 @@ def walk(expression: Expression) -> Iterator[Expression]:
     yield expression
     for part in parts(expression):
         yield from walk(part)
+
+
+def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The expression with each of its direct operands changed.
+
+    >>> rebuilt(parse("not ready"), lambda operand: Constant(True))
+    Not(operand=Constant(value=True))
+    """
+    match expression:
+        case Not(operand):
+            return Not(change(operand))
+        case Negative(operand):
+            return Negative(change(operand))
+        case Both(operands):
+            return Both(tuple(map(change, operands)))
+        case Either(operands):
+            return Either(tuple(map(change, operands)))
+        case Comparison(operands, operators):
+            return Comparison(tuple(map(change, operands)), operators)
+        case Arithmetic(operator, left, right):
+            return Arithmetic(operator, change(left), change(right))
+        case Conditional(condition, then, otherwise):
+            return Conditional(change(condition), change(then), change(otherwise))
+        case Call(function, operands):
+            return Call(function, tuple(map(change, operands)))
+    return expression
 
 
 class GuardCycleError(ValueError):
@@ -298,16 +435,4 @@ def _expand(
             if name in path:
                 raise GuardCycleError((*path[path.index(name) :], name))
             return _expand(guards[name], guards, (*path, name), depth + 1, counter)
-        case Not(operand):
-            return Not(inside(operand))
-        case Negative(operand):
-            return Negative(inside(operand))
-        case Both(operands):
-            return Both(tuple(map(inside, operands)))
-        case Either(operands):
-            return Either(tuple(map(inside, operands)))
-        case Comparison(operands, operators):
-            return Comparison(tuple(map(inside, operands)), operators)
-        case Arithmetic(operator, left, right):
-            return Arithmetic(operator, inside(left), inside(right))
-    return expression
+    return rebuilt(expression, inside)

@@ -7,6 +7,7 @@ from graphtrain.kind.declaration import Kind as Kind
 from graphtrain.kind.declaration import Read as Read
 from graphtrain.kind.declaration import StepFunction as StepFunction
 from graphtrain.kind.fields import EFFECTS as EFFECTS
+from graphtrain.kind.fields import Field as Field
 from graphtrain.kind.fields import derived_clock as derived_clock
 from graphtrain.kind.fields import progress as progress
 from graphtrain.kind.mark import DECLARED as DECLARED

@@ -78,11 +78,14 @@ class Kind:
     effects: tuple[str, ...]
     optional: tuple[str, ...]
     idle_without: tuple[str, ...]
+    varying: tuple[str, ...]
     transient: tuple[str, ...]
     remade: tuple[str, ...]
     makes: Mapping[str, CopyOf]
     step_inputs: Mapping[str, str]
     records: str
+    keeps: str
+    begins_epoch: bool
     also_due: Mapping[str, str]
     observer: bool
     activity: str
@@ -103,6 +106,11 @@ class Kind:
         return None
 
     @property
+    def calls_step_function(self) -> bool:
+        """True if it is given a user's step function, which may return what a node writes to slots of its own."""
+        return any(read.is_step_function for read in self.reads)
+
+    @property
     def may_record_rows(self) -> bool:
         """True if it is given the recorder of metrics; a kind that hears of rows records none itself."""
         return not self.hears_rows and any(read.name == "recorder" for read in (*self.reads, *(self.setup_reads or ())))
@@ -118,13 +126,22 @@ class Kind:
             names.append("optimizer")
         return tuple(dict.fromkeys(names))
 
-    def is_idle(self, parameters: Mapping[str, Any]) -> bool:
-        """True if a parameter without which there is nothing to do is left out: None, or a bound of infinity."""
-        return any(parameters[name] in _LEFT_OUT for name in self.idle_without)
+    def is_idle(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> bool:
+        """True if a parameter without which there is nothing to do is left out: None, or a bound of infinity.
+
+        Arguments:
+            varying: the parameters whose values are not known before the visit. Default: none.
+        """
+        return any(parameters[name] in _LEFT_OUT for name in self.idle_without if name not in varying)
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that make it due beside its trigger, with these parameters."""
         return tuple(field for field, name in self.also_due.items() if parameters[name] not in _LEFT_OUT)
+
+    def counter(self, name: str) -> Field | None:
+        """The counter of a window that a field is, or whose window it is the size of, or tells to be full."""
+        counters = (field for field in self.fields.values() if field.counts is not None)
+        return next((field for field in counters if name in (field.name, field.window, field.full)), None)
 
     def new_instance(self) -> Any:
         """A fresh object of a class kind with its progress at the defaults; for a function, an empty record."""

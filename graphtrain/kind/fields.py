@@ -22,6 +22,8 @@ class Field:
         restarts: for a counter that starts again at 0, the field that changes when it does.
         target: for a counter, the parameter or field that holds how far it counts.
         last: for a counter of a window, the field that holds the size of the last one.
+        window: for a counter of a window, the field in which the engine keeps what `target` held when it opened.
+        full: for a counter of a window, the field that is true once it has reached that.
         in_digest: False for what no continuation depends on, such as a reading of the wall clock.
     """
 
@@ -33,6 +35,8 @@ class Field:
     restarts: str | None = None
     target: str | None = None
     last: str | None = None
+    window: str | None = None
+    full: str | None = None
     in_digest: bool = True
 
 
@@ -45,6 +49,8 @@ class Progress:
     restarts: str | None
     target: str | None
     last: str | None
+    window: str | None
+    full: str | None
     in_digest: bool
 
     def field(self, name: str, type: Any) -> Field:
@@ -58,6 +64,8 @@ def progress(
     restarts: str | None = None,
     target: str | None = None,
     last: str | None = None,
+    window: str | None = None,
+    full: str | None = None,
     in_digest: bool = True,
 ) -> Any:
     """Declare an attribute of a class kind as progress: saved in every checkpoint, readable in guards.
@@ -72,6 +80,9 @@ def progress(
             the length of a window or of an epoch, 0 where that is not known. Default: none.
         last: for a counter of a window: the attribute that holds the size of the last window that was stepped.
             Default: none.
+        window: for a counter of a window: the attribute, progress of its own, in which the engine keeps what `target`
+            held when the window opened, so that it stays as large as it began. Default: none.
+        full: for a counter of a window: the property that is true once the counter has reached `window`. Default: none.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
 
     >>> from graphtrain.kind import kind_of, node
@@ -84,7 +95,7 @@ def progress(
     >>> kind_of(Count).fields["twice"].default
     0
     """
-    return Progress(default, counts, restarts, target, last, in_digest)
+    return Progress(default, counts, restarts, target, last, window, full, in_digest)
 
 
 class derived_clock(property):  # noqa: N801 - used as a decorator, like property

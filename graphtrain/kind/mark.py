@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
 from graphtrain.kind.fields import EFFECTS, Effect
+from graphtrain.kind.parameter import Parameter, is_trigger
 from graphtrain.kind.signature import signature_of
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
@@ -28,11 +29,14 @@ def node(
     effects: Effect | tuple[Effect, ...] = (),
     optional: str | tuple[str, ...] = (),
     idle_without: str | tuple[str, ...] = (),
+    varying: str | tuple[str, ...] | None = None,
     transient: str | tuple[str, ...] = (),
     remade: str | tuple[str, ...] = (),
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
+    keeps: str = "",
+    begins_epoch: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
@@ -47,11 +51,14 @@ def node(
     effects: str | tuple[str, ...] = (),
     optional: str | tuple[str, ...] = (),
     idle_without: str | tuple[str, ...] = (),
+    varying: str | tuple[str, ...] | None = None,
     transient: str | tuple[str, ...] = (),
     remade: str | tuple[str, ...] = (),
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
+    keeps: str = "",
+    begins_epoch: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
@@ -67,6 +74,8 @@ def node(
         optional: resources without which a visit would do nothing; the node is then bypassed. Default: none.
         idle_without: parameters without which a visit would do nothing; where one of them is None, or a bound of
             infinity, the node is bypassed. Default: none.
+        varying: the parameters that it reads at every visit, so that a graph may give them an expression in place of a
+            value. Default: of a class none, of a function all but its trigger, which are passed at every call.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
             Default: none.
         remade: written slots with objects that have a `state_dict`, such as a model and its optimizer. They are saved
@@ -77,6 +86,10 @@ def node(
             holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
         records: the parameter with the name that is put before its metrics, as in ``val/loss``: no two nodes may have
             one value of it. Default: none.
+        keeps: of a kind that calls a step function: the parameter with the names of what that returns and what the
+            beginning of an epoch leaves in its slots. Default: none; it leaves nothing.
+        begins_epoch: True if a visit begins an epoch: what step functions of the graph have written to slots is then
+            not written any more. Default: False.
         also_due: of a kind with a trigger: the guard fields that make it due too, and for each of them the parameter
             without which it never does, as in ``{"improved": "best"}``. Default: the trigger alone makes it due.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
@@ -105,6 +118,8 @@ def node(
         "makes": MappingProxyType(dict(makes)),
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "records": records,
+        "keeps": keeps,
+        "begins_epoch": begins_epoch,
         "also_due": MappingProxyType(dict(also_due)),
         "observer": observer,
         "activity": activity,
@@ -114,7 +129,7 @@ def node(
     def mark(target: Implementation) -> Implementation:
         if not _is_function_or_class(target):
             raise TypeError(f"@node marks a function or a class; got {target!r}")
-        kind = _declare(target, name or _snake_case(target.__name__), declared)
+        kind = _declare(target, name or _snake_case(target.__name__), declared, varying)
         try:
             target.__kind__ = kind  # type: ignore[attr-defined]
         except (AttributeError, TypeError):
@@ -151,7 +166,9 @@ def _is_function_or_class(target: Any) -> bool:
     return inspect.isclass(target) or inspect.isroutine(target)
 
 
-def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any]) -> Kind:
+def _declare(
+    target: Callable[..., Any], name: str, declared: Mapping[str, Any], varying: str | tuple[str, ...] | None
+) -> Kind:
     if not name.isidentifier():
         hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
         raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
@@ -163,6 +180,7 @@ def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any])
         setup_reads=setup_reads,
         parameters=MappingProxyType(parameters),
         fields=MappingProxyType(fields),
+        varying=_names(varying) if varying is not None else _passed_at_calls(target, parameters, declared),
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=callable(getattr(target, "state_dict", None))
         and callable(getattr(target, "load_state_dict", None)),
@@ -173,6 +191,21 @@ def _declare(target: Callable[..., Any], name: str, declared: Mapping[str, Any])
     )
     _check(kind)
     return kind
+
+
+def _passed_at_calls(
+    target: Callable[..., Any], parameters: Mapping[str, Parameter], declared: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The parameters of a function that may vary; what it makes has to be made again with the same ones."""
+    if inspect.isclass(target) or declared["remade"]:
+        return ()
+    return tuple(name for name in parameters if name not in _fixed(parameters, declared))
+
+
+def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> set[str]:
+    """The parameters that are read before the node runs: its trigger, and those that say what it records, or is due."""
+    triggers = {name for name, parameter in parameters.items() if is_trigger(parameter.annotation)}
+    return {*triggers, declared["records"], *declared["also_due"].values()}
 
 
 def _check(kind: Kind) -> None:
@@ -207,9 +240,18 @@ def _check(kind: Kind) -> None:
         if parameter not in kind.parameters:
             known = ", ".join(kind.parameters) or "none"
             raise TypeError(f"{kind.name}: idle without {parameter!r}, which is no parameter; known: {known}")
+    for parameter in kind.varying:
+        if parameter not in kind.parameters:
+            known = ", ".join(kind.parameters) or "none"
+            raise TypeError(f"{kind.name}: varying {parameter!r}, which is no parameter; known: {known}")
+        if kind.remade or parameter in _fixed(kind.parameters, {"records": kind.records, "also_due": kind.also_due}):
+            why = "it is made again with what it was called with" if kind.remade else "it is read before the node runs"
+            raise TypeError(f"{kind.name}: {parameter!r} cannot be varying: {why}")
     if kind.records and kind.records not in kind.parameters:
         known = ", ".join(kind.parameters) or "none"
         raise TypeError(f"{kind.name}: records by {kind.records!r}, which is no parameter; known: {known}")
+    if kind.keeps and not (kind.keeps in kind.parameters and kind.calls_step_function):
+        raise TypeError(f"{kind.name}: it keeps {kind.keeps!r}, which is no parameter of a kind with a StepFunction")
     for name, field in kind.step_inputs.items():
         if field not in kind.fields:
             raise TypeError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import math
 import numbers
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from graphtrain.kind.trigger import Trigger
@@ -61,6 +63,23 @@ class Parameter:
         ValueError: expected a number, got "fast"
         """
         return coerce(value, self.annotation)
+
+    def evaluated(self, value: Any) -> Any:
+        """What an expression gives, as this parameter's type: as `coerce`, but for exact fractions, which are numbers.
+
+        Raises:
+            ValueError: it is of another type, or no finite number.
+
+        >>> Parameter("max_norm", float).evaluated(Fraction(1, 4))
+        0.25
+        >>> Parameter("max_norm", float).evaluated(math.nan)
+        Traceback (most recent call last):
+            ...
+        ValueError: expected a finite number, got nan
+        """
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"expected a finite number, got {show_value(value)}")
+        return self.coerce(float(value) if isinstance(value, Fraction) else value)
 
 
 def is_trigger(annotation: Any) -> bool:

@@ -105,8 +105,16 @@ def _check_field(field: Field, name: str, parameters: Mapping[str, Parameter], f
         raise TypeError(
             f"{name}.{field.name}: its target `{field.target}` is no parameter and no field; known: {known}"
         )
-    if field.last is not None and field.last not in fields:
-        raise TypeError(f"{name}.{field.name}: `{field.last}`, its last value, is no field; known: {', '.join(fields)}")
+    for what, other in (("last value", field.last), ("window", field.window), ("sign of a full window", field.full)):
+        if other is not None and other not in fields:
+            raise TypeError(f"{name}.{field.name}: `{other}`, its {what}, is no field; known: {', '.join(fields)}")
+    if field.window is not None and not (field.counts and field.target and fields[field.window].stored):
+        raise TypeError(
+            f"{name}.{field.name}: `{field.window}` can be its window only if it counts an effect, has a target, and "
+            f"`{field.window}` is progress"
+        )
+    if field.full is not None and field.window is None:
+        raise TypeError(f"{name}.{field.name}: `{field.full}` says that a window is full, and it has no window")
 
 
 def _check_constructor(target: type, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, walk
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import Scope
+from graphtrain.plan.scope import ExpressionTarget, Scope
 
 if TYPE_CHECKING:
     from graphtrain.plan.flow import FlowEdge, FlowPoint
@@ -100,19 +100,26 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
     names: set[str] = set()
     for part in walk(guard):
         if isinstance(part, FieldOf):
-            names |= _changers_of_field(plan, scope, part)
+            names |= changers_of_field(plan, scope, part)
         elif isinstance(part, Name):
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
     return names
 
 
-def _changers_of_field(plan: Plan, scope: Scope, read: FieldOf) -> set[str]:
+def changers_of_field(plan: Plan, scope: Scope, read: FieldOf) -> set[str]:
+    """The nodes of a graph of which a visit may change a field; of one in a body, the node with that body."""
+    outer, slash, _ = read.node.partition("/")
+    if slash:
+        return {outer}
+    target = scope.field(read.node, read.field)
+    if isinstance(target, ExpressionTarget):
+        return changers(plan, scope, target.expression)
     kind = scope.kinds[read.node]
     if kind is None:
         return {read.node}
     if read.field in kind.parameters:
         return set()
-    if kind.fields[read.field].counts is not None:  # the engine counts it, where the effects are
+    if kind.counter(read.field) is not None:  # the engine counts it, where the effects are
         return {name for name, node in scope.graph.nodes.items() if node.body is not None or _counts(scope, name)}
     if read.field != "due":
         return {read.node} | (row_recorders(scope) if kind.hears_rows else set())
@@ -127,7 +134,7 @@ def changers_of_due(plan: Plan, scope: Scope, name: str) -> set[str]:
     if kind.trigger == "every":
         names.add(name)
     for field in plan.by_path[f"{scope.path}{name}"].also_due:
-        names |= _changers_of_field(plan, scope, FieldOf(name, field))
+        names |= changers_of_field(plan, scope, FieldOf(name, field))
     return names
 
 
@@ -150,4 +157,5 @@ def clock_owners(plan: Plan, scope: Scope, name: str) -> set[str]:
     trigger = plan.by_path[f"{scope.path}{name}"].trigger
     if trigger is None:
         return set()
-    return {owner.node.name for owner, _, _ in plan.terms(scope, trigger)}
+    # Of a unit that is counted in a body, the node with that body.
+    return {owner.path.removeprefix(scope.path).partition("/")[0] for owner, _, _ in plan.terms(scope, trigger)}

@@ -17,7 +17,7 @@ from graphtrain.graph.elements import END
 from graphtrain.guards.evaluate import evaluate
 from graphtrain.guards.syntax import Expression
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, Scope, SlotTarget, Target
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, Scope, SlotTarget, Target
 
 
 def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:
@@ -82,7 +82,11 @@ def _add(machine: Machine, plan: Plan, scope: Scope, read: Callable[[str], Any],
 
 
 def _condition(guard: Expression, scope: Scope, read: Callable[[str], Any]) -> Condition:
-    return lambda: bool(evaluate(guard, lambda name: _value(scope.resolve(name), read)))
+    return lambda: bool(_evaluated(guard, scope, read))
+
+
+def _evaluated(expression: Expression, scope: Scope, read: Callable[[str], Any]) -> Any:
+    return evaluate(expression, lambda name: _value(scope.resolve(name), read))
 
 
 def _value(target: Target, read: Callable[[str], Any]) -> Any:
@@ -95,6 +99,9 @@ def _value(target: Target, read: Callable[[str], Any]) -> Any:
             return read(name)
         case ListTarget(targets):
             return tuple(_value(inner, read) for inner in targets)
+        case ExpressionTarget(_, _, scope, parameter):
+            value = _evaluated(target.expression, scope, read)
+            return value if parameter is None else parameter.evaluated(value)
 
 
 def _due(path: str, read: Callable[[str], Any]) -> Condition:

@@ -13,10 +13,10 @@ from typing import Any, final
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
-from graphtrain.guards.syntax import Expression, FieldOf, walk
+from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.scope import FieldTarget, Scope, Target, leaves
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, leaves, outputs_of
 
 
 @dataclass(eq=False)
@@ -28,10 +28,13 @@ class PlanNode:
         kind: None where nobody has declared it, which only checks put up with.
         parameters: every parameter of the kind, of its type.
         reads, setup_reads: what the kind reads, in its order, with what each name means.
-        writes: the slots, by path, in the order in which the kind, or the body, declares them.
+        expressions: the parameters that are evaluated at every visit, with their expressions.
+        writes: the slots, by path, in the order in which the kind, or the body, declares them; then those `returned`.
+        returned: what its step function returns for slots: name -> path of the slot.
         optimizers: those on whose gradients its effects act, by the names of the resources (or paths of slots).
         exits: its edges in order of priority.
         body: the names in the graph inside it.
+        opens: the sizes of windows that a backward pass of it may open, where they are evaluated.
     """
 
     path: str
@@ -41,10 +44,37 @@ class PlanNode:
     parameters: Mapping[str, Any]
     reads: tuple[tuple[Read, Target], ...]
     setup_reads: tuple[tuple[Read, Target], ...]
+    expressions: Mapping[str, ExpressionTarget]
     writes: tuple[str, ...]
+    returned: Mapping[str, str]
     optimizers: tuple[str, ...]
     body: Scope | None
     exits: tuple[Exit, ...] = field(default=(), repr=False)
+    opens: tuple[tuple[Read, Target], ...] = field(default=(), repr=False)
+
+    @property
+    def maybe(self) -> tuple[str, ...]:
+        """The slots, by path, that the body of a node may leave without a value."""
+        if self.body is None:
+            return ()
+        needed = outputs_of(self.body.graph, optional=False)
+        names = zip(outputs_of(self.body.graph), self.writes, strict=True)
+        return tuple(path for name, path in names if name not in needed)
+
+    @property
+    def own_writes(self) -> tuple[str, ...]:
+        """The slots to which what a visit returns is written."""
+        return self.writes[: len(self.writes) - len(self.returned)]
+
+    @property
+    def forgets(self) -> frozenset[str]:
+        """The slots, by path, that are not written any more after a visit."""
+        return self.scope.forgotten if self.kind is not None and self.kind.begins_epoch else frozenset()
+
+    @property
+    def visit_reads(self) -> tuple[tuple[Read, Target], ...]:
+        """What a visit reads: the slots of the kind, and what gives it its parameters."""
+        return (*self.reads, *((Read(name), target) for name, target in self.expressions.items()), *self.opens)
 
     @property
     def trigger(self) -> Trigger | None:
@@ -102,6 +132,7 @@ class Plan:
         self.by_path: Mapping[str, PlanNode] = MappingProxyType({planned.path: planned for planned in self.nodes})
         for planned in self.nodes:
             planned.exits = tuple(self._exits(planned))
+            planned.opens = tuple(self._opens(planned))
 
     def _lay_out(self, scope: Scope) -> None:
         self.scopes[scope.path] = scope
@@ -116,6 +147,14 @@ class Plan:
         for edge in scope.graph.edges[planned.node.name]:
             target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
             yield Exit(target, edge.when, None if edge.when is None else scope.guards[edge.when])
+
+    def _opens(self, planned: PlanNode) -> Iterator[tuple[Read, Target]]:
+        effects = planned.kind.effects if planned.kind is not None else ()
+        for counter in self.nodes:
+            for declared in counter.kind.fields.values() if counter.expressions and counter.kind is not None else ():
+                target = counter.expressions.get(declared.target or "")
+                if target is not None and declared.counts in effects and {*counter.optimizers} & {*planned.optimizers}:
+                    yield Read(target.name), target
 
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""
@@ -135,7 +174,7 @@ class Plan:
         """For each amount of a trigger: the node and the field that count its unit, by the clock of a graph."""
         counters = []
         for term in trigger.terms:
-            owner, _, field_name = scope.graph.units[term.base.unit].partition(".")
+            owner, field_name = scope.counter(term.base.unit)
             counters.append((self.by_path[f"{scope.path}{owner}"], field_name, term))
         return counters
 
@@ -146,7 +185,7 @@ class Plan:
             path
             for planned in self.nodes
             if planned.kind is not None and planned.body is None
-            for slot, path in zip(planned.kind.writes, planned.writes, strict=True)
+            for slot, path in zip(planned.kind.writes, planned.own_writes, strict=True)
             if slot in planned.kind.transient
         )
 
@@ -155,14 +194,14 @@ class Plan:
         """Every (path, field) that a guard, a clock or a read names: a `runs` outside it matters to nothing."""
         fields: set[tuple[str, str]] = set()
         for scope in self.scopes.values():
-            for guard in scope.guards.values():
-                fields |= {(scope.path + part.node, part.field) for part in walk(guard) if isinstance(part, FieldOf)}
-            names = [*scope.graph.units.values()]
+            targets = [target for guard in scope.guards.values() for target in scope.read_in(guard)]
+            targets += [scope.resolve(text) for text in scope.graph.units.values()]
             for node in scope.graph.nodes.values():
-                for renamed in node.reads.values():
-                    names += [renamed] if isinstance(renamed, str) else renamed
-            targets = [scope.resolve(name) for name in names if "." in name]
-            fields |= {(target.node, target.field) for target in targets if isinstance(target, FieldTarget)}
+                parameters = scope.expressions(node)
+                targets += [scope.parameter(node, name) for name in parameters]
+                targets += [scope.resolve(text) for name, text in node.reads.items() if name not in parameters]
+            named = [leaf for target in targets for leaf in leaves(target)]
+            fields |= {(leaf.node, leaf.field) for leaf in named if isinstance(leaf, FieldTarget)}
         return frozenset(fields)
 
 
@@ -180,7 +219,9 @@ def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:
         parameters=_parameters(node, kind),
         reads=resolved(kind.reads) if kind is not None and body is None else (),
         setup_reads=resolved(kind.setup_reads or ()) if kind is not None else (),
+        expressions={name: scope.parameter(node, name) for name in scope.expressions(node)},
         writes=tuple(f"{scope.path}{slot}" for slot in scope.written_by(node)),
+        returned={name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()},
         optimizers=optimizers_of(scope, node),
         body=body,
     )

@@ -18,11 +18,22 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node, Place
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import Expression, Name, expand, parse, walk
+from graphtrain.guards.syntax import (
+    Expression,
+    FieldOf,
+    GuardSyntaxError,
+    Name,
+    expand,
+    field_of,
+    is_expression,
+    parse,
+    walk,
+)
 from graphtrain.kind import Kind
-from graphtrain.kind.parameter import is_trigger
+from graphtrain.kind.parameter import Parameter, is_trigger
 
-ValueType = Literal["number", "boolean", "string", "unknown", "trigger", "other"]
+# An integer is a number that a parameter takes which takes no other.
+ValueType = Literal["number", "integer", "boolean", "string", "unknown", "trigger", "other"]
 
 
 @dataclass(frozen=True)
@@ -54,16 +65,46 @@ class ListTarget:
     targets: tuple[Target, ...]
 
 
-Target = SlotTarget | FieldTarget | ResourceTarget | ListTarget
+@dataclass(frozen=True, eq=False)
+class ExpressionTarget:
+    """What has to be evaluated where it is read.
+
+    Arguments:
+        name: of the slot or parameter that it is read as, with the path of the node: ``"clip.max_norm"``.
+        text: as in the graph.
+        scope: where its names mean something.
+        parameter: of the kind, whose type and bound its value has; None where a slot is read.
+    """
+
+    name: str
+    text: str
+    scope: Scope
+    parameter: Parameter | None = None
+
+    @functools.cached_property
+    def expression(self) -> Expression:
+        """The expression, with the guards that it names written out."""
+        return expand(self.scope.parse(self.text), self.scope.guards)
+
+    def reads(self) -> Iterator[Target]:
+        """What its names mean."""
+        return self.scope.read_in(self.expression)
+
+
+Target = SlotTarget | FieldTarget | ResourceTarget | ListTarget | ExpressionTarget
 
 
 def leaves(target: Target) -> Iterator[SlotTarget | FieldTarget | ResourceTarget]:
-    """The target itself, or those in a list, at any depth."""
-    if isinstance(target, ListTarget):
-        for inner in target.targets:
-            yield from leaves(inner)
-    else:
-        yield target
+    """The target itself; or those in a list or an expression, at any depth."""
+    match target:
+        case ListTarget(targets):
+            for inner in targets:
+                yield from leaves(inner)
+        case ExpressionTarget():
+            for inner in target.reads():
+                yield from leaves(inner)
+        case _:
+            yield target
 
 
 def slots_of(targets: Iterable[Target]) -> Iterator[str]:
@@ -127,13 +168,70 @@ class Scope:
             return True
         return self.outer is not None and self.outer.may_hold(name)
 
-    def resolve(self, name: str | tuple[str, ...]) -> Target:
-        """What a name in this graph means: ``"node.field"``, a slot written here or around, or a resource."""
+    @functools.cached_property
+    def bodies(self) -> frozenset[str]:
+        """The nodes that have a body, with whose names paths begin."""
+        return frozenset(name for name, node in self.graph.nodes.items() if node.body is not None)
+
+    def parse(self, text: str) -> Expression:
+        """The expression that a text is in this graph, as `guards.syntax.parse` reads it."""
+        return parse(text, self.bodies)
+
+    def inside(self, path: str) -> tuple[Scope, Node] | None:
+        """The node at a path from here, and the graph that it is in; None if there is none."""
+        outer, _, rest = path.partition("/")
+        node = self.graph.nodes.get(outer)
+        if node is None or not rest:
+            return None if node is None else (self, node)
+        return self.body_of(node).inside(rest) if node.body is not None else None
+
+    def field(self, path: str, name: str) -> Target:
+        """What a field of the node at a path from here means: an expression, where a parameter is given one."""
+        found = self.inside(path)
+        if found is not None:
+            scope, node = found
+            if name in scope.expressions(node):
+                return scope.parameter(node, name)
+        return FieldTarget(f"{self.path}{path}", name)
+
+    def counter(self, unit: str) -> tuple[str, str]:
+        """The node, or its path from here, and the field that count a unit of the clock."""
+        owner, _, name = self.graph.units[unit].rpartition(".")
+        return owner, name
+
+    def expressions(self, node: Node) -> list[str]:
+        """The parameters of a node that it reads, instead of having a value."""
+        kind = self.kinds[node.name]
+        if kind is None or node.body is not None:
+            return []
+        return [name for name in node.reads if name in kind.parameters and name not in kind.slots]
+
+    def parameter(self, node: Node, name: str) -> ExpressionTarget:
+        """What a parameter that is read means."""
+        kind, text = self.kinds[node.name], node.reads[name]
+        assert kind is not None and isinstance(text, str), "checked before"
+        return ExpressionTarget(f"{self.path}{node.name}.{name}", text, self, kind.parameters[name])
+
+    def read_in(self, expression: Expression) -> Iterator[Target]:
+        """What the names in an expression mean; the guards in it are written out."""
+        for part in walk(expression):
+            if isinstance(part, Name):
+                yield self.resolve(part.name)
+            elif isinstance(part, FieldOf):
+                yield self.field(part.node, part.field)
+
+    def resolve(self, name: str | tuple[str, ...], reader: str = "") -> Target:
+        """What a text that is read means: ``"node.field"``, a slot written here or around, a resource, an expression.
+
+        Arguments:
+            reader: the node and the slot that read it, for messages. Default: not known.
+        """
         if not isinstance(name, str):
-            return ListTarget(tuple(self.resolve(part) for part in name))
-        owner, dot, field = name.partition(".")
-        if dot:
-            return FieldTarget(f"{self.path}{owner}", field)
+            return ListTarget(tuple(self.resolve(part, reader) for part in name))
+        if (field := field_of(name)) is not None:
+            return self.field(*field)
+        if is_expression(name):
+            return ExpressionTarget(reader, name, self)
         if name in self.written:
             return SlotTarget(f"{self.path}{name}")
         if self.outer is None or self.outer_node is None:
@@ -142,27 +240,49 @@ class Scope:
 
     def read_by(self, node: Node, slot: str) -> Target:
         """What a slot of the kind of a node means here, where the node may rename it."""
-        return self.resolve(node.reads.get(slot, slot))
+        return self.resolve(node.reads.get(slot, slot), f"{self.path}{node.name}.{slot}")
 
     def written_by(self, node: Node) -> tuple[str, ...]:
         """The slots that a node writes, by their names in this graph, in the order in which its kind declares them."""
         kind = self.kinds[node.name]
-        declared = node.body.outputs if node.body is not None else kind.writes if kind is not None else ()
-        return tuple(node.writes.get(slot, slot) for slot in declared)
+        declared = outputs_of(node.body) if node.body is not None else kind.writes if kind is not None else ()
+        return (*(node.writes.get(slot, slot) for slot in declared), *self.returned_by(node).values())
+
+    def returned_by(self, node: Node) -> dict[str, str]:
+        """What the step function that a node calls returns for slots: by its name there, the name of the slot here."""
+        kind = self.kinds[node.name]
+        if kind is None or node.body is not None or not kind.calls_step_function:
+            return {}
+        return {name: slot for name, slot in node.writes.items() if name not in kind.writes}
+
+    @functools.cached_property
+    def forgotten(self) -> frozenset[str]:
+        """The slots, by path, that step functions of this graph write and that an epoch does not begin with."""
+        slots: set[str] = set()
+        for node in self.graph.nodes.values():
+            kind, returned = self.kinds[node.name], self.returned_by(node)
+            kept = node.parameters.get(kind.keeps, ()) if kind is not None and kind.keeps else ()
+            slots.update(slot for name, slot in returned.items() if name not in kept)
+        return frozenset(f"{self.path}{slot}" for slot in slots)
 
     @functools.cached_property
     def guards(self) -> dict[str, Expression]:
         """The guards, with those that they name written out; they must be sound."""
-        parsed = {name: parse(text) for name, text in self.graph.guards.items()}
+        parsed = {name: self.parse(text) for name, text in self.graph.guards.items()}
         return {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
 
     def slots_in(self, guard: Expression) -> set[str]:
         """The slots that a guard reads, by path."""
-        return set(slots_of(self.resolve(part.name) for part in walk(guard) if isinstance(part, Name)))
+        return set(slots_of(self.read_in(guard)))
+
+    def kind_at(self, path: str) -> Kind | None:
+        """The kind of the node at a path from here; None where nobody declares it, or there is no such node."""
+        found = self.inside(path)
+        return found[0].kinds[found[1].name] if found is not None else None
 
     def field_type(self, node: str, field: str) -> ValueType | None:
         """The type of ``node.field``; None if there is no such field, "unknown" if the kind is not known."""
-        kind = self.kinds[node]
+        kind = self.kind_at(node)
         if kind is None:
             return "unknown"
         if field in kind.parameters:
@@ -171,12 +291,12 @@ class Scope:
 
     def counts(self, node: str, field: str) -> bool:
         """True if a clock can count the field: a number that the node changes, and never None."""
-        kind = self.kinds[node]
+        kind = self.kind_at(node)
         return kind is None or (field in kind.fields and kind.fields[field].type in (int, float, Fraction))
 
     def fields(self, node: str) -> list[str]:
         """The fields of a node that an expression can read."""
-        kind = self.kinds[node]
+        kind = self.kind_at(node)
         names = [*kind.fields, *kind.parameters] if kind is not None else []
         return [name for name in names if self.field_type(node, name) not in ("trigger", "other")]
 
@@ -196,6 +316,15 @@ class Scope:
         return Problem(code, severity, where, message, hint, path)
 
 
+def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:
+    """The slots that leave a graph when it is the body of a node, as ``outputs = ["loss", "metrics?"]`` names them.
+
+    Arguments:
+        optional: False leaves out those that may be absent, which a `?` follows.
+    """
+    return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
+
+
 def reads_of(graph: Graph) -> set[str]:
     """The slots that nodes of a graph read, those of graphs inside included unless they are written there."""
     slots: set[str] = set()
@@ -209,7 +338,20 @@ def reads_of(graph: Graph) -> set[str]:
         for name in names:
             renamed = node.reads.get(name, name)
             slots.update([renamed] if isinstance(renamed, str) else renamed)
-    return {slot for slot in slots if "." not in slot}
+        slots.update(text for text in node.reads.values() if isinstance(text, str))
+    plain = {text for text in slots if text.isidentifier()}
+    return plain.union(*(_named_in(text, graph) for text in slots - plain))
+
+
+def _named_in(text: str, graph: Graph) -> set[str]:
+    """The slots that an expression names; none where it cannot be parsed, or is a field."""
+    if field_of(text) is not None:
+        return set()
+    try:
+        parsed = parse(text, frozenset(name for name, node in graph.nodes.items() if node.body is not None))
+    except GuardSyntaxError:
+        return set()
+    return {part.name for part in walk(parsed) if isinstance(part, Name)} - graph.guards.keys()
 
 
 def value_type(annotation: Any) -> ValueType:
@@ -220,17 +362,19 @@ def value_type(annotation: Any) -> ValueType:
     if origin is typing.Annotated:
         return value_type(arguments[0])
     if origin is typing.Literal:
-        types_of_values = {_PLAIN.get(type(argument), "other") for argument in arguments}
+        types_of_values: set[ValueType] = {_PLAIN.get(type(argument), "other") for argument in arguments}
     elif origin in (typing.Union, types.UnionType):
         types_of_values = {value_type(argument) for argument in arguments if argument is not type(None)}
     else:
         types_of_values = {_PLAIN.get(annotation, "other") if origin is None else "other"}
+    if types_of_values == {"integer", "number"}:
+        return "number"
     return types_of_values.pop() if len(types_of_values) == 1 else "other"
 
 
 _PLAIN: dict[Any, ValueType] = {
     bool: "boolean",
-    int: "number",
+    int: "integer",
     float: "number",
     Fraction: "number",
     str: "string",

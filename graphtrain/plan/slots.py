@@ -13,10 +13,10 @@ from typing import final
 
 from graphtrain.kind import Read
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
-from graphtrain.plan.scope import Scope, Target, slots_of
+from graphtrain.plan.scope import Scope, Target, outputs_of, slots_of
 
 # What the nodes at some paths read beside the slots of their kinds, as a user's step function does.
-ExtraReads = Mapping[str, Sequence[Target]]
+ExtraReads = Mapping[str, Sequence[tuple[Read, Target]]]
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,16 @@ class Uses:
     Attributes:
         needs: read there, without a default; `reads` has the others too.
         writes: written there.
-        forgets: slots of a body that is entered there: what an earlier visit wrote is not theirs.
+        maybe: those of them that may be absent all the same.
+        forgets: slots that are not written any more: those of a body that is entered there, what an earlier visit wrote
+            is not theirs; and those of step functions where an epoch begins.
     """
 
     needs: int = 0
     reads: int = 0
     writes: int = 0
     forgets: int = 0
+    maybe: int = 0
 
 
 @final
@@ -86,7 +89,7 @@ class Slots:
         planned = point.planned
         if point is self.flow.end:
             acting = [node for node in self.flow.plan.nodes_in(point.scope) if node.kind and node.kind.acts_at_end]
-            return Uses(*self._bits_of(pair for node in acting for pair in node.reads))
+            return Uses(*self._bits_of(pair for node in acting for pair in node.visit_reads))
         if point.opens is not None:
             inside = point.opens
             forgets = self.bits(f"{inside.path}{name}" for name in inside.written)
@@ -99,11 +102,12 @@ class Slots:
             return Uses(0, everything, everything)
         writes = self.bits(planned.writes)
         if planned.body is not None:
-            outputs = self.bits(f"{planned.path}/{name}" for name in planned.body.graph.outputs)
-            return Uses(outputs, outputs, writes)
-        needs, reads = self._bits_of(planned.reads)
-        extra = self.bits(slots_of(self._extra_reads.get(planned.path, ())))
-        return Uses(needs | extra, reads | extra, writes)
+            graph, prefix = planned.body.graph, planned.body.path
+            outputs = self.bits(f"{prefix}{name}" for name in outputs_of(graph))
+            needs = self.bits(f"{prefix}{name}" for name in outputs_of(graph, optional=False))
+            return Uses(needs, outputs, writes, maybe=self.bits(planned.maybe))
+        needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
+        return Uses(needs, reads, writes, self.bits(planned.forgets))
 
     def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]

@@ -21,7 +21,7 @@ from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, Target, leaves, reads_of
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, SlotTarget, Target, leaves, reads_of
 from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
 from graphtrain.state.generators import generator_of
@@ -139,6 +139,19 @@ class BoundGraph:
         """True if one of its own nodes steps an optimizer."""
         return any("step" in bound.kind.effects for bound in self.nodes.values())
 
+    def at(self, path: str) -> BoundNode | None:
+        """The node at a path from here; None for one in a body that is bypassed, which never runs."""
+        outer, slash, rest = path.partition("/")
+        bound = self.nodes[outer]
+        if not slash:
+            return bound
+        return bound.body.at(rest) if bound.body is not None else None
+
+    def counter(self, unit: str) -> tuple[BoundNode | None, str]:
+        """The node and the field that count a unit of its clock; None for one in a body that is bypassed."""
+        owner, name = self.names.counter(unit)
+        return self.at(owner), name
+
     def inner(self) -> Iterator[BoundGraph]:
         """The graphs inside this one, at any depth."""
         for bound in self.nodes.values():
@@ -169,6 +182,7 @@ class Program:
         resources: what the user supplies, with what the engine provides; by slot name.
 
     Attributes:
+        scopes: every bound graph, by what the paths in it begin with.
         nodes: every bound node, by position. Bypassed ones stay in the table, and do nothing; what is in their bodies
             does not.
         missing: resources that nobody supplies, with the paths of the nodes that read each.
@@ -186,6 +200,7 @@ class Program:
         self._read_resources: set[str] = set()
         self._takes_no_step = False
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
+        self.scopes: dict[str, BoundGraph] = {}
         self.main = self._bind_graph(plan.main, None)
         self.slot_names = list(dict.fromkeys(path for bound in self.nodes for path in bound.planned.writes))
         self.slots: list[Any] = [None] * len(self.slot_names)
@@ -195,7 +210,7 @@ class Program:
     # ---- nodes
 
     def _bind_graph(self, names: Scope, outer: BoundNode | None) -> BoundGraph:
-        scope = BoundGraph(names, outer)
+        scope = self.scopes[names.path] = BoundGraph(names, outer)
         for planned in self.plan.nodes_in(names):
             kind = planned.kind
             assert kind is not None, "checked before"
@@ -210,7 +225,7 @@ class Program:
         return scope
 
     def _has_no_work(self, bound: BoundNode) -> bool:
-        if bound.kind.is_idle(bound.parameters):
+        if bound.kind.is_idle(bound.parameters, bound.planned.expressions):
             return True
         body = bound.planned.body
         for slot in body.graph.optional if body is not None else bound.kind.optional:
@@ -242,18 +257,20 @@ class Program:
         anything else by the loop in which the function is called.
         """
         name = read.name
+        if name in bound.planned.returned:
+            return SlotTarget(bound.planned.returned[name])  # what it returned itself comes back to it
         unit = "steps" if name == "step" else "batches"
         around = list(bound.scope.around())
         counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]
         if name in _OF_TRAINING:
             counting = [scope for scope in counting if scope.steps][-1:] or counting[:1]
         if counting and not any(name in scope.names.written for scope in around[around.index(counting[-1]) :]):
-            owner, _, counted = counting[-1].graph.units[unit].partition(".")
-            counter = counting[-1].nodes[owner]
-            field_name = counted if name == "step" else counter.kind.step_inputs.get(name)
-            if field_name is not None:
+            counter, counted = counting[-1].counter(unit)
+            field_name = counted if name == "step" else counter.kind.step_inputs.get(name) if counter else None
+            if counter is not None and field_name is not None:
                 return FieldTarget(counter.path, field_name)
-            self._batch_counters[name] = counter
+            if counter is not None:
+                self._batch_counters[name] = counter
         elif name == "step" and not counting:
             self._takes_no_step = True
         return bound.scope.names.resolve(name)
@@ -265,9 +282,16 @@ class Program:
     # ---- what comes next
 
     def terms(self, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
-        """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node."""
+        """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node.
+
+        An amount that is counted in a body which is bypassed is left out: it is never reached.
+        """
         terms = self.plan.terms(bound.scope.names, trigger)
-        return [(self.by_path[owner.path], field_name, term) for owner, field_name, term in terms]
+        return [
+            (self.by_path[owner.path], field_name, term)
+            for owner, field_name, term in terms
+            if owner.path in self.by_path
+        ]
 
     def targets(self, bound: BoundNode) -> list[BoundNode | None]:
         """Where the edges of a node lead, in order; None is the end of its graph."""

@@ -47,6 +47,7 @@ class RunClock:
         self._program = program
         self._units = program.graph.units
         self._nodes = program.main.nodes
+        self._read = program.plan.fields_read
         self.ends: tuple[Term, ...] = tuple(
             term
             for bound in self._nodes.values()
@@ -56,11 +57,10 @@ class RunClock:
 
     def count(self, unit: str) -> Fraction | None:
         """The exact value of a unit of the clock; None if there is no such unit."""
-        text = self._units.get(unit)
-        if text is None:
+        if unit not in self._units:
             return None
-        owner, _, field = text.partition(".")
-        return exactly(getattr(self._nodes[owner].instance, field))
+        owner, field = self._program.main.counter(unit)
+        return exactly(getattr(owner.instance, field)) if owner is not None else Fraction(0)
 
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
@@ -73,10 +73,9 @@ class RunClock:
         for scope in self._program.nodes[position].scope.around():
             if scope.activity is not None:  # an evaluation moves nothing
                 continue
-            for unit, text in scope.graph.units.items():
-                owner, _, field = text.partition(".")
-                bound = scope.nodes[owner]
-                if bound.kind.fields[field].in_digest:
+            for unit in scope.graph.units:
+                bound, field = scope.counter(unit)
+                if bound is not None and bound.kind.fields[field].in_digest:
                     clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
             for bound in scope.nodes.values():
                 if bound.kind.effects or (bound.body is not None and bound.body.activity is None):
@@ -93,8 +92,10 @@ class RunClock:
 
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""
-        owner, _, field = self._units.get("epoch_batches", "").partition(".")
-        return _target(self._nodes[owner], field) or None if owner else None
+        if "epoch_batches" not in self._units:
+            return None
+        owner, field = self._program.main.counter("epoch_batches")
+        return _target(owner, field) or None if owner is not None else None
 
     def epochs_move(self) -> bool:
         """Whether the epoch changes on the scale of the run: not where 500 steps are made of a billion batches.
@@ -124,11 +125,14 @@ class RunClock:
             target = bound.kind.parameters.get(field.target or "")
             if node is None or target is None:
                 continue
-            before = node.parameters.get(target.name, target.default)
-            if passes and before != length:
+            if target.name in {**node.reads, **bound.node.reads}:
+                continue  # an expression, which no former graph tells the value of
+            before, now = node.parameters.get(target.name, target.default), bound.parameters[target.name]
+            is_kept = field.window is not None and length == before
+            if passes and before != now and not (is_kept and (bound.path, target.name) not in self._read):
                 lines.append(
                     f"a window of `{bound.path}` is open: {passes} of its backward passes were made for a window of "
-                    f"{before}, the rest are made for one of {length}, so this one step weighs them unequally"
+                    f"{before}, the rest are made for one of {now}, so this one step weighs them unequally"
                 )
         return lines
 
@@ -154,7 +158,8 @@ class RunClock:
         for bound in self._nodes.values():
             for field in bound.kind.fields.values():
                 if field.counts is not None:
-                    yield bound, field, getattr(bound.instance, field.name), _target(bound, field.name)
+                    opened = getattr(bound.instance, field.window) if field.window is not None else 0
+                    yield bound, field, getattr(bound.instance, field.name), opened or _target(bound, field.name)
 
     def describe(self) -> str:
         """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``.

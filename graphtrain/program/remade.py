@@ -40,7 +40,7 @@ class Made:
 
     def __init__(self, bound: BoundNode, inputs: Inputs, values: Section, elsewhere: Mapping[int, Any]) -> None:
         self.path, self.inputs = bound.path, inputs
-        paths = dict(zip(bound.kind.writes, bound.planned.writes, strict=True))
+        paths = dict(zip(bound.kind.writes, bound.planned.own_writes, strict=True))
         self.objects = {name: values[path] for name, path in paths.items() if name in bound.kind.remade}
         for name, value in self.objects.items():
             if not keeps_state(value):

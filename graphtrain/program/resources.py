@@ -12,6 +12,8 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.kind import Read
 from graphtrain.kind.parameter import REQUIRED
+from graphtrain.metrics.values import described
+from graphtrain.names import nearest, quoted
 
 # What the engine itself supplies under the names of slots.
 PROVIDED = ("checkpoints", "data_state", "device", "notify", "recorder", "running_seconds", "saving", "say", "seed")
@@ -37,6 +39,66 @@ class StepInputs:
 
     def __call__(self, model: Any, batch: Any) -> Any:
         return self.call(model, batch, **{name: get() for name, get in self.getters})
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """A step function of which a part of what it returns goes to slots, detached; the rest is its result.
+
+    Arguments:
+        step: takes the model and the batch.
+        node, name: the path of the node that calls it, and its name, for messages.
+        indices: name in what it returns -> index of the slot.
+        slots: the values of all slots.
+    """
+
+    step: Callable[..., Any]
+    node: str
+    name: str
+    indices: Mapping[str, int]
+    slots: list[Any]
+
+    def __call__(self, model: Any, batch: Any) -> Any:
+        return self.take(self.step(model, batch))
+
+    def take(self, result: Any) -> Any:
+        """What is left of a result once its slots are written.
+
+        Raises:
+            UsageError: there is nothing for one of the slots.
+        """
+        names = quoted(self.indices)
+        if not isinstance(result, Mapping):
+            raise UsageError(
+                f"`{self.node}` writes {names}, which `{self.name}` returns by name; it returned {described(result)}",
+                f'return a mapping, as in {{"loss": loss, "{next(iter(self.indices))}": ...}}',
+            )
+        for name, index in self.indices.items():
+            if name not in result:
+                returned = quoted(map(str, result)) or "nothing"
+                close = nearest(name, map(str, result))
+                raise UsageError(
+                    f"`{self.node}` writes `{name}`, which `{self.name}` did not return; it returned {returned}",
+                    f"did you mean `{close}`?"
+                    if close
+                    else f"return it, or take it out of the writes of `{self.node}`",
+                )
+            self.slots[index] = without_graph(result[name])
+        return {name: value for name, value in result.items() if name not in self.indices}
+
+
+def without_graph(value: Any) -> Any:
+    """A value in which tensors, in tuples, lists and dictionaries too, are detached from what computed them."""
+    if isinstance(value, torch.Tensor):
+        return value.detach() if value.requires_grad else value
+    if isinstance(value, tuple):
+        parts = [without_graph(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        return [without_graph(part) for part in value]
+    if isinstance(value, dict):
+        return {key: without_graph(part) for key, part in value.items()}
+    return value
 
 
 def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

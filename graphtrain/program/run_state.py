@@ -646,9 +646,9 @@ def _is_alike(value: Any, saved: Any) -> bool:
 def _units_of_time(bound: BoundNode) -> set[str]:
     """The units of a node's clock whose field is outside the digest, such as seconds."""
     timed = set()
-    for unit, text in bound.scope.graph.units.items():
-        owner, _, name = text.partition(".")
-        declared = bound.scope.nodes[owner].kind.fields.get(name)
+    for unit in bound.scope.graph.units:
+        owner, name = bound.scope.counter(unit)
+        declared = owner.kind.fields.get(name) if owner is not None else None
         if declared is not None and not declared.in_digest:
             timed.add(unit)
     return timed

@@ -14,13 +14,23 @@ from typing import Any
 from graphtrain.errors import GuardError, UsageError
 from graphtrain.guards.closures import compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
-from graphtrain.kind import FunctionRecord, Read
+from graphtrain.kind import Field, FunctionRecord, Read
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.scope import FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target, leaves
+from graphtrain.plan.scope import (
+    ExpressionTarget,
+    FieldTarget,
+    ListTarget,
+    ResourceTarget,
+    SlotTarget,
+    Target,
+    leaves,
+    outputs_of,
+)
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
-from graphtrain.program.resources import StepCall, StepInputs
+from graphtrain.program.resources import StepCall, StepInputs, StepOutputs
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after, any_of
 
@@ -45,7 +55,7 @@ class TransitionTable:
     exits: list[Transition] = field(default_factory=list)
     setups: list[Act] = field(default_factory=list)
     at_end: list[Act] = field(default_factory=list)
-    extra_inputs: dict[str, list[Target]] = field(default_factory=dict)
+    extra_inputs: dict[str, list[tuple[Read, Target]]] = field(default_factory=dict)
 
 
 class Compiler:
@@ -61,8 +71,11 @@ class Compiler:
         self._ended = ended
         self._watch = watch
         self._slots = program.slots
+        self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
+        self._maybe = {path for bound in program.nodes for path in bound.planned.maybe}
+        self._window_slots: dict[tuple[str, str], int] = {}
         self._window_counters = [
-            (bound, declared.name)
+            (bound, declared)
             for bound in program.nodes
             for declared in bound.kind.fields.values()
             if declared.counts is not None and not bound.bypassed
@@ -75,9 +88,12 @@ class Compiler:
         self.table = TransitionTable()
         for bound in program.nodes:
             bound.trigger = self._trigger(bound)
+        self._restarting = self._triggers_by_body()
         self.table.setups = [self._setup(bound) for bound in program.nodes]
         self.table.exits = [self._exit(bound) for bound in program.nodes]
-        self.table.at_end = [self._call(bound.instance.at_end, bound) for bound in self._acting_at_end()]
+        self.table.at_end = [
+            self._evaluated(bound, self._call(bound.instance.at_end, bound)) for bound in self._acting_at_end()
+        ]
         self.table.transitions = [self._timed(bound, self._transition(bound)) for bound in program.nodes]
 
     def _acting_at_end(self) -> list[BoundNode]:
@@ -102,7 +118,32 @@ class Compiler:
         for bound in scope.nodes.values():
             if isinstance(bound.trigger, Every):
                 bound.trigger.start()
+        if reset:
+            for trigger, unit in self._restarting.get(scope, ()):
+                trigger.restart(unit)
+            self._forget(path for bound in scope.nodes.values() for path in bound.planned.returned.values())
+            self._forget(f"{scope.prefix}{name}" for name in self._optional_outputs(scope))
+        for counter, declared in self._window_counters:
+            if counter.scope is scope and declared.window is not None:
+                self._know_window(counter, declared)
         self.refuse_fractions(scope, self._fractions.get(scope, ()))
+
+    def _optional_outputs(self, scope: BoundGraph) -> set[str]:
+        """What may be absent when a graph ends, and then is what an earlier run of it has left otherwise."""
+        return {*outputs_of(scope.graph)} - {*outputs_of(scope.graph, optional=False)} if scope.outer else set()
+
+    def _forget(self, paths: Iterable[str]) -> None:
+        """Let slots of step functions be as they were before anything was written."""
+        for path in paths:
+            self._slots[self._program.slot_index(path)] = None
+
+    def _know_window(self, counter: BoundNode, declared: Field) -> None:
+        """Let nodes read the size of a window that may be open already; a run of an earlier version does not say it."""
+        assert declared.window is not None, "asked before"
+        fields = counter.fields
+        if fields[declared.name] and not fields[declared.window] and declared.target is not None:
+            fields[declared.window] = self.field_getter(counter, declared.target)()
+        self._slots[self._window_slot(counter, declared.window)] = fields[declared.window]
 
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
@@ -121,6 +162,18 @@ class Compiler:
         """For each amount of a trigger of a node: the clock that counts its unit, and the amount."""
         return [(self.clock(owner, counted), term) for owner, counted, term in self._program.terms(bound, trigger)]
 
+    def _triggers_by_body(self) -> dict[BoundGraph, list[tuple[Every, str]]]:
+        """For each body: the triggers of graphs around it, with a unit, whose counter begins again when it does."""
+        restarting: dict[BoundGraph, list[tuple[Every, str]]] = {}
+        for bound in self._program.nodes:
+            if not isinstance(bound.trigger, Every) or bound.planned.trigger is None:
+                continue
+            for owner, _, term in self._program.terms(bound, bound.planned.trigger):
+                for body in owner.scope.around():
+                    if body is not bound.scope and body.prefix.startswith(bound.scope.prefix):
+                        restarting.setdefault(body, []).append((bound.trigger, term.base.unit))
+        return restarting
+
     def _amounts(self, bound: BoundNode) -> Iterator[Amount]:
         """The amounts of the trigger of a node, if it has one."""
         if bound.planned.trigger is not None and not bound.bypassed:
@@ -135,9 +188,11 @@ class Compiler:
         """
         refused = []
         for name, term in amounts:
-            owner, _, field_name = scope.graph.units[term.base.unit].partition(".")
-            if term.base.amount.denominator != 1 and not self.clock(scope.nodes[owner], field_name).counts_fractions():
-                refused.append((f'{name} = "{term}"', scope.nodes[owner], name))
+            owner, field_name = scope.counter(term.base.unit)
+            if term.base.amount.denominator == 1 or owner is None:
+                continue
+            if not self.clock(owner, field_name).counts_fractions():
+                refused.append((f'{name} = "{term}"', owner, name))
         if refused:
             texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
             data = [leaf for read, target in counter.planned.setup_reads if read.is_batches for leaf in leaves(target)]
@@ -177,7 +232,9 @@ class Compiler:
             return leave
         if bound.body is not None:
             return self._entering(bound, bound.body, leave)
-        act, fields = self._with_window_counters(bound, self._act(bound)), bound.fields
+        act, fields = self._with_window_counters(bound, self._evaluated(bound, self._act(bound))), bound.fields
+        if bound.planned.forgets:
+            act = _then(act, functools.partial(self._forget, sorted(bound.planned.forgets)))
         if isinstance(bound.trigger, Every):
             return _triggered(act, fields, bound.trigger, self.due(bound), leave)
         target = self._only_target(bound)
@@ -216,7 +273,7 @@ class Compiler:
         assert outer is not None
         copies = [
             (self._program.slot_index(scope.prefix + slot), target)
-            for slot, target in zip(scope.graph.outputs, self._indices(outer), strict=True)
+            for slot, target in zip(outputs_of(scope.graph), self._indices(outer), strict=True)
         ]
         slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
         ends_activity = scope.activity is not None and outer.scope.activity is None
@@ -233,10 +290,32 @@ class Compiler:
 
         return finish
 
+    def _evaluated(self, bound: BoundNode, act: Act) -> Act:
+        """The call of a node of a class, before which its object gets the values of its expressions."""
+        if isinstance(bound.instance, FunctionRecord) or not bound.planned.expressions:
+            return act
+        fields = bound.fields
+        getters = [(name, self.expression(target)) for name, target in bound.planned.expressions.items()]
+
+        only_name, only_get = getters[0]
+
+        def visit_one() -> Any:
+            fields[only_name] = only_get()
+            return act()
+
+        def visit() -> Any:
+            for name, get in getters:
+                fields[name] = get()
+            return act()
+
+        return visit_one if len(getters) == 1 else visit  # a loop costs 0.1 us more
+
     def _act(self, bound: BoundNode) -> Act:
         """The call of a node with its slots, its result stored."""
         if not isinstance(bound.instance, FunctionRecord):
             function = bound.instance.__call__
+        elif bound.planned.expressions:
+            function = self._with_expressions(bound)
         elif bound.parameters:
             function = functools.partial(bound.kind.implementation, **bound.parameters)
         else:
@@ -245,9 +324,27 @@ class Compiler:
             return self._remaking(function, bound)
         return _storing(self._call(function, bound), self._slots, self._indices(bound))
 
+    def _with_expressions(self, bound: BoundNode) -> Callable[..., Any]:
+        """A function with its parameters, of which some are evaluated at every call."""
+        implementation, parameters = bound.kind.implementation, dict(bound.parameters)
+        getters = [(name, self.expression(target)) for name, target in bound.planned.expressions.items()]
+
+        only_name, only_get = getters[0]
+
+        def function_of_one(*slots: Any) -> Any:
+            parameters[only_name] = only_get()
+            return implementation(*slots, **parameters)
+
+        def function(*slots: Any) -> Any:
+            for name, get in getters:
+                parameters[name] = get()
+            return implementation(*slots, **parameters)
+
+        return function_of_one if len(getters) == 1 else function
+
     def _remaking(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """The call of a node whose objects are made again for a resume: what it was called with is kept."""
-        program, writes = self._program, bound.planned.writes
+        program, writes = self._program, bound.planned.own_writes
         getters = [(read.name, self._getter(bound, read, target)) for read, target in bound.planned.reads]
         kept = [read.name for read, target in bound.planned.reads if not self._is_at_hand(target)]
 
@@ -264,39 +361,95 @@ class Compiler:
 
     def _is_at_hand(self, target: Target) -> bool:
         """True for what a resume has before any slot: resources and parameters."""
-        return all(isinstance(leaf, ResourceTarget) or not self._varies_or_is_slot(leaf) for leaf in leaves(target))
+        return not isinstance(target, ExpressionTarget) and all(
+            isinstance(leaf, ResourceTarget) or not self._varies_or_is_slot(leaf) for leaf in leaves(target)
+        )
 
     def _varies_or_is_slot(self, target: Target) -> bool:
+        if isinstance(target, FieldTarget) and self._is_window(target):
+            return True
         return isinstance(target, SlotTarget) or self._varies(target)
 
     def _indices(self, bound: BoundNode) -> list[int]:
         """The slots that a node writes."""
-        return [self._program.slot_index(path) for path in bound.planned.writes]
+        return [self._program.slot_index(path) for path in bound.planned.own_writes]
 
-    def _step_inputs(self, bound: BoundNode, step: StepCall) -> Any:
-        """A user's step function, called with the model and the batch; its extra inputs are looked up here."""
-        if not step.extra_inputs:
-            return step.call
+    def _step_inputs(self, bound: BoundNode, name: str, step: StepCall) -> Any:
+        """A user's step function, called with the model and the batch; its extra inputs are looked up here.
+
+        Arguments:
+            name: of the resource that it is.
+        """
         reads = [(read, self._program.step_input(bound, read)) for read in step.extra_inputs]
-        self.table.extra_inputs.setdefault(bound.path, []).extend(target for _, target in reads)
-        return StepInputs(step.call, tuple((read.name, self._getter(bound, read, target)) for read, target in reads))
+        self.table.extra_inputs.setdefault(bound.path, []).extend(reads)
+        getters = tuple((read.name, self._step_input(bound, read, target)) for read, target in reads)
+        call = StepInputs(step.call, getters) if getters else step.call
+        returned = {name: self._program.slot_index(path) for name, path in bound.planned.returned.items()}
+        return StepOutputs(call, bound.path, name, returned, self._slots) if returned else call
+
+    def _step_input(self, bound: BoundNode, read: Read, target: Target) -> Act:
+        """A call that returns what a step function asks for; a slot that no step function has written is not there."""
+        get = self._getter(bound, read, target)
+        if not isinstance(target, SlotTarget) or target.path not in self._returned:
+            return get
+
+        def written() -> Any:
+            value = get()
+            if value is not None:
+                return value
+            if read.required:
+                raise UsageError(
+                    f"`{bound.path}` asks for `{read.name}` before a step function has returned it",
+                    f"give it a default, as in {read.name}=None, for the first batch, and the first of every epoch",
+                )
+            return read.default
+
+        return written
 
     def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
-        for counter, name in self._window_counters:
+        for counter, declared in self._window_counters:
             if not set(counter.optimizers) & set(bound.optimizers):
                 continue
             for effect in bound.kind.effects:  # in their order: what is wrapped around last happens last
                 if effect == "backward":
-                    act = _counting(act, counter.fields, name)
+                    is_cleared = "zero_grad" in bound.kind.effects[: bound.kind.effects.index(effect)]
+                    act = self._opening(act, counter, declared, always=is_cleared)
+                    act = _counting(act, counter.fields, declared.name)
                 elif effect == "zero_grad":
-                    act = _clearing(act, counter.fields, name)
+                    act = _clearing(act, counter.fields, declared.name)
         return act
+
+    def _opening(self, act: Act, counter: BoundNode, declared: Field, *, always: bool) -> Act:
+        """The call of a node whose backward pass may be the first of a window, which is as large as is said then."""
+        if declared.window is None or declared.target is None:
+            return act
+        fields, count, window = counter.fields, declared.name, declared.window
+        slots, index, size = (
+            self._slots,
+            self._window_slot(counter, window),
+            self.field_getter(counter, declared.target),
+        )
+
+        def opening() -> None:
+            if always or not fields[count]:
+                fields[window] = slots[index] = size()
+            act()
+
+        return opening
+
+    def _window_slot(self, counter: BoundNode, window: str) -> int:
+        """The slot in which nodes read the size of a window; it changes when one opens, and costs others nothing."""
+        key = (counter.path, window)
+        if key not in self._window_slots:
+            self._slots.append(0)
+            self._window_slots[key] = len(self._slots) - 1
+        return self._window_slots[key]
 
     def _call(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
         slots, reads = self._slots, bound.planned.reads
-        if any(self._varies(target) for _, target in reads):
+        if any(self._varies(target) or self._may_be_absent(read, target) for read, target in reads):
             getters = [self._getter(bound, read, target) for read, target in reads]
             return lambda: function(*[get() for get in getters])
         indices = [self._index(bound, read, target) for read, target in reads]
@@ -319,29 +472,47 @@ class Compiler:
         """The index of a slot; a constant gets a slot of its own."""
         if isinstance(target, SlotTarget):
             return self._program.slot_index(target.path)
+        if isinstance(target, FieldTarget) and self._is_window(target):
+            return self._window_slot(self._program.by_path[target.node], target.field)
         self._slots.append(self._constant(bound, read, target))
         return len(self._slots) - 1
 
+    def _may_be_absent(self, read: Read, target: Target) -> bool:
+        """True for a slot that a body may leave without a value, of which its reader has a default in its place."""
+        return isinstance(target, SlotTarget) and not read.required and target.path in self._maybe
+
     def _varies(self, target: Target) -> bool:
-        """True for what is neither a slot nor constant: a field, and a list."""
+        """True for what is neither a slot nor constant: a field, an expression, and a list."""
         if isinstance(target, FieldTarget):
-            return target.field not in self._program.by_path[target.node].kind.parameters
-        return isinstance(target, ListTarget)
+            bound = self._program.by_path.get(target.node)
+            return bound is not None and not (target.field in bound.kind.parameters or self._is_window(target))
+        return isinstance(target, ListTarget | ExpressionTarget)
+
+    def _is_window(self, target: FieldTarget) -> bool:
+        """True for the size of a window, of which nodes read a copy in a slot."""
+        bound = self._program.by_path.get(target.node)
+        counter = bound.kind.counter(target.field) if bound is not None else None
+        return bound is not None and counter is not None and counter.window == target.field and not bound.bypassed
 
     def _constant(self, bound: BoundNode, read: Read, target: Target) -> Any:
         """The value of a parameter or of a resource."""
         if isinstance(target, FieldTarget):
+            if target.node not in self._program.by_path:
+                return self.absent(target.node, target.field)
             return self._program.by_path[target.node].parameters[target.field]
         assert isinstance(target, ResourceTarget), target
         value = self._program.resource(target.name, read, bound.path)
         if isinstance(value, StepCall):
-            return self._step_inputs(bound, value) if read.is_step_function else value.function
+            return self._step_inputs(bound, target.name, value) if read.is_step_function else value.function
         return value
 
     def _getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
         """A call that returns what a node reads."""
         if isinstance(target, SlotTarget):
             slots, index = self._slots, self._program.slot_index(target.path)
+            if self._may_be_absent(read, target):
+                default = read.default
+                return lambda: default if slots[index] is None else slots[index]
             return lambda: slots[index]
         if isinstance(target, ListTarget):
             if all(isinstance(part, ResourceTarget) for part in target.targets):
@@ -349,16 +520,50 @@ class Compiler:
                 return lambda: values
             getters = [self._getter(bound, read, part) for part in target.targets]
             return lambda: tuple(get() for get in getters)
-        if isinstance(target, FieldTarget) and self._varies(target):
+        if isinstance(target, ExpressionTarget):
+            return self.expression(target)
+        if isinstance(target, FieldTarget) and (self._varies(target) or self._is_window(target)):
             return self.field_getter(self._program.by_path[target.node], target.field)
         value = self._constant(bound, read, target)
         return lambda: value
 
+    def expression(self, target: ExpressionTarget) -> Act:
+        """A call that returns the value of an expression, as its parameter has it.
+
+        Raises:
+            ExpressionError: when called: it raises, or has a value that the parameter cannot have.
+        """
+        scope = self._program.scopes.get(target.scope.path)
+        if scope is None:  # of a node in a body that is bypassed
+            path, _, name = target.name.rpartition(".")
+            value = self.absent(path, name)
+            return lambda: value
+        return evaluated(target, compile_guard(target.expression, _Names(self, scope)))
+
+    def absent(self, path: str, name: str) -> Any:
+        """The value of a field of a node in a body that is bypassed: the one with which the node would begin."""
+        planned = self._program.plan.by_path[path]
+        assert planned.kind is not None, "checked before"
+        if name == "due":
+            return False
+        if name in planned.parameters:
+            return planned.parameters[name]
+        instance = planned.kind.new_instance()
+        for parameter, value in planned.parameters.items():
+            setattr(instance, parameter, value)
+        return getattr(instance, name)
+
     def field_getter(self, bound: BoundNode, name: str) -> Act:
-        """A call that returns the value of a field."""
+        """A call that returns the value of a field, or of a parameter."""
         if name == "due":
             return self.due(bound)
+        if name in bound.planned.expressions:
+            return self.expression(bound.planned.expressions[name])
         fields = bound.fields
+        counter = bound.kind.counter(name)
+        if counter is not None and counter.window is not None and name == counter.full:
+            count, window = counter.name, counter.window
+            return lambda: 0 < fields[window] <= fields[count]
         if name in fields:
             return lambda: fields[name]
         return functools.partial(getattr, bound.instance, name)
@@ -444,8 +649,11 @@ class Compiler:
         Reading a tensor would wait for its device in every transition.
         """
         if isinstance(expression, FieldOf):
-            bound = scope.nodes[expression.node]
-            return self._getter(bound, Read(expression.field), FieldTarget(bound.path, expression.field))
+            bound = scope.at(expression.node)
+            if bound is not None:
+                return self.field_getter(bound, expression.field)
+            value = self.absent(f"{scope.prefix}{expression.node}", expression.field)
+            return lambda: value
         target = scope.names.resolve(expression.name)
         get = self._getter(next(iter(scope.nodes.values())), Read(expression.name), target)
         if not isinstance(target, SlotTarget):
@@ -472,8 +680,10 @@ class _Names:
     def constant(self, expression: Expression) -> Constant | None:
         if not isinstance(expression, FieldOf):
             return None
-        bound = self.scope.nodes[expression.node]
-        if expression.field in bound.kind.parameters:
+        bound = self.scope.at(expression.node)
+        if bound is None:
+            return Constant(self.compiler.absent(f"{self.scope.prefix}{expression.node}", expression.field))
+        if expression.field in bound.kind.parameters and expression.field not in bound.planned.expressions:
             return Constant(bound.parameters[expression.field])
         return None
 
@@ -483,9 +693,19 @@ class _Names:
     def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
         if not isinstance(expression, FieldOf):
             return None
-        bound = self.scope.nodes[expression.node]
+        bound = self.scope.at(expression.node)
+        if bound is None:
+            return None
         is_field = expression.field in bound.kind.fields  # a parameter is none
         return (bound.fields, expression.field) if is_field and expression.field in bound.fields else None
+
+
+def _then(first: Act, second: Act) -> Act:
+    def both() -> None:
+        first()
+        second()
+
+    return both
 
 
 def _nothing() -> None:

@@ -82,6 +82,11 @@ class Every:
         self._record.fired = {term.unit: _firing(clock) for clock, term in self._terms}
         self._aim()
 
+    def restart(self, unit: str) -> None:
+        """The counter of a unit begins again at 0, with the body that it is in."""
+        self._record.fired = {**self._record.fired, unit: [0, 1, None]}
+        self._aim()
+
     def _aim(self) -> None:
         for aim in self._aims:
             aim()

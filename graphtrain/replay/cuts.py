@@ -175,8 +175,8 @@ class CutTraining:
 
 def _refuse_wall_clock(limit: Trigger, compiled: CompiledGraph) -> None:
     for term in limit.terms:
-        owner, _, counted = compiled.graph.units[term.base.unit].partition(".")
-        if not compiled.program.main.nodes[owner].kind.fields[counted].in_digest:
+        owner, counted = compiled.program.main.counter(term.base.unit)
+        if owner is not None and not owner.kind.fields[counted].in_digest:
             raise UsageError(
                 f"--until: `{term.unit}` are wall-clock time, at which no two runs are at the same place",
                 "use batches, steps or epochs",

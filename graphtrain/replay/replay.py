@@ -104,10 +104,9 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
     A run leaves such values where they are. Whoever looks at a replay would take the loss of the batch before for that
     of the batch just fetched.
     """
-    counter = compiled.graph.units.get("batches")
-    if counter is None:
+    fetching = compiled.program.main.counter("batches")[0] if "batches" in compiled.graph.units else None
+    if fetching is None:
         return transitions
-    fetching = compiled.program.main.nodes[counter.partition(".")[0]]
     fetch, slots = transitions[fetching.index], compiled.program.slots
     written = {compiled.program.slot_index(path) for path in fetching.planned.writes}
     others = set(range(len(compiled.program.slot_names))) - written  # constants come after the slots

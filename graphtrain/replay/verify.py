@@ -218,8 +218,8 @@ class _Reexecution:
         """
         nodes, units = self._compiled.program.main.nodes, self._compiled.graph.units
         for unit in sorted(units, key=lambda unit: unit != "batches"):
-            bound = nodes[units[unit].partition(".")[0]]
-            if not bound.bypassed and not bound.kind.observer:
+            bound, _ = self._compiled.program.main.counter(unit)
+            if bound is not None and not bound.bypassed and not bound.kind.observer:
                 return bound, 0
         bound = nodes[self._goal_path.partition("/")[0]]
         return bound, self._goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS

@@ -99,10 +99,10 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     """
     if not limit.terms:
         return []
-    nodes, units = compiled.program.main.nodes, compiled.graph.units
-    is_reached = after(compiled.compiler.clocks(next(iter(nodes.values())), limit))
-    counter = units["batches" if "batches" in units else limit.terms[0].base.unit]
-    return [Breakpoint(nodes[counter.partition(".")[0]].index, is_reached, request="reached")]
+    main, units = compiled.program.main, compiled.graph.units
+    is_reached = after(compiled.compiler.clocks(next(iter(main.nodes.values())), limit))
+    counter, _ = main.counter("batches" if "batches" in units else limit.terms[0].base.unit)
+    return [Breakpoint(counter.index, is_reached, request="reached")] if counter is not None else []
 
 
 # ---- run(before=...), replay --node
@@ -193,8 +193,9 @@ def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
         UsageError: a replay cannot meet the amount again, or meets it many times.
     """
     unit, amount = term.base.unit, term.base.amount
-    owner, _, field = compiled.graph.units[unit].partition(".")
-    counter = compiled.program.main.nodes[owner]
+    counter, field = compiled.program.main.counter(unit)
+    if counter is None:
+        raise UsageError(f"--to: `{term.unit}` are never counted: what counts them is bypassed", "use another unit")
     declaration = counter.kind.fields[field]
     if not declaration.in_digest:
         raise UsageError(f"--to: `{term.unit}` are wall-clock time, which no replay repeats", "use batches or steps")
@@ -220,8 +221,10 @@ def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> 
     """
     bound, units = compiled.program.nodes[position], compiled.graph.units
     for unit in sorted(units, key=lambda unit: unit != "batches"):
-        owner, _, field = units[unit].partition(".")
-        declaration = compiled.program.main.nodes[owner].kind.fields[field]
+        owner, field = compiled.program.main.counter(unit)
+        if owner is None:
+            continue
+        declaration = owner.kind.fields[field]
         amount = compiled.run_clock.count(unit) or 0
         if declaration.in_digest and declaration.restarts is None and int(amount) > 0:
             runs = bound.fields["runs"] - has_run

@@ -268,6 +268,10 @@ GUARDS = [
     edited("a guard by itself", lambda g: g.guard("window_cut", "window_cut or finish.due"), "G207 guards.window_cut"),
     edited("a guard called as a slot", lambda g: g.guard("samples", "next_batch.last").connect(
         "step", "decide", when="samples"), "G208 guards.samples"),
+    edited("a size that grows from nothing", lambda g: g.set("accumulate", reads={"every": "step.steps"}),
+           "G212 nodes.accumulate.reads.every"),
+    edited("a limit by an expression", lambda g: g.set("next_batch", reads={"limit": "1 + step.steps"}),
+           "G211 nodes.next_batch.reads.limit"),
     overlaid("a guard nobody names", '[[edit]]\nguard = "spare"\nexpression = "log.due"', "G209 guards.spare"),
 ]  # fmt: skip
 

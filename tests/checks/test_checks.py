@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+import graphtrain.checks.expressions
 import graphtrain.checks.guards
 import graphtrain.checks.structure
 from graphtrain import Edge, Graph, Node, Problem, Trigger, node, progress
@@ -104,7 +105,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G116", lambda g: g.set("train_batch", reads={"window": "accumulate.evry"}), "nodes.train_batch.reads.window",
      "`accumulate` has no field `evry`", "`every`"),
     ("G201", lambda g: g.guard("log_due", "log.due and"), "guards.log_due", "not an expression", ""),
-    ("G201", lambda g: g.guard("log_due", "open('x')"), "guards.log_due", "a call is not allowed", ""),
+    ("G201", lambda g: g.guard("log_due", "open('x')"), "guards.log_due", "unknown function `open`", ""),
     ("G201", lambda g: g.guard("log_due", ""), "guards.log_due", "the expression is empty", ""),
     ("G202", lambda g: g.guard("log_due", "log_deu"), "guards.log_due", "unknown name `log_deu`", "`log_due`"),
     ("G202", lambda g: g.guard("log_due", "log"), "guards.log_due", "unknown name `log`",
@@ -138,6 +139,56 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
      "defined by itself: log_due -> schedule_due -> log_due", ""),
     ("G208", lambda g: g.guard("log_due", "log.due or loss").guard("loss", "step.steps > 1"), "guards.loss",
      "a slot is called `loss` too", "rename the guard"),
+    ("G208", lambda g: g.guard("pi", "step.steps > 1").connect("decide", "log", when="pi"), "guards.pi",
+     "`pi` is the number in every expression", "rename the guard"),
+    ("G208", lambda g: g.set("train_batch", writes={"loss": "pi"}).guard("log_due", "pi > 3 and log.due"),
+     "guards.log_due", "a slot is called `pi`", "rename the slot"),
+    ("G208", lambda g: g.set("validate", writes={"metrics": "validate"}).guard("log_due", "validate > 3 and log.due"),
+     "guards.log_due", "a slot is called `validate`, as is a node with a body", "rename the slot"),
+    ("G201", lambda g: g.guard("log_due", "sqr(step.steps) > 1"), "guards.log_due", "unknown function `sqr`",
+     "did you mean `sqrt`?"),
+    ("G204", lambda g: g.guard("log_due", "max(step.steps, 'a') > 1"), "guards.log_due", "`max` takes a number", ""),
+    ("G204", lambda g: g.guard("log_due", "log.due if step.steps else True"), "guards.log_due",
+     "`if` takes a boolean; `step.steps` is a number", "`> 0`"),
+    ("G204", lambda g: g.guard("log_due", "log.due if step.steps > 1 else 1"), "guards.log_due",
+     "`log.due` is a boolean and `1` a number", ""),
+    ("G202", lambda g: g.guard("log_due", "validate/nxt_batch.last"), "guards.log_due",
+     "unknown node `nxt_batch` in `validate/nxt_batch.last`", "did you mean `next_batch`?"),
+    ("G202", lambda g: g.guard("log_due", "validate/next_batch/x.last"), "guards.log_due",
+     "leads into `validate/next_batch`, which has no graph inside", "read one of the fields"),
+    ("G203", lambda g: g.guard("log_due", "validate/next_batch.lst"), "guards.log_due",
+     "`validate/next_batch` has no field `lst`", "did you mean `last`?"),
+    *((code, lambda g, text=text: g.set("accumulate", reads={"every": text}), "nodes.accumulate.reads.every",
+       f"accumulate.every: {message}", hint) for code, text, message, hint in [
+        ("G201", "1 +", "not an expression", ""),
+        ("G201", "sqr(4)", "unknown function `sqr`", "did you mean `sqrt`?"),
+        ("G202", "1 + lss", "no node writes a slot `lss`", "did you mean `loss`?"),
+        ("G202", "model", "no node writes a slot `model`: an expression reads saved state, no resources", ""),
+        ("G202", "1 + stp.steps", "unknown node `stp`", "did you mean `step`?"),
+        ("G203", "1 + step.stps", "`step` has no field `stps`", "did you mean `steps`?"),
+        ("G203", "step.stps", "`step` has no field `stps`", "did you mean `steps`?"),
+        ("G204", "next_batch.epochs + 1", "expected an integer > 0, and the expression is a number", "`floor`"),
+        ("G204", "log.due", "expected an integer > 0, and the expression is a boolean", ""),
+        ("G204", "1 + log.due", "`+` takes a number; `log.due` is a boolean", ""),
+        ("G207", "accumulate.every + 1", "defined by itself: accumulate.every -> accumulate.every", ""),
+        ("G212", "step.steps", "has no value where a run begins, all progress at its start: expected an integer > 0",
+         "`max(1, ...)`"),
+        ("G212", "4 // next_batch.epoch", "raises ZeroDivisionError where a run begins", "if"),
+        ("G212", "floor(exp(999))", "raises OverflowError where a run begins", "if"),
+    ]),
+    ("G207", lambda g: g.set("clip", reads={"max_norm": "2 * clip.norm_type", "norm_type": "clip.max_norm + 1"}),
+     "nodes.clip.reads.max_norm", "defined by itself: clip.max_norm -> clip.norm_type -> clip.max_norm", ""),
+    ("G211", lambda g: g.set("next_batch", reads={"limit": "step.steps + 1"}), "nodes.next_batch.reads.limit",
+     "`next_batch.limit` is read once", "no parameter"),
+    ("G211", lambda g: g.set("train_batch", reads={"precision": "'bf16-mixed'"}), "nodes.train_batch.reads.precision",
+     "`train_batch.precision` is read once", ""),
+    ("G211", lambda g: g.set("log", reads={"every": "3"}), "nodes.log.reads.every", "`log.every` is read once", ""),
+    ("G211", lambda g: g.set("accumulate", reads={"every": ["step.steps"]}), "nodes.accumulate.reads.every",
+     "is read from a list", "one text"),
+    ("G104", lambda g: g.set("clip", max_norm="1 / (1 + step.steps)"), "nodes.clip.max_norm",
+     "expected a number, got", "reads = { max_norm"),
+    ("G101", lambda g: g.clock("x", "validate/nxt.batches"), "clock.x", "unknown node `nxt`", ""),
+    ("G116", lambda g: g.clock("x", "validate/next_batch.lst"), "clock.x", "has no field `lst`", "`last`"),
     ("G209", lambda g: g.guard("spare", "log.due"), "guards.spare", "no edge and no other guard names it", ""),
     ("G117", lambda g: replace(g, allow=("G490",)), "allow", "`G490` is not the code of a check", "did you mean `G4"),
     ("G117", lambda g: replace(g, allow=("G101",)), "allow", "`G101` cannot be allowed", "fix the graph"),
@@ -163,7 +214,7 @@ def test_one_mistake_is_one_problem_with_its_code_and_place(
 
 def test_every_code_of_the_checks_is_met_above() -> None:
     said: set[str] = set()
-    for module in (graphtrain.checks.guards, graphtrain.checks.structure):
+    for module in (graphtrain.checks.expressions, graphtrain.checks.guards, graphtrain.checks.structure):
         with open(module.__file__) as file:
             said |= set(re.findall(r'"(G[12]\d\d)"', file.read()))
     assert said == {code for code, *_ in CASES}
@@ -389,12 +440,12 @@ def test_the_unit_of_a_default_is_checked_too() -> None:
     ("annotation", "expected"),
     [
         (bool, "boolean"),
-        (int, "number"),
+        (int, "integer"),
         (float | None, "number"),
         (int | float, "number"),
         (str, "string"),
         (Literal["a", "b"], "string"),
-        (Literal[1, 2], "number"),
+        (Literal[1, 2], "integer"),
         (Literal["a", 1], "other"),
         (int | str, "other"),
         (list[int], "other"),

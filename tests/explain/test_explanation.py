@@ -87,6 +87,16 @@ def test_before_anything_ran_it_reports_that() -> None:
     assert explanation.line == str(explanation)
 
 
+def test_a_parameter_by_an_expression_is_shown_with_it() -> None:
+    graph = Graph.load("fit").set("accumulate", reads={"every": "2 if next_batch.epoch < 1 else 3"})
+    trainer = tiny(graph.guard("window_cut", "next_batch.last or finish.due or accumulate.every > 2"))
+    advance_to(trainer, "accumulate")
+    trainer.advance()
+    explained = trainer.explain()
+    assert 'accumulate.every = 2 (from "2 if next_batch.epoch < 1 else 3")' in str(explained)
+    assert 'accumulate.every=2(from "2 if next_batch.epoch < 1 else 3")' in explained.line
+
+
 def test_a_guard_that_did_not_hold_and_one_that_did() -> None:
     trainer = tiny(Graph.load("fit").set("accumulate", every=2).set("clip", max_norm=1.0))
     advance_to(trainer, "accumulate")
@@ -97,8 +107,7 @@ def test_a_guard_that_did_not_hold_and_one_that_did() -> None:
     assert guard.value is False
     assert read(guard) == [
         ("accumulate.count", 1),
-        ("accumulate.count", 1),
-        ("accumulate.every", 2),
+        ("accumulate.full", False),
         ("next_batch.empty", False),
         ("next_batch.last", False),
         ("finish.due", False),
@@ -107,18 +116,21 @@ def test_a_guard_that_did_not_hold_and_one_that_did() -> None:
     assert isinstance(nested, GuardReading)
     assert (nested.name, nested.expression) == (
         "window_complete",
-        "accumulate.count >= accumulate.every or next_batch.empty",
+        "accumulate.full or next_batch.empty",
     )
+    assert "accumulate.full = False (1 of 2)" in str(refused)
 
     advance_to(trainer, "accumulate")
     assert trainer.advance() == "clip"
     held = trainer.explain()
     assert answers(held) == [("clip", "accumulation_reached", "taken"), ("decide", None, "not asked")]
     guard = guard_of(held, "accumulation_reached")
-    assert read(guard) == [("accumulate.count", 2), ("accumulate.count", 2), ("accumulate.every", 2)]
+    assert read(guard) == [("accumulate.count", 2), ("accumulate.full", True)]
     assert guard.not_read == ("window_cut",)
     assert "window_cut was not asked" in str(held)
-    assert held.line == ("accumulate -> clip  accumulation_reached=True(accumulate.count=2 accumulate.every=2)")
+    assert held.line == (
+        "accumulate -> clip  accumulation_reached=True(accumulate.count=2 accumulate.full=True(2 of 2))"
+    )
 
 
 def test_values_are_those_of_the_moment_whatever_comes_after() -> None:

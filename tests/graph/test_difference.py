@@ -74,6 +74,14 @@ EDITS: list[tuple[Edit, list[tuple[str, str, str, str | None, str | None]]]] = [
     (lambda g: replace(g, start="begin_epoch"), [("start", "changed", "start", "decide", "begin_epoch")]),
     (lambda g: replace(g, outputs=("loss",)), [("outputs", "changed", "outputs", "[]", "[loss]")]),
     (lambda g: replace(g, optional=("val_data",)), [("optional", "changed", "optional", "[]", "[val_data]")]),
+    (
+        lambda g: g.set("clip", reads={"max_norm": "1.0 / (1 + step.steps)"}),
+        [("parameter", "changed", "clip.max_norm", "inf", "1.0 / (1 + step.steps)")],
+    ),
+    (
+        lambda g: g.set("train_batch", reads={"window": "2 * accumulate.window"}),
+        [("parameter", "changed", "train_batch.window", "accumulate.window", "2 * accumulate.window")],
+    ),
     (lambda g: replace(g, allow=("G209",)), [("allow", "changed", "allow", "[]", "[G209]")]),
     (lambda g: replace(g, name="mine"), [("name", "changed", "name", "fit", "mine")]),
 ]

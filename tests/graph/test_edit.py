@@ -158,7 +158,7 @@ def test_redirect_keeps_guard_and_priority() -> None:
 def test_set_merges() -> None:
     graph = FIT.set("checkpoint", keep=5).set("train_batch", reads={"model": "student"}, writes={"loss": "d_loss"})
     assert graph.nodes["checkpoint"].parameters == {"every": ["1 epochs", "10 minutes"], "keep": 5}
-    assert graph.nodes["train_batch"].reads == {"window": "accumulate.every", "model": "student"}
+    assert graph.nodes["train_batch"].reads == {"window": "accumulate.window", "model": "student"}
     assert graph.nodes["train_batch"].writes == {"loss": "d_loss"}
     assert graph.edges == FIT.edges
 
@@ -202,6 +202,26 @@ def test_nest_is_insert_with_a_graph(tmp_path: Path) -> None:
         assert FIT.nest("test", graph).nodes["test"].body == EVALUATE
 
 
+def test_rename_reaches_expressions_and_paths() -> None:
+    graph = (
+        FIT.set("clip", reads={"max_norm": "1 / (1 + step.steps / validate/next_batch.batches)"})
+        .guard("log_due", "log.due and validate/next_batch.last and step.steps/2 > validate.runs")
+        .clock("seen", "validate/next_batch.batches")
+    )
+    renamed = graph.rename("validate", "measure").rename("step", "go").rename("next_batch", "fetch")
+    assert renamed.nodes["clip"].reads == {"max_norm": "1 / (1 + go.steps / measure/next_batch.batches)"}
+    assert renamed.guards["log_due"] == "log.due and measure/next_batch.last and go.steps/2 > measure.runs"
+    assert renamed.units["seen"] == "measure/next_batch.batches"
+    assert renamed.rename("measure", "validate").rename("go", "step").rename("fetch", "next_batch") == graph
+
+
+def test_a_value_and_an_expression_take_each_others_place() -> None:
+    graph = FIT.set("clip", reads={"max_norm": "1.0 / (1 + step.steps)", "optimizer": "other"})
+    assert graph.nodes["clip"].parameters == {}
+    assert graph.set("clip", max_norm=2.0).nodes["clip"].parameters == {"max_norm": 2.0}
+    assert graph.set("clip", max_norm=2.0).nodes["clip"].reads == {"optimizer": "other"}
+
+
 def test_rename_reaches_everything() -> None:
     graph = FIT.rename("accumulate", "window").rename("decide", "choose").rename("next_batch", "fetch")
     text = graph.to_toml()
@@ -209,7 +229,7 @@ def test_rename_reaches_everything() -> None:
     assert "next_batch." not in text
     assert "decide" not in text
     assert graph.start == "choose"
-    assert graph.nodes["train_batch"].reads == {"window": "window.every"}
+    assert graph.nodes["train_batch"].reads == {"window": "window.window"}
     assert graph.units["samples"] == "fetch.samples"
     assert graph.guards["window_cut"] == "fetch.last or ending"
     assert graph.nodes["window"].use == "accumulate"

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from graphtrain import Graph
+from graphtrain import Graph, node
 from graphtrain.graph import read_toml
 from graphtrain.graph.edit import VERBS
 from graphtrain.graph.json_schema import json_schema
@@ -40,6 +40,8 @@ WRONG_NODES = {
     "accumulate = { every = 1.5 }": "1.5 is not of type 'integer'",
     "clip = 3": "3 is not of type 'object'",
     "clip = { reads = { optimizer = 3 } }": "is not valid under any of the given schemas",
+    'clip = { reads = { max_norm = ["step.steps"] } }': "is not of type 'string'",
+    'train_batch = { keep = "hidden" }': "is not of type 'array'",
     '"a-b" = { use = "choice" }': "does not match",
 }
 WRONG_EDITS = {
@@ -129,6 +131,10 @@ def test_a_sound_file_with_edits_is_not_underlined(top: str, validator: Any) -> 
         'log = { every = "3 rounds" }',  # a unit of a clock of one's own
         'log = { every = "1/3 epochs" }',
         'log = { every = "never" }',
+        'clip = { reads = { max_norm = "1.0 / (1 + next_batch.epoch)" } }',
+        'train_batch = { keep = ["hidden"], writes = { hidden = "hidden" }, reads = { hidden = "hidden" } }',
+        'inner = { graph = { start = "decide", nodes = { decide = { use = "choice" } }, edges = { decide = "end" }, '
+        'outputs = ["loss", "metrics?"] }, reads = { rate = "0.5 if step.steps > 3 else inner/decide.runs" } }',
         'validate = { graph = "evaluate", every = "1 epochs", reads = { val_data = "other" } }',
         'inner = { graph = { extends = ["evaluate"], edit = [{ set = "next_batch", limit = 5 }] } }',
         'inner = { graph = { start = "decide", nodes = { decide = { use = "choice" } }, edges = { decide = "end" } } }',
@@ -155,6 +161,16 @@ def test_what_is_sound_is_not_underlined(node: str, validator: Any) -> None:
 @pytest.mark.parametrize("form", [EDITED, OVERLAY])
 def test_a_sound_edit_is_not_underlined(edit: str, form: str, validator: Any) -> None:
     assert messages(validator, form % edit) == []
+
+
+def test_a_parameter_that_has_no_default_may_be_given_by_an_expression() -> None:
+    @node
+    def scaled(*, factor: float) -> None:
+        """Scale by `factor`."""
+
+    described = json_schema()["definitions"]["kind scaled"]
+    assert "required" not in described
+    assert described["properties"]["reads"]["properties"]["factor"]["type"] == "string"
 
 
 def test_every_key_kind_and_verb_is_described() -> None:

@@ -27,7 +27,7 @@ def test_nodes_are_shown_with_what_the_graph_sets_and_with_their_edges() -> None
     graph = FIT.set("accumulate", every=4).set("schedule", every=["1 steps", "2 epochs"])
     assert line_of(graph, "accumulate") == "accumulate every = 4 -> clip if accumulation_reached, decide"
     assert line_of(graph, "step") == "step -> zero_grad"
-    assert line_of(graph, "train_batch") == "train_batch reads window from accumulate.every -> accumulate"
+    assert line_of(graph, "train_batch") == "train_batch reads window from accumulate.window -> accumulate"
     assert line_of(graph, "schedule") == 'schedule every = ["1 steps", "2 epochs"] -> decide'
 
 

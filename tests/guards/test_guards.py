@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +14,15 @@ from hypothesis import strategies as st
 from graphtrain import Graph
 from graphtrain.checks.guards import spell
 from graphtrain.guards.closures import compile_guard
-from graphtrain.guards.evaluate import constant_value, evaluate
+from graphtrain.guards.evaluate import FUNCTIONS, constant_value, evaluate
 from graphtrain.guards.syntax import (
     MAX_CHARACTERS,
     MAX_DEPTH,
     Arithmetic,
     Both,
+    Call,
     Comparison,
+    Conditional,
     Constant,
     Either,
     Expression,
@@ -38,9 +41,17 @@ from graphtrain.guards.syntax import (
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("open('x')", "a call is not allowed in a guard: open('x')"),
+        ("open('x')", "unknown function `open`: open('x')"),
+        ("sqr(a.b)", "unknown function `sqr`: sqr(a.b)"),
+        ("sqrt()", "`sqrt` takes 1 number, got 0: sqrt()"),
+        ("log(a.b, 2)", "`log` takes 1 number, got 2: log(a.b, 2)"),
+        ("max(a.b)", "`max` takes at least 2 numbers, got 1: max(a.b)"),
+        ("max(*a)", "`max` takes numbers by position: max(*a)"),
+        ("min(a, b, key=c)", "`min` takes numbers by position"),
+        ("a.max(b, c)", "a call is not allowed in an expression"),
+        ("1 < \N{LATIN LETTER DENTAL CLICK}", "the character"),
         ("''.join(a)", "a call"),
-        ("a.b.c > 1", "an attribute of anything but a node (`node.field`) is not allowed in a guard: a.b.c"),
+        ("a.b.c > 1", "an attribute of anything but a node (`node.field`) is not allowed in an expression: a.b.c"),
         ("(1).real", "an attribute of anything but a node"),
         ("a.__class__", "the name `__class__` is not allowed"),
         ("__import__", "the name `__import__` is not allowed"),
@@ -62,7 +73,7 @@ from graphtrain.guards.syntax import (
         ("a & b", "this operator"),
         ("~a", "the operator ~"),
         ("+a", "a sign +"),
-        ("a if b else c", "a conditional expression"),
+        ("a if b", "not an expression"),
         ("[x for x in y]", "a comprehension"),
         ("{x for x in y}", "a comprehension"),
         ("(x for x in y)", "a comprehension"),
@@ -72,7 +83,7 @@ from graphtrain.guards.syntax import (
         ("{}", "a dict"),
         ("{1}", "a set"),
         ("await a", "an await"),
-        ("None", "a literal other than a number, a string, True and False is not allowed in a guard: None"),
+        ("None", "a literal other than a number, a string, True and False is not allowed in an expression: None"),
         ("b'x'", "a literal other than"),
         ("1j", "a literal other than"),
         ("...", "a literal other than"),
@@ -88,9 +99,9 @@ from graphtrain.guards.syntax import (
         ("yield", "not an expression"),
         ("import os", "not an expression"),
         ("a\0", "not an expression"),
-        ("a > 0 # why\nand b", "a guard of several lines must not contain `#`"),
-        ("x" * (MAX_CHARACTERS + 1), f"a guard has at most {MAX_CHARACTERS} characters; this one has 2001"),
-        ("(" * 10_000 + "a" + ")" * 10_000, "a guard has at most"),
+        ("a > 0 # why\nand b", "several lines must not contain `#`"),
+        ("x" * (MAX_CHARACTERS + 1), f"an expression has at most {MAX_CHARACTERS} characters; this one has 2001"),
+        ("(" * 10_000 + "a" + ")" * 10_000, "an expression has at most"),
         ("(" * 900 + "a" + ")" * 900, "too many nested parentheses"),
         ("not " * (MAX_DEPTH + 1) + "a", f"at most {MAX_DEPTH} levels deep"),
         ("not " * 450 + "a", f"at most {MAX_DEPTH} levels deep"),
@@ -121,12 +132,50 @@ def test_what_a_guard_must_not_contain(text: str, expected: str) -> None:
         ("not " * MAX_DEPTH + "a", None),
         (" a\n  and b ", Both((Name("a"), Name("b")))),
         ("a # why", Name("a")),
+        ("a if b else 2", Conditional(Name("b"), Name("a"), Constant(2))),
+        ("min(a.b, 3, pi)", Call("min", (FieldOf("a", "b"), Constant(3), Constant(math.pi)))),
+        ("sqrt(-a.b)", Call("sqrt", (Negative(FieldOf("a", "b")),))),
         (r"a.b == '\d'", Comparison((FieldOf("a", "b"), Constant("\\d")), ("==",))),  # an odd escape is no warning
         (" and ".join(["a"] * 300), Both((Name("a"),) * 300)),  # wide is not deep
     ],
 )
 def test_what_it_may(text: str, tree: Expression | None) -> None:
     assert tree is None or parse(text) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("fit/step.steps", FieldOf("fit/step", "steps")),
+        ("fit/step.steps/2", Arithmetic("/", FieldOf("fit/step", "steps"), Constant(2))),
+        ("a/fit/step.steps", Arithmetic("/", Arithmetic("/", Name("a"), Name("fit")), FieldOf("step", "steps"))),
+        ("a.b/fit/step.steps", None),
+        ("1/fit/step.steps", None),
+        ("1 / fit/step.steps", Arithmetic("/", Constant(1), FieldOf("fit/step", "steps"))),
+        ("fit / step.steps", Arithmetic("/", Name("fit"), FieldOf("step", "steps"))),
+        ("other/step.steps", Arithmetic("/", Name("other"), FieldOf("step", "steps"))),
+        ("fit/inner/step.steps > 'fit/step'", None),
+        ("fit.runs / 2", Arithmetic("/", FieldOf("fit", "runs"), Constant(2))),
+        ("-fit/step.steps", Negative(FieldOf("fit/step", "steps"))),
+        ("(fit/step.steps)", FieldOf("fit/step", "steps")),
+    ],
+)
+def test_a_chain_that_begins_with_a_node_with_a_body_is_a_path(text: str, tree: Expression | None) -> None:
+    parsed = parse(text, frozenset(["fit"]))
+    assert tree is None or parsed == tree
+    assert {part.node for part in walk(parsed) if isinstance(part, FieldOf) and "/" in part.node} <= {
+        "fit/step",
+        "fit/inner/step",
+    }
+    strings = [part.value for part in walk(parsed) if isinstance(part, Constant) and isinstance(part.value, str)]
+    assert strings in ([], ["fit/step"]), "a string is left alone"
+
+
+def test_a_path_leads_to_a_field() -> None:
+    with pytest.raises(GuardSyntaxError, match="`fit/step` is the path of a node, not of one of its fields"):
+        parse("fit/step > 3", frozenset(["fit"]))
+    with pytest.raises(GuardSyntaxError, match=r"not allowed in an expression: fit/step\.a\.b"):
+        parse("fit/step.a.b > 3", frozenset(["fit"]))
 
 
 def test_expansion_replaces_guards_and_leaves_slots_and_strings() -> None:
@@ -174,6 +223,13 @@ def test_guards_that_double_or_deepen_at_every_level_are_refused_at_once(text: s
         ("not (1 < 2)", False),
         ("1 < x.y < 3", None),
         ("1 / 0 > 1", None),
+        ("log(0) > 1", None),
+        ("exp(999) > 1", None),
+        ("max(1, 2) > sqrt(2)", True),
+        ("cos(pi) == -1", True),
+        ("True if x.y else True", True),
+        ("False if 1 < 2 else x.y", False),
+        ("x.y if 1 < 2 else False", None),
         ("slot > 1", None),
         ("True", True),
     ],
@@ -190,7 +246,7 @@ LEAVES = st.one_of(
     st.sampled_from([FieldOf(*name.split(".")) if "." in name else Name(name) for name in FIELDS]),
 )
 OPERATORS = ["==", "!=", "<", "<=", ">", ">="]
-FUNCTIONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
 
 
 def larger(inside: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
@@ -201,6 +257,9 @@ def larger(inside: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expressio
         st.builds(Both, several),
         st.builds(Either, several),
         st.builds(Arithmetic, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inside, inside),
+        st.builds(Conditional, inside, inside, inside),
+        st.builds(Call, st.sampled_from(["min", "max"]), several),
+        st.builds(Call, st.sampled_from(["abs", "ceil", "cos", "exp", "floor", "log", "sqrt"]), st.tuples(inside)),
         several.flatmap(
             lambda operands: st.builds(
                 Comparison, st.just(operands), st.tuples(*[st.sampled_from(OPERATORS)] * (len(operands) - 1))
@@ -269,7 +328,7 @@ def test_python_itself_agrees_with_the_reference(expression: Expression, values:
     named = {"slot": values["slot"], **Held(values).nodes}
 
     def python() -> bool:
-        return bool(eval(python_text(expression), {"__builtins__": {}}, named))  # noqa: S307 - made above
+        return bool(eval(python_text(expression), {"__builtins__": {}}, named | FUNCTIONS))  # noqa: S307 - made above
 
     kind, value = outcome(lambda: bool(evaluate(expression, values.__getitem__)))
     assert outcome(python) == (kind, value)
@@ -291,6 +350,10 @@ def python_text(expression: Expression) -> str:
             words = [python_text(operands[0])]
             words += [f"{symbol} {python_text(operand)}" for symbol, operand in zip(symbols, operands[1:], strict=True)]
             return "(" + " ".join(words) + ")"
+        case Conditional(condition, then, otherwise):
+            return f"({python_text(then)} if {python_text(condition)} else {python_text(otherwise)})"
+        case Call(function, operands):
+            return f"{function}({', '.join(map(python_text, operands))})"
         case Constant(value):
             return f"({value!r})"
     return spell(expression)
@@ -327,7 +390,7 @@ def test_short_circuits_protect_what_follows() -> None:
 
 
 def test_comparison_uses_every_operator_the_reference_knows() -> None:
-    for symbol, function in zip(OPERATORS, FUNCTIONS, strict=True):
+    for symbol, function in zip(OPERATORS, COMPARISONS, strict=True):
         for value in (1, 2, 3):
             held = Held({"a.i": value, "a.f": 0.0, "b.flag": False, "b.n": 2, "slot": 0})
             assert compile_guard(parse(f"a.i {symbol} 2"), held)() is function(value, 2)

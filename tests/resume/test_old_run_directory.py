@@ -98,7 +98,7 @@ def test_an_old_run_with_a_raised_ending_ends_in_the_bits_of_the_longer_run(old:
 def test_the_graph_of_an_old_run_can_be_read_and_resumed(old: Path, tmp_path: Path) -> None:
     saved = Graph.load(old)
     assert saved.to_json() == saved_manifest(old)[1]["graph"], "what is resumed is what was saved"
-    assert not saved.diff(graph()).matters, "guards are worded in another way since"
+    assert not saved.diff(graph()).matters, "guards are worded in another way since, and the size of a window is read"
     script = runpy.run_path(str(FIXTURES / "make_run_directory.py"))  # its kinds are found by name from here on
     assert saved.check() == []
     run = script["trainer"](old, saved)

@@ -92,7 +92,7 @@ def test_labels_tell_kind_and_parameters(fit: Graph) -> None:
     assert drawn["decide"].lines == ("choice",)
     assert drawn["clip"].lines == ("max_norm = 0.5",)
     assert drawn["checkpoint"].lines == ("every = 1 epochs or 10 minutes", "keep = 2")
-    assert "window is accumulate.every" in drawn["train_batch"].tooltip
+    assert "window is accumulate.window" in drawn["train_batch"].tooltip
 
 
 def test_many_and_long_parameters_are_shortened() -> None:

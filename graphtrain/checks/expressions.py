@@ -1,0 +1,200 @@
+"""G2xx of the expressions that nodes read: names and types, circles, and the value with which a run would begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from graphtrain.checks.guards import ValueTypeError, name_faults, syntax_hint, type_of
+from graphtrain.graph.elements import Node
+from graphtrain.graph.problem import Problem
+from graphtrain.guards.evaluate import evaluate
+from graphtrain.guards.syntax import (
+    Expression,
+    GuardCycleError,
+    GuardSyntaxError,
+    Name,
+    field_of,
+    is_expression,
+    walk,
+)
+from graphtrain.kind import Kind
+from graphtrain.kind.parameter import REQUIRED, show_value
+from graphtrain.names import suggestion
+from graphtrain.plan.scope import ExpressionTarget, Scope, ValueType, value_type
+
+
+def check_expressions(scope: Scope) -> Iterator[Problem]:
+    """Every problem of the expressions that the nodes of one graph read."""
+    targets: list[tuple[Node, str, ExpressionTarget]] = []
+    is_sound = True
+    for node in scope.graph.nodes.values():
+        kind = scope.kinds[node.name]
+        if kind is None:
+            continue
+        for name, text in node.reads.items():
+            is_parameter = node.body is None and name in kind.parameters and name not in kind.slots
+            if is_parameter and (problem := _cannot_vary(scope, node, kind, name)) is not None:
+                is_sound = False
+                yield problem
+            elif isinstance(text, str) and (is_parameter or is_expression(text)):
+                target = scope.parameter(node, name) if is_parameter else scope.resolve(text, f"{node.name}.{name}")
+                assert isinstance(target, ExpressionTarget)
+                problems = list(_faults(scope, node, name, target))
+                is_sound = is_sound and not problems
+                targets.append((node, name, target))
+                yield from problems
+    if is_sound and targets:
+        yield from _values(scope, targets)
+
+
+def _cannot_vary(scope: Scope, node: Node, kind: Kind, name: str) -> Problem | None:
+    """Why a parameter cannot have an expression, if it cannot."""
+    label, hint = f"`{node.name}.{name}`", ""
+    if name not in kind.varying:
+        varying = [other for other in kind.varying if other in kind.parameters]
+        reason = f"{label} is read once, not at every visit, so an expression cannot give its value"
+        hint = f"`{kind.name}` reads {', '.join(varying) or 'no parameter'} at every visit"
+    elif name in node.parameters:
+        reason = f"{label} has a value, {show_value(node.parameters[name])}, and an expression"
+        hint = "keep one of them"
+    elif not isinstance(node.reads[name], str):
+        reason = f"{label} is read from a list"
+        hint = "an expression is one text"
+    else:
+        return None
+    return scope.problem("G211", node.place, f"nodes.{node.name}.reads.{name}", reason, hint)
+
+
+def _problem(scope: Scope, node: Node, name: str, code: str, message: str, hint: str = "") -> Problem:
+    text = node.reads[name]
+    shown = text if len(text) <= 120 else f"{text[:117]}..."
+    where = f"nodes.{node.name}.reads.{name}"
+    return scope.problem(code, node.place, where, f'{node.name}.{name}: {message}\n    {name} = "{shown}"', hint)
+
+
+def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> Iterator[Problem]:
+    """What is wrong with an expression by itself: its text, its names, its types."""
+    try:
+        parsed = scope.parse(target.text)
+    except GuardSyntaxError as error:
+        if target.parameter is None and "not an expression" in str(error):
+            message = f"`{target.text}` is not a valid name for a slot"
+            thing = f"nodes.{node.name}.reads.{name}"
+            yield scope.problem("G115", node.place, thing, message, "nor is it a field (`node.field`) or an expression")
+        else:
+            yield _problem(scope, node, name, "G201", str(error), syntax_hint(error))
+        return
+    faults = [(fault.code, fault.message, fault.hint) for fault in name_faults(scope, target.text, parsed)]
+    faults += [] if faults else list(_not_saved(scope, parsed))
+    if not faults:
+        try:
+            faults += _type_faults(target, type_of(scope, parsed, scope.graph.guards))
+        except ValueTypeError as error:
+            faults.append(("G204", str(error), error.hint))
+    for code, message, hint in faults:
+        yield _problem(scope, node, name, code, message, hint)
+
+
+def _not_saved(scope: Scope, expression: Expression) -> Iterator[tuple[str, str, str]]:
+    for part in walk(expression):
+        if isinstance(part, Name) and part.name not in scope.graph.guards and not scope.may_hold(part.name):
+            known = sorted({*scope.written, *scope.graph.guards})
+            message = f"no node writes a slot `{part.name}`: an expression reads saved state, no resources"
+            yield "G202", message, suggestion(part.name, known)
+
+
+def _type_faults(target: ExpressionTarget, received: ValueType) -> list[tuple[str, str, str]]:
+    if target.parameter is None or received == "unknown":
+        return []
+    wanted = value_type(target.parameter.annotation)
+    if received == wanted or wanted == "unknown" or (received, wanted) == ("integer", "number"):
+        return []
+    hint = "write `//`, or round with `floor` or `ceil`" if (received, wanted) == ("number", "integer") else ""
+    article = "an" if received == "integer" else "a"
+    return [("G204", f"expected {target.parameter.type_name}, and the expression is {article} {received}", hint)]
+
+
+# ---- circles, and the value at the beginning
+
+
+def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> Iterator[Problem]:
+    circles: set[frozenset[str]] = set()  # each is reported once, at its first expression
+    for node, name, target in targets:
+        try:
+            circle = _circle(target, (target.name,))
+            if circle and target.name in circle and frozenset(circle) not in circles:
+                circles.add(frozenset(circle))
+                yield _problem(scope, node, name, "G207", f"defined by itself: {' -> '.join(circle)}")
+            if circle:
+                continue
+            _value(target)
+        except (GuardSyntaxError, GuardCycleError):  # of a guard that it names, which is reported there
+            continue
+        except _UnknownError:
+            continue
+        except (ArithmeticError, TypeError) as error:
+            message = f"raises {type(error).__name__} where a run begins, all progress at its start: {error}"
+            yield _problem(
+                scope, node, name, "G212", message, "exclude that case: `... if ... else ...`, or `max(1, ...)`"
+            )
+        except ValueError as error:
+            message = f"has no value where a run begins, all progress at its start: {error}"
+            yield _problem(scope, node, name, "G212", message, "bound it, as in `max(1, ...)`")
+
+
+def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:
+    """The names on a way from an expression back to itself, or to one on the way; empty if there is none."""
+    for inner in target.reads():
+        if isinstance(inner, ExpressionTarget):
+            if inner.name in path:
+                return (*path[path.index(inner.name) :], inner.name)
+            if further := _circle(inner, (*path, inner.name)):
+                return further
+    return ()
+
+
+class _UnknownError(Exception):
+    """A value that is not known before the run."""
+
+
+def _value(target: ExpressionTarget) -> Any:
+    """The value of an expression where a run begins.
+
+    Raises:
+        _UnknownError: it reads a slot, or a node that nobody has declared.
+        ArithmeticError, TypeError, ValueError: it has none, or one that the parameter cannot have.
+    """
+    value = evaluate(target.expression, lambda name: _read(target.scope, name))
+    return value if target.parameter is None else target.parameter.evaluated(value)
+
+
+def _read(scope: Scope, name: str) -> Any:
+    owned = field_of(name)
+    inside = scope.inside(owned[0]) if owned is not None else None
+    if owned is None or inside is None:
+        raise _UnknownError
+    (inner, node), field = inside, owned[1]
+    target, kind = scope.field(*owned), inner.kinds[node.name]
+    if isinstance(target, ExpressionTarget):
+        return _value(target)
+    if kind is None:
+        raise _UnknownError
+    if field in kind.parameters:
+        parameter = kind.parameters[field]
+        value = parameter.coerce(node.parameters[field]) if field in node.parameters else parameter.default
+        if value is REQUIRED:
+            raise _UnknownError
+    elif field == "due":
+        value = False
+    elif kind.fields[field].stored:
+        value = kind.fields[field].default
+    else:
+        try:
+            value = getattr(kind.new_instance(), field)
+        except Exception:
+            raise _UnknownError from None
+    if not isinstance(value, bool | int | float | str | Fraction):
+        raise _UnknownError
+    return value
