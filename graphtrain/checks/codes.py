@@ -29,6 +29,7 @@ CODES: dict[str, str] = {
     "G207": "a guard is defined by itself",
     "G208": "a guard has the name of a slot",
     "G209": "a guard is not used",
+    "G210": "a guard reads what only a visit changes, of a node that is bypassed",
     "G301": "a slot is read that nothing writes or supplies",
     "G302": "a resource is supplied that nothing reads",
     "G303": "a slot is read that is never written before",
@@ -51,12 +52,13 @@ CODES: dict[str, str] = {
     "G411": "gradients are clipped, unscaled or used where there are none",
     "G412": "gradients are unscaled after they were clipped",
     "G501": "the run can loop forever",
-    "G502": "a loop is left only by a guard that nothing in it changes",
+    "G502": "a loop is left only by an answer that nothing in it brings about",
+    "G503": "whether a loop ends is not checked",
     "G601": "the run can train forever without a save point",
     "G602": "a checkpoint is requested where a value that is still needed cannot be saved",
 }
 
-_WARNINGS = frozenset({"G117", "G118", "G209"})
+_WARNINGS = frozenset({"G117", "G118", "G209", "G210"})
 
 
 def can_be_allowed(code: str) -> bool:

@@ -7,11 +7,12 @@ clean from the rest; whatever else a guard asks may be so or not.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
@@ -163,6 +164,19 @@ class Gradients:
         """The points that act on the gradients of an optimizer, and what they do."""
         return [(point, effects_of(point)) for point, names in self.targets.items() if optimizer in names]
 
+    def acted_on(self, effect: str, point: FlowPoint) -> frozenset[str]:
+        """The optimizers to whose gradients a visit does something, or one inside the body that is left there."""
+        if not point.acts or point.node is None:
+            return frozenset()
+        if point.node.body is None:
+            return frozenset(self.targets.get(point, ())) if effect in effects_of(point) else frozenset()
+        inside = [
+            names
+            for acting, names in self.targets.items()
+            if acting.path.startswith(f"{point.path}/") and effect in effects_of(acting)
+        ]
+        return frozenset(name for names in inside for name in names)
+
     def is_without(self, point: FlowPoint, optimizer: str) -> bool:
         """True if an optimizer may have no gradients when a point is reached."""
         return (point, "clean") in self._automata[optimizer].came_from
@@ -235,6 +249,7 @@ class _Automaton:
         """Follow all arrows from the start; False if what was held of a body turned out to be wrong."""
         start: tuple[FlowPoint, State] = (self._flow.start, "clean")
         self.came_from = {start: None}
+        self._answers: dict[tuple[int, str, State], frozenset[bool]] = {}
         waiting = deque([start])
         late = len(self._entered_late)
         while waiting:
@@ -306,7 +321,12 @@ class _Automaton:
 
     def _outcomes(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
         """What a guard may answer in a state."""
+        key = (id(guard), scope.path, state)  # the plan keeps the guards; to hash one takes as long as this answer
+        if key not in self._answers:
+            self._answers[key] = self._answered(scope, guard, state)
+        return self._answers[key]
 
+    def _answered(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
         def interval(part: Expression) -> Interval:
             match part:
                 case FieldOf(node, field) if (scope.path, node, field) in self._counters:
@@ -314,7 +334,7 @@ class _Automaton:
                         return (0, math.inf) if scope.path in self._entered_late else (1, math.inf)
                     return 0, 0
                 case FieldOf(node, field):
-                    return _declared(scope, node, field)
+                    return bounds_of(scope, node, field)
                 case Constant(int() | float() as value):
                     return value, value
             return -math.inf, math.inf
@@ -355,15 +375,22 @@ def _sure_counters(
 Interval = tuple[float, float]
 
 
-def _declared(scope: Scope, node: str, field: str) -> Interval:
-    """What the type of a parameter says of its value."""
+def bounds_of(scope: Scope, node: str, field: str) -> Interval:
+    """What the type of a parameter says of its value: between which numbers it lies."""
     kind = scope.kinds.get(node)
-    annotation = kind.parameters[field].annotation if kind is not None and field in kind.parameters else None
+    return _bounds(kind.parameters[field].annotation) if kind is not None and field in kind.parameters else _UNBOUNDED
+
+
+_UNBOUNDED: Interval = (-math.inf, math.inf)
+
+
+@functools.lru_cache(maxsize=1024)
+def _bounds(annotation: Any) -> Interval:
     if get_origin(annotation) is Annotated:
         plain, *bounds = get_args(annotation)
         least = max((bound.bound for bound in bounds if isinstance(bound, Above)), default=-math.inf)
         return (math.floor(least) + 1 if plain is int and math.isfinite(least) else least), math.inf
-    return -math.inf, math.inf
+    return _UNBOUNDED
 
 
 def outcomes(expression: Expression, interval: Callable[[Expression], Interval]) -> frozenset[bool]:

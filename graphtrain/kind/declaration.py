@@ -118,7 +118,11 @@ class Kind:
 
     def is_idle(self, parameters: Mapping[str, Any]) -> bool:
         """True if a parameter without which there is nothing to do is left out: None, or a bound of infinity."""
-        return any(parameters[name] in _LEFT_OUT for name in self.idle_without)
+        return bool(self.left_out(parameters))
+
+    def left_out(self, parameters: Mapping[str, Any]) -> list[str]:
+        """The parameters without which there is nothing to do, and which are left out."""
+        return [name for name in self.idle_without if parameters[name] in _LEFT_OUT]
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that make it due beside its trigger, with these parameters."""

@@ -216,7 +216,14 @@ class Program:
         for slot in body.graph.optional if body is not None else bound.kind.optional:
             for target in leaves(bound.scope.names.read_by(bound.node, slot)):
                 if isinstance(target, ResourceTarget) and self.resources.get(target.name) is None:
-                    self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`")
+                    unchanged = sorted(
+                        field
+                        for path, field in self.plan.fields_read
+                        if path == bound.path and field in bound.kind.fields
+                    )
+                    never = [field for field in unchanged if field != "due"]  # which is false, as people expect
+                    further = f"; {quoted(f'{bound.path}.{field}' for field in never)} never changes" if never else ""
+                    self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`{further}")
                     return True
         return False
 

@@ -268,6 +268,10 @@ GUARDS = [
     edited("a guard by itself", lambda g: g.guard("window_cut", "window_cut or finish.due"), "G207 guards.window_cut"),
     edited("a guard called as a slot", lambda g: g.guard("samples", "next_batch.last").connect(
         "step", "decide", when="samples"), "G208 guards.samples"),
+    edited("a guard on the runs of a node that is bypassed", lambda g: g.guard("log_due", "log.due and clip.runs > 3"),
+           "G210 guards.log_due"),
+    edited("a guard on the runs of a node that is bypassed inside", lambda g: tiny({"fold": g.guard(
+        "log_due", "log.due and clip.runs > 3")}, {"fold": ["end"]}), "G210 fold/guards.log_due"),
     overlaid("a guard nobody names", '[[edit]]\nguard = "spare"\nexpression = "log.due"', "G209 guards.spare"),
 ]  # fmt: skip
 
@@ -444,7 +448,7 @@ LOOPS = [
         "slow", "accumulate.every > 1").connect("wait", "wait", when="slow"), "G501 nodes.wait"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
     edited("a loop of validation without data", lambda g: g.guard("val_check_batch", "step.steps > 3"),
-           "G501 nodes.decide"),
+           "G502 edges.decide"),
     edited("a loop that nobody counts", lambda g: g.guard("done", "clip.max_norm > 1"),
            "G501 nodes.next_batch", of=plain(train_batch=["clip"], clip=["step"])),
     edited("a loop of the clock of another loop", lambda g: tiny(

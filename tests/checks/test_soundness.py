@@ -454,7 +454,7 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
         _attribute(graphtrain.plan.slots.Slots, "_guards", lambda *_: 0), "unwritten"),
     "no loops": (_attribute(graphtrain.checks, "check_loops", _never), "goes round forever"),
     "counting is progress": (
-        _attribute(graphtrain.checks.loops._Loops, "_without_counting", _never), "goes round forever"),
+        _attribute(graphtrain.checks.loops._Search, "_known_counts", lambda *_: {}), "goes round forever"),
     "no node is skipped": (
         _attribute(graphtrain.plan.plan.PlanNode, "can_be_skipped", False), "goes round forever"),
     "nothing is forgotten": (_attribute(graphtrain.plan.facts, "changers", lambda *_: set()), "unwritten"),
