@@ -36,9 +36,8 @@ def written_before(slots: Slots) -> Before:
     waiting = deque([start])
     while waiting:
         point = waiting.popleft()
-        use = slots.uses[point]
-        surely = (always[point] & ~use.forgets) | use.writes | use.needs | slots.guards[point]
-        maybe = (sometimes[point] & ~use.forgets) | use.writes
+        surely = _written_after(slots, point, always[point]) | _needs(slots, point) | slots.guards[point]
+        maybe = _written_after(slots, point, sometimes[point])
         for arrow in point.arrows:
             target = arrow.target
             before = always.get(target), sometimes.get(target, 0)
@@ -47,6 +46,21 @@ def written_before(slots: Slots) -> Before:
             if (always[target], sometimes[target]) != before:
                 waiting.append(target)
     return Before(always, sometimes)
+
+
+def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
+    """What is written after a visit; a body hands out what is written inside, and nothing where that is not."""
+    use = slots.uses[point]
+    after = (before & ~use.forgets) | use.writes
+    for inner, outer in slots.handed_out(point):
+        if inner and not before & inner:
+            after &= ~outer
+    return after
+
+
+def _needs(slots: Slots, point: FlowPoint) -> int:
+    """What a visit cannot do without; what a body hands out may be absent, which is asked of those who read it."""
+    return 0 if slots.handed_out(point) else slots.uses[point].needs
 
 
 def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -94,12 +108,11 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
     for point in slots.flow.points:
         if point not in before.always or point.node is None:
             continue
-        use = slots.uses[point]
-        verb = "reads"
-        if point.node.body is not None:
-            verb = "hands out" if point.acts else "sets its nodes up with"
-        note(point, verb, use.needs, before.always[point], before.sometimes[point])
-        surely, maybe = before.always[point] | use.writes | use.needs, before.sometimes[point] | use.writes
+        needs = _needs(slots, point)
+        verb = "reads" if point.node.body is None else "sets its nodes up with"
+        note(point, verb, needs, before.always[point], before.sometimes[point])
+        surely = _written_after(slots, point, before.always[point]) | needs
+        maybe = _written_after(slots, point, before.sometimes[point])
         note(point, "guard", slots.guards[point], surely, maybe)
     for reading in readings.values():
         for never, bits in ((True, reading.missed & ~reading.met), (False, reading.missed & reading.met)):
@@ -113,8 +126,11 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
     assert point.node is not None
     names = slots.named(bits)
     shown = _listed(names)
+    sources = _sources(slots, bits)
     writers = [
-        writer.path for writer in slots.flow.points if slots.uses[writer].writes & bits and not writer.is_unknown
+        writer.path
+        for writer in slots.flow.points
+        if slots.uses[writer].writes & sources and not slots.handed_out(writer) and not writer.is_unknown
     ]
     writing = _listed(list(dict.fromkeys(writers)))
     reads = (
@@ -152,6 +168,14 @@ def _listed(names: list[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
+def _sources(slots: Slots, bits: int) -> int:
+    """Some slots, and those inside bodies that are handed out as them."""
+    pairs = [pair for point in slots.flow.points for pair in slots.handed_out(point)]
+    while inside := [inner for inner, outer in pairs if outer & bits and inner & ~bits]:
+        bits |= inside[0]
+    return bits
+
+
 def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> tuple[str, ...]:
     """A shortest path to a point on which a slot is neither written nor read before.
 
@@ -159,27 +183,25 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
         inside: True if what the point itself does counts as before.
     """
     bit = slots.bits([name])
-    start = slots.flow.start
-    state = {(start, False)}
-    came_from: dict[tuple[FlowPoint, bool], tuple[FlowPoint, bool] | None] = {(start, False): None}
-    waiting = deque([(start, False)])
+    followed = _sources(slots, bit)  # what is written of these is all that has to be known on the way
+    start = (slots.flow.start, 0)
+    came_from: dict[tuple[FlowPoint, int], tuple[FlowPoint, int] | None] = {start: None}
+    waiting = deque([start])
     while waiting:
         at = waiting.popleft()
         point, written = at
-        use = slots.uses[point]
-        if point is goal and not written and not (inside and (use.writes | use.needs) & bit):
+        visited = _written_after(slots, point, written) | _needs(slots, point)
+        if point is goal and not (visited if inside else written) & bit:
             path = [point]
             step = came_from[at]
             while step is not None:
                 path.append(step[0])
                 step = came_from[step]
             return names_on(reversed(path))
-        settled = use.writes | use.needs | slots.guards[point]
-        after = (written and not use.forgets & bit) or bool(settled & bit)
+        after = (visited | slots.guards[point]) & followed
         for arrow in point.arrows:
             following = (arrow.target, after)
-            if following not in state:
-                state.add(following)
+            if following not in came_from:
                 came_from[following] = at
                 waiting.append(following)
     return ()

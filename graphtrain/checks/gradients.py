@@ -28,7 +28,7 @@ ON_GRADIENTS = frozenset({"backward", "clip", "unscale", "use", "step", "zero_gr
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with an effect in a state."""
+    """What is wrong with an effect in a state; `{node}` and `{optimizer}` are filled in."""
 
     code: str
     message: str
@@ -54,8 +54,8 @@ def _too_late_to(verb: str) -> Fault:
 _UNUSED = Fault(
     "G404",
     "`{node}` clears gradients of {optimizer} that no step has used",
-    "clear them after the step; where they are meant to be discarded, use the kind `discard`, or one with "
-    'effects=("use", "zero_grad")',
+    "clear them after the step; where no step is meant to be taken with them, as where another optimizer shares the "
+    "parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` throws them away",
 )
 _NEVER_CLEARED = Fault(
     "G405",
@@ -345,9 +345,9 @@ class _Automaton:
         clears = any("zero_grad" in effects for effects in self._effects.values())
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
             fault = _NEVER_CLEARED
-        message = fault.message.format(node=point.path, optimizer=f"`{self._optimizer}`")
+        names = {"node": point.path, "optimizer": f"`{self._optimizer}`"}
         witness = names_on(self._way(point, state)) + ((END,) if fault is _OPEN else ())
-        return _problem(point, fault.code, message, fault.hint, path=witness)
+        return _problem(point, fault.code, fault.message.format(**names), fault.hint.format(**names), path=witness)
 
 
 def counters_of(point: FlowPoint) -> tuple[str, ...]:

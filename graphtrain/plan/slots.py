@@ -55,6 +55,14 @@ class Slots:
             for path in planned.writes:
                 self._bits.setdefault(path, 1 << len(self._bits))
         self.uses = {point: self._uses(point) for point in flow.points}
+        self._handed_out = {
+            point: tuple(
+                (self.bits([f"{planned.path}/{inner}"]), self.bits([outer]))
+                for inner, outer in zip(planned.body.graph.outputs, planned.writes, strict=True)
+            )
+            for point in flow.points
+            if point.acts and (planned := point.planned) is not None and planned.body is not None
+        }
         self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
         self.transient = self.bits(flow.plan.transient)
 
@@ -104,6 +112,10 @@ class Slots:
         needs, reads = self._bits_of(planned.reads)
         extra = self.bits(slots_of(self._extra_reads.get(planned.path, ())))
         return Uses(needs | extra, reads | extra, writes)
+
+    def handed_out(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
+        """Where a body is left: the bits of each slot that leaves it, inside and outside."""
+        return self._handed_out.get(point, ())
 
     def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]

@@ -197,10 +197,14 @@ class Compiler:
         trigger, watch, is_due = bound.trigger, self._watch, self.due(bound)
         inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
         begins_activity = body.activity is not None and bound.scope.activity is None
+        # What an earlier visit wrote is not kept over a save either.
+        slots, forgotten = self._slots, [self._program.slot_index(body.prefix + slot) for slot in body.names.written]
 
         def enter() -> int:
             if isinstance(trigger, Every) and not is_due():
                 return leave()
+            for index in forgotten:
+                slots[index] = None
             if begins_activity:
                 watch.enter(bound.node.name)
             for inner in inner_nodes:

@@ -225,6 +225,11 @@ def plain(**edges: list[str]) -> Graph:
     return tiny({name: name for name in every}, every, _DONE)
 
 
+def handing_out(graph: Graph) -> Graph:
+    """A training that hands out the metrics of its validation, which it may not have had."""
+    return replace(graph, outputs=("metrics",))
+
+
 STRUCTURE = [
     edited("a start that does not exist", lambda g: replace(g, start="decid"), "G101 start"),
     edited("a clock of a removed node", lambda g: g.remove("step"), "G101 clock.steps"),
@@ -336,8 +341,13 @@ DATA = [
            lambda g: use(g.set("validate", graph=use(EVALUATE, "score", after="eval_batch")), "read_score",
                          after="validate"), "G306 nodes.read_score"),
     edited("an output written on one branch only",
-           lambda g: g.set("validate", graph=replace(use(EVALUATE, "score", between=("eval_batch", "next_batch")),
-                                                     outputs=("metrics", "score"))), "G304 nodes.validate"),
+           lambda g: use(g, "read_score", after="validate").set("validate", graph=replace(
+               use(EVALUATE, "score", between=("eval_batch", "next_batch")), outputs=("metrics", "score"))),
+           "G304 nodes.read_score"),
+    edited("an output of an earlier visit",
+           lambda g: use(tiny({"fold": handing_out(g), "again": "tick"},
+                              {"fold": ["again"], "again": ["end if done", "fold"]}, {"done": "again.ticks > 2"}),
+                         "read_metrics", after="again"), "G304 nodes.read_metrics"),
     edited("a second validation under the name of the first",
            lambda g: g.insert("test", graph=EVALUATE, between=("decide", "validate"), reads={"val_data": "test_data"}),
            "G307 test/nodes.begin_evaluation"),
