@@ -316,7 +316,7 @@ def _is_the_same_evaluation(flow: Flow, first: PlanNode, second: PlanNode) -> bo
 
 def _after_a_step(flow: Flow) -> set[str]:
     """The paths of the nodes that can run after a step of an optimizer."""
-    stepping = [point for point in flow.points if point.kind is not None and "step" in point.kind.effects]
+    stepping = [point for point in flow.points if point.kind is not None and point.kind.has_effect("step")]
     waiting = deque(stepping)
     reached: set[FlowPoint] = set()
     while waiting:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
 from graphtrain.checks.changes import NOWHERE, Changes, Points
-from graphtrain.checks.gradients import Gradients, effects_of
+from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.names import quoted
@@ -192,17 +192,18 @@ class _Counting:
     def __init__(self, flow: Flow, points: Sequence[FlowPoint], changes: Changes, optimizers: frozenset[str]) -> None:
         acting = set(changes.acting.values())
         bodies = {point: f"{point.path}/" for point in acting if point.node is not None and point.node.body is not None}
-        self._effects = {
-            point: [effect for effect in effects_of(point) if effect in _COUNTED]
-            for point, names in changes.gradients.targets.items()
-            if optimizers & set(names) and (point in acting or point.path.startswith(tuple(bodies.values())))
+        self._actions = {
+            point: doing
+            for point, actions in changes.gradients.actions.items()
+            if (point in acting or point.path.startswith(tuple(bodies.values())))
+            and (doing := [a for a in actions if a.effect in _COUNTED and optimizers & set(a.optimizers)])
         }
         self._bodies = {
             point: frozenset(inner for inner in flow.points if inner.path.startswith(prefix))
             for point, prefix in bodies.items()
-            if any(inner.path.startswith(prefix) for inner in self._effects)
+            if any(inner.path.startswith(prefix) for inner in self._actions)
         }
-        self.clearing = [point for point, effects in self._effects.items() if "zero_grad" in effects]
+        self.clearing = [point for point, doing in self._actions.items() if any(a.effect == "zero_grad" for a in doing)]
         self.entries = {point for point in points for body in self._bodies if point.opens and point.path == body.path}
 
     def inside(self, points: Points) -> Points:
@@ -211,11 +212,11 @@ class _Counting:
 
     def after(self, point: FlowPoint, count: int | None) -> int | None:
         """The count after a visit, if it was `count` before; None where it varies."""
-        for effect in self._effects.get(point, ()):
-            if effect == "zero_grad":
+        for action in self._actions.get(point, ()):
+            if action.effect == "zero_grad":
                 count = 0
             elif count is not None:
-                count += 1
+                count = None if action.is_reported else count + 1
         return count
 
 

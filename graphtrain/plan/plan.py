@@ -15,6 +15,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
 from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.kind import Kind, Read
+from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.scope import FieldTarget, Scope, Target, leaves
 
@@ -29,7 +30,8 @@ class PlanNode:
         parameters: every parameter of the kind, of its type.
         reads, setup_reads: what the kind reads, in its order, with what each name means.
         writes: the slots, by path, in the order in which the kind, or the body, declares them.
-        optimizers: those on whose gradients its effects act, by the names of the resources (or paths of slots).
+        optimizers: what its slot `optimizer` means, by the names of the resources (or paths of slots).
+        actions: its effects on gradients, in order.
         exits: its edges in order of priority.
         body: the names in the graph inside it.
     """
@@ -43,6 +45,7 @@ class PlanNode:
     setup_reads: tuple[tuple[Read, Target], ...]
     writes: tuple[str, ...]
     optimizers: tuple[str, ...]
+    actions: tuple[PlanAction, ...]
     body: Scope | None
     exits: tuple[Exit, ...] = field(default=(), repr=False)
 
@@ -61,6 +64,23 @@ class PlanNode:
     def can_be_skipped(self) -> bool:
         """True if a visit may do nothing because the trigger is not due."""
         return self.kind is not None and self.kind.trigger == "every" and self.trigger is not None
+
+
+@dataclass(frozen=True)
+class PlanAction:
+    """What a visit of a node does to gradients.
+
+    Attributes:
+        effect: what it does.
+        optimizers: whose gradients, by the names of the resources (or paths of slots).
+        slot: which slot of the node holds them.
+        is_reported: True if it happens only where the visit returns that it has.
+    """
+
+    effect: str
+    optimizers: tuple[str, ...]
+    slot: str
+    is_reported: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +201,12 @@ def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:
         reads=resolved(kind.reads) if kind is not None and body is None else (),
         setup_reads=resolved(kind.setup_reads or ()) if kind is not None else (),
         writes=tuple(f"{scope.path}{slot}" for slot in scope.written_by(node)),
-        optimizers=optimizers_of(scope, node),
+        optimizers=optimizers_of(scope, node, "optimizer"),
+        actions=tuple(
+            PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot, action.is_reported)
+            for action in (kind.actions if kind is not None and body is None else ())
+            if action.effect in ON_GRADIENTS
+        ),
         body=body,
     )
 
@@ -197,10 +222,10 @@ def _parameters(node: Node, kind: Kind | None) -> Mapping[str, Any]:
     )
 
 
-def optimizers_of(scope: Scope, node: Node) -> tuple[str, ...]:
-    """The optimizers that the effects of a node act on: names of resources, or paths where a node writes one."""
+def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:
+    """The optimizers that a slot of a node holds: names of resources, or paths where a node writes one."""
     names = []
-    for target in leaves(scope.read_by(node, "optimizer")):
+    for target in leaves(scope.read_by(node, slot)):
         match target:
             case FieldTarget(path, field_name):
                 names.append(f"{path}.{field_name}")

@@ -57,11 +57,11 @@ class Slots:
         self.uses = {point: self._uses(point) for point in flow.points}
         self._handed_out = {
             point: tuple(
-                (self.bits([f"{planned.path}/{inner}"]), self.bits([outer]))
-                for inner, outer in zip(planned.body.graph.outputs, planned.writes, strict=True)
+                (self.bits([f"{point.path}/{inner}"]), self.bits([outer]))
+                for inner, outer in zip(point.planned.body.graph.outputs, point.planned.writes, strict=True)
             )
             for point in flow.points
-            if point.acts and (planned := point.planned) is not None and planned.body is not None
+            if point.acts and point.planned is not None and point.planned.body is not None
         }
         self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
         self.transient = self.bits(flow.plan.transient)

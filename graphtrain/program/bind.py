@@ -75,11 +75,6 @@ class BoundNode:
         """Every parameter of the kind, of its type."""
         return self.planned.parameters
 
-    @property
-    def optimizers(self) -> tuple[str, ...]:
-        """The optimizers on whose gradients its effects act."""
-        return self.planned.optimizers
-
     def hold(self, instance: Any) -> None:
         """From now on this is the instance."""
         self.instance = instance
@@ -137,7 +132,7 @@ class BoundGraph:
     @property
     def steps(self) -> bool:
         """True if one of its own nodes steps an optimizer."""
-        return any("step" in bound.kind.effects for bound in self.nodes.values())
+        return any(bound.kind.has_effect("step") for bound in self.nodes.values())
 
     def inner(self) -> Iterator[BoundGraph]:
         """The graphs inside this one, at any depth."""
@@ -156,7 +151,9 @@ class BoundGraph:
 def trains(graph: Graph) -> bool:
     """True if some node of a graph, or of a body in it, runs a backward pass."""
     return any(
-        trains(node.body) if node.body is not None else "backward" in getattr(kind_of_node(node), "effects", ())
+        trains(node.body)
+        if node.body is not None
+        else (kind := kind_of_node(node)) is not None and kind.has_effect("backward")
         for node in graph.nodes.values()
     )
 

@@ -93,6 +93,19 @@ def _perturb() -> None: ...
 def _unscale() -> None: ...
 
 
+def _scale() -> None: ...
+
+
+def _exchange() -> None: ...
+
+
+def _maybe_pass() -> bool:
+    return True
+
+
+def _inner_pass() -> None: ...
+
+
 def _use_loss(loss: Any) -> None: ...
 
 
@@ -122,6 +135,10 @@ _MARKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "own_pass": (_own_pass, {"effects": "backward"}),
     "perturb": (_perturb, {"effects": ("use", "zero_grad")}),
     "unscale": (_unscale, {"effects": "unscale"}),
+    "scale": (_scale, {"effects": "scale"}),
+    "exchange": (_exchange, {"effects": "exchange"}),
+    "maybe_pass": (_maybe_pass, {"effects": "backward?"}),
+    "inner_pass": (_inner_pass, {"effects": ("backward inner_optimizer", "use inner_optimizer")}),
     "use_loss": (_use_loss, {}),
     "score": (_score, {"writes": "score"}),
     "score_at_times": (ScoreAtTimes, {"writes": "score"}),
@@ -405,6 +422,31 @@ GRADIENTS = [
     edited("clip after step", lambda g: g.remove("clip").insert("clip", after="step"), "G406 nodes.clip"),
     edited("unscale after step", lambda g: use(g, "unscale", after="step"), "G406 nodes.unscale"),
     edited("unscale after clip", lambda g: use(g, "unscale", after="clip"), "G412 nodes.unscale"),
+    edited("unscale twice", lambda g: use(use(g, "unscale", before="clip"), "again", "scale", after="unscale"),
+           "G412 nodes.again"),
+    edited("exchanged twice", lambda g: use(use(g, "exchange", before="clip"), "again", "exchange", after="exchange"),
+           "G412 nodes.again"),
+    edited("exchanged after unscaling", lambda g: use(use(g, "exchange", before="clip"), "unscale", before="exchange"),
+           "G412 nodes.exchange"),
+    edited("exchanged after clipping", lambda g: use(g, "exchange", after="clip"), "G412 nodes.exchange"),
+    edited("exchanged after the step", lambda g: use(g, "exchange", after="step"), "G406 nodes.exchange"),
+    edited("exchanged where there is nothing", lambda g: use(g, "exchange", after="zero_grad"), "G411 nodes.exchange"),
+    edited("a backward pass after unscaling", lambda g: use(g, "unscale", after="train_batch"),
+           "G413 nodes.train_batch"),
+    edited("a backward pass after the exchange",
+           lambda g: use(use(g, "exchange", before="clip"), "more", "own_pass", after="exchange"), "G413 nodes.more"),
+    edited("cleared after the exchange", lambda g: use(g, "exchange", before="clip").insert(
+        "clear", "zero_grad", after="exchange"), "G404 nodes.clear", "G411 nodes.clip",
+           "G401 nodes.step"),
+    edited("a step where there may have been no backward pass",
+           lambda g: g.replace("train_batch", own("maybe_pass").implementation), "G401 nodes.step", of=plain()),
+    edited("gradients of an inner optimizer that are never cleared",
+           lambda g: bound("optimizer train_batch step zero_grad")(use(g, "inner_pass", before="train_batch")),
+           "G405 nodes.inner_pass", of=plain()),
+    edited("an inner optimizer beside one that is not named", lambda g: bound("optimizer train_batch zero_grad")(
+        use(g, "inner_pass", before="train_batch")), "G410 nodes.step", of=plain()),
+    edited("SAM in a window as two nodes", lambda g: use(g, "perturb", after="train_batch").insert(
+        "second", "train_batch", after="perturb").set("accumulate", every=4), "G409 nodes.train_batch"),
     edited("unscale where there is nothing", lambda g: use(g, "unscale", before="train_batch"),
            "G411 nodes.unscale", of=plain()),
     edited("clip where there is nothing", lambda g: g.insert("early", "clip", before="train_batch"), "G411 nodes.early",
