@@ -10,7 +10,7 @@ from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
-from graphtrain.checks.guards import check_guards
+from graphtrain.checks.guards import check_bypassed, check_guards
 from graphtrain.checks.loops import check_loops
 from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_structure
@@ -59,7 +59,12 @@ def _along_paths(scope: Scope) -> Iterator[tuple[str, Problem]]:
     slots = Slots(flow)
     before = written_before(slots)
     gradients = Gradients(flow)
-    problems = [*check_data_flow(slots, before), *gradients.problems(), *check_loops(flow, gradients)]
+    problems = [
+        *check_bypassed(flow.plan),
+        *check_data_flow(slots, before),
+        *gradients.problems(),
+        *check_loops(flow, gradients),
+    ]
     if not scope.has_unknown:
         problems += check_saving(slots, before)
     for problem in problems:

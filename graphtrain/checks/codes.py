@@ -29,6 +29,7 @@ CODES: dict[str, str] = {
     "G207": "a guard is defined by itself",
     "G208": "a guard has the name of a slot",
     "G209": "a guard is not used",
+    "G210": "a guard reads what only a visit changes, of a node that is bypassed",
     "G211": "a parameter cannot be given an expression",
     "G212": "an expression has no value where a run begins, or one that the parameter cannot have",
     "G301": "a slot is read that nothing writes or supplies",
@@ -45,20 +46,22 @@ CODES: dict[str, str] = {
     "G403": "two steps with the same gradients",
     "G404": "gradients are cleared that nothing used",
     "G405": "gradients are added to those of the step before",
-    "G406": "gradients are clipped or unscaled after the step",
+    "G406": "gradients are exchanged, unscaled or clipped after the step",
     "G407": "the run can end with gradients that nothing used",
     "G408": "an optimizer is never stepped",
     "G409": "a loss is divided by a window that no guard checks",
     "G410": "a node does not say which of several optimizers it is for",
-    "G411": "gradients are clipped, unscaled or used where there are none",
-    "G412": "gradients are unscaled after they were clipped",
+    "G411": "gradients are exchanged, unscaled, clipped or used where there are none",
+    "G412": "gradients are exchanged or unscaled out of order, or twice",
+    "G413": "gradients are added to exchanged or unscaled ones",
     "G501": "the run can loop forever",
-    "G502": "a loop is left only by a guard that nothing in it changes",
+    "G502": "a loop is left only by an answer that nothing in it brings about",
+    "G503": "whether a loop ends is not checked",
     "G601": "the run can train forever without a save point",
     "G602": "a checkpoint is requested where a value that is still needed cannot be saved",
 }
 
-_WARNINGS = frozenset({"G117", "G118", "G209"})
+_WARNINGS = frozenset({"G117", "G118", "G209", "G210"})
 
 
 def can_be_allowed(code: str) -> bool:

@@ -36,10 +36,8 @@ def written_before(slots: Slots) -> Before:
     waiting = deque([start])
     while waiting:
         point = waiting.popleft()
-        use = slots.uses[point]
-        surely = (always[point] & ~use.forgets & ~use.maybe) | (use.writes & ~use.maybe)
-        surely |= use.needs | slots.guards[point]
-        maybe = (sometimes[point] & ~use.forgets) | use.writes
+        surely = _surely_after(slots, point, always[point]) | slots.guards[point]
+        maybe = _written_after(slots, point, sometimes[point])
         for arrow in point.arrows:
             target = arrow.target
             before = always.get(target), sometimes.get(target, 0)
@@ -48,6 +46,26 @@ def written_before(slots: Slots) -> Before:
             if (always[target], sometimes[target]) != before:
                 waiting.append(target)
     return Before(always, sometimes)
+
+
+def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
+    """What is written after a visit; a body hands out what is written inside, and nothing where that is not."""
+    use = slots.uses[point]
+    after = (before & ~use.forgets) | use.writes
+    for inner, outer in slots.handed_out(point):
+        if inner and not before & inner:
+            after &= ~outer
+    return after
+
+
+def _surely_after(slots: Slots, point: FlowPoint, before: int) -> int:
+    """What is surely written after a visit: an output that may be absent is not, whatever the body does."""
+    return (_written_after(slots, point, before) & ~slots.uses[point].maybe) | _needs(slots, point)
+
+
+def _needs(slots: Slots, point: FlowPoint) -> int:
+    """What a visit cannot do without; what a body hands out may be absent, which is asked of those who read it."""
+    return 0 if slots.handed_out(point) else slots.uses[point].needs
 
 
 def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -95,13 +113,11 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
     for point in slots.flow.points:
         if point not in before.always or point.node is None:
             continue
-        use = slots.uses[point]
-        verb = "reads"
-        if point.node.body is not None:
-            verb = "hands out" if point.acts else "sets its nodes up with"
-        note(point, verb, use.needs, before.always[point], before.sometimes[point])
-        surely = (before.always[point] & ~use.maybe) | (use.writes & ~use.maybe) | use.needs
-        maybe = before.sometimes[point] | use.writes
+        needs = _needs(slots, point)
+        verb = "reads" if point.node.body is None else "sets its nodes up with"
+        note(point, verb, needs, before.always[point], before.sometimes[point])
+        surely = _surely_after(slots, point, before.always[point])
+        maybe = _written_after(slots, point, before.sometimes[point])
         note(point, "guard", slots.guards[point], surely, maybe)
     for reading in readings.values():
         for never, bits in ((True, reading.missed & ~reading.met), (False, reading.missed & reading.met)):
@@ -115,8 +131,11 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
     assert point.node is not None
     names = slots.named(bits)
     shown = _listed(names)
+    sources = _sources(slots, bits)
     writers = [
-        writer.path for writer in slots.flow.points if slots.uses[writer].writes & bits and not writer.is_unknown
+        writer.path
+        for writer in slots.flow.points
+        if slots.uses[writer].writes & sources and not slots.handed_out(writer) and not writer.is_unknown
     ]
     writing = _listed(list(dict.fromkeys(writers)))
     reads = (
@@ -154,6 +173,14 @@ def _listed(names: list[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
+def _sources(slots: Slots, bits: int) -> int:
+    """Some slots, and those inside bodies that are handed out as them."""
+    pairs = [pair for point in slots.flow.points for pair in slots.handed_out(point)]
+    while inside := [inner for inner, outer in pairs if outer & bits and inner & ~bits]:
+        bits |= inside[0]
+    return bits
+
+
 def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> tuple[str, ...]:
     """A shortest path to a point on which a slot is neither written nor read before.
 
@@ -161,27 +188,25 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
         inside: True if what the point itself does counts as before.
     """
     bit = slots.bits([name])
-    start = slots.flow.start
-    state = {(start, False)}
-    came_from: dict[tuple[FlowPoint, bool], tuple[FlowPoint, bool] | None] = {(start, False): None}
-    waiting = deque([(start, False)])
+    followed = _sources(slots, bit)  # what is written of these is all that has to be known on the way
+    start = (slots.flow.start, 0)
+    came_from: dict[tuple[FlowPoint, int], tuple[FlowPoint, int] | None] = {start: None}
+    waiting = deque([start])
     while waiting:
         at = waiting.popleft()
         point, written = at
-        use = slots.uses[point]
-        if point is goal and not written and not (inside and (use.writes | use.needs) & bit):
+        visited = _surely_after(slots, point, written)
+        if point is goal and not (visited if inside else written) & bit:
             path = [point]
             step = came_from[at]
             while step is not None:
                 path.append(step[0])
                 step = came_from[step]
             return names_on(reversed(path))
-        settled = use.writes | use.needs | slots.guards[point]
-        after = (written and not (use.forgets | use.maybe) & bit) or bool(settled & ~use.maybe & bit)
+        after = (visited | slots.guards[point]) & followed
         for arrow in point.arrows:
             following = (arrow.target, after)
-            if following not in state:
-                state.add(following)
+            if following not in came_from:
                 came_from[following] = at
                 waiting.append(following)
     return ()
@@ -296,7 +321,7 @@ def _is_the_same_evaluation(flow: Flow, first: PlanNode, second: PlanNode) -> bo
 
 def _after_a_step(flow: Flow) -> set[str]:
     """The paths of the nodes that can run after a step of an optimizer."""
-    stepping = [point for point in flow.points if point.kind is not None and "step" in point.kind.effects]
+    stepping = [point for point in flow.points if point.kind is not None and point.kind.has_effect("step")]
     waiting = deque(stepping)
     reached: set[FlowPoint] = set()
     while waiting:

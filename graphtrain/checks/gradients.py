@@ -1,17 +1,19 @@
 """G4xx: what happens to the gradients of each optimizer, along every path.
 
-An automaton over four states: *clean* (none since they were cleared), *fresh* (added up, not used), *clipped*, *used*
-(a step was taken with them). A guard that cannot hold, or cannot fail, while the count of backward passes is 0 tells
-clean from the rest; whatever else a guard asks may be so or not.
+An automaton over a line of states: *clean* (none since they were cleared), *fresh* (added up), *exchanged* (among
+processes), *scaled* (divided by the scale of the loss), *clipped*, *used* (a step was taken with them). A guard that
+cannot hold, or cannot fail, while the count of backward passes is 0 tells clean from the rest; whatever else a guard
+asks may be so or not.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
@@ -30,15 +32,17 @@ from graphtrain.kind import Field
 from graphtrain.kind.parameter import Above
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
+from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope
 
-State = Literal["clean", "fresh", "clipped", "used"]
-ON_GRADIENTS = frozenset({"backward", "clip", "unscale", "use", "step", "zero_grad"})
+State = Literal["clean", "fresh", "exchanged", "scaled", "clipped", "used"]
+# Gradients that are there, and that no step has used.
+UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with an effect in a state."""
+    """What is wrong with an effect in a state; `{node}` and `{optimizer}` are filled in."""
 
     code: str
     message: str
@@ -64,8 +68,8 @@ def _too_late_to(verb: str) -> Fault:
 _UNUSED = Fault(
     "G404",
     "`{node}` clears gradients of {optimizer} that no step has used",
-    "clear them after the step; where they are meant to be discarded, use the kind `discard`, or one with "
-    'effects=("use", "zero_grad")',
+    "clear them after the step; where no step is meant to be taken with them, as where another optimizer shares the "
+    "parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` throws them away",
 )
 _NEVER_CLEARED = Fault(
     "G405",
@@ -73,66 +77,99 @@ _NEVER_CLEARED = Fault(
     'add a node of the kind `zero_grad` after the step: insert("zero_grad", after="step")',
 )
 
+
+def _added_to(what: str, sum_is: str, advice: str) -> Fault:
+    return Fault(
+        "G413",
+        f"`{{node}}` adds gradients of {{optimizer}} to some that were {what} already: {sum_is}",
+        f"{advice} once, after the last backward pass of a window and before the step",
+    )
+
+
+def _out_of_order(verb: str, done: str, therefore: str, advice: str) -> Fault:
+    return Fault("G412", f"`{{node}}` {verb} gradients of {{optimizer}} that were {done} already: {therefore}", advice)
+
+
+_ADDED_TO_USED = Fault(
+    "G405",
+    "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
+    "route every path from the step to here through a node that clears them, such as `zero_grad`",
+)
+_ADDED_TO_CLIPPED = Fault(
+    "G402",
+    "`{node}` adds gradients of {optimizer} to some that were clipped already: the sum is not clipped",
+    "clip once, after the last backward pass of a window and before the step",
+)
+_STEP_WITHOUT = Fault(
+    "G401",
+    "`{node}` steps {optimizer}, which has no gradients since they were cleared",
+    "route every path to it through a backward pass, or guard it by a count of backward passes, as "
+    "`accumulation_reached` does",
+)
+_STEP_AGAIN = Fault(
+    "G403",
+    "`{node}` steps {optimizer} a second time with the same gradients",
+    "put a backward pass between the two steps, or remove one of them",
+)
+_EXCHANGED_TWICE = _out_of_order(
+    "exchanges", "exchanged", "they would be summed a second time", "exchange once a window"
+)
+_EXCHANGED_SCALED = _out_of_order(
+    "exchanges",
+    "unscaled",
+    "what overflowed in one process was looked for in its own part alone",
+    "exchange before that",
+)
+_EXCHANGED_CLIPPED = _out_of_order(
+    "exchanges", "clipped", "each process has clipped its own part", "exchange before clipping"
+)
+_SCALED_TWICE = _out_of_order(
+    "unscales", "unscaled", "they would be divided by the scale twice", "unscale once a window"
+)
+_SCALED_CLIPPED = _out_of_order("unscales", "clipped", "they were clipped while scaled", "unscale before clipping")
+
 # (effect, state) -> the state after it, and what is wrong, if anything is.
 _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
     ("backward", "clean"): ("fresh", None),
     ("backward", "fresh"): ("fresh", None),
-    ("backward", "clipped"): (
-        "fresh",
-        Fault(
-            "G402",
-            "`{node}` adds gradients of {optimizer} to some that were clipped already: the sum is not clipped",
-            "clip once, after the last backward pass of a window and before the step",
-        ),
-    ),
-    ("backward", "used"): (
-        "fresh",
-        Fault(
-            "G405",
-            "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
-            "route every path from the step to here through a node that clears them, such as `zero_grad`",
-        ),
-    ),
-    ("unscale", "clean"): ("clean", _nothing_to("unscales")),
-    ("unscale", "fresh"): ("fresh", None),
-    ("unscale", "clipped"): (
-        "clipped",
-        Fault(
-            "G412",
-            "`{node}` unscales gradients of {optimizer} that were clipped already: they were clipped while scaled",
-            "unscale before clipping",
-        ),
-    ),
-    ("unscale", "used"): ("used", _too_late_to("unscales")),
+    ("backward", "exchanged"): ("fresh", _added_to("exchanged", "part of the sum is of one process alone", "exchange")),
+    ("backward", "scaled"): ("fresh", _added_to("unscaled", "the sum is of two scales", "unscale")),
+    ("backward", "clipped"): ("fresh", _ADDED_TO_CLIPPED),
+    ("backward", "used"): ("fresh", _ADDED_TO_USED),
+    ("exchange", "clean"): ("clean", _nothing_to("exchanges")),
+    ("exchange", "fresh"): ("exchanged", None),
+    ("exchange", "exchanged"): ("exchanged", _EXCHANGED_TWICE),
+    ("exchange", "scaled"): ("scaled", _EXCHANGED_SCALED),
+    ("exchange", "clipped"): ("clipped", _EXCHANGED_CLIPPED),
+    ("exchange", "used"): ("used", _too_late_to("exchanges")),
+    ("scale", "clean"): ("clean", _nothing_to("unscales")),
+    ("scale", "fresh"): ("scaled", None),
+    ("scale", "exchanged"): ("scaled", None),
+    ("scale", "scaled"): ("scaled", _SCALED_TWICE),
+    ("scale", "clipped"): ("clipped", _SCALED_CLIPPED),
+    ("scale", "used"): ("used", _too_late_to("unscales")),
     ("clip", "clean"): ("clean", _nothing_to("clips")),
     ("clip", "fresh"): ("clipped", None),
+    ("clip", "exchanged"): ("clipped", None),
+    ("clip", "scaled"): ("clipped", None),
     ("clip", "clipped"): ("clipped", None),
     ("clip", "used"): ("used", _too_late_to("clips")),
     ("use", "clean"): ("clean", _nothing_to("uses")),
     ("use", "fresh"): ("used", None),
+    ("use", "exchanged"): ("used", None),
+    ("use", "scaled"): ("used", None),
     ("use", "clipped"): ("used", None),
     ("use", "used"): ("used", None),
-    ("step", "clean"): (
-        "clean",
-        Fault(
-            "G401",
-            "`{node}` steps {optimizer}, which has no gradients since they were cleared",
-            "route every path to it through a backward pass, or guard it by a count of backward passes, as "
-            "`accumulation_reached` does",
-        ),
-    ),
+    ("step", "clean"): ("clean", _STEP_WITHOUT),
     ("step", "fresh"): ("used", None),
+    ("step", "exchanged"): ("used", None),
+    ("step", "scaled"): ("used", None),
     ("step", "clipped"): ("used", None),
-    ("step", "used"): (
-        "used",
-        Fault(
-            "G403",
-            "`{node}` steps {optimizer} a second time with the same gradients",
-            "put a backward pass between the two steps, or remove one of them",
-        ),
-    ),
+    ("step", "used"): ("used", _STEP_AGAIN),
     ("zero_grad", "clean"): ("clean", None),
     ("zero_grad", "fresh"): ("clean", _UNUSED),
+    ("zero_grad", "exchanged"): ("clean", _UNUSED),
+    ("zero_grad", "scaled"): ("clean", _UNUSED),
     ("zero_grad", "clipped"): ("clean", _UNUSED),
     ("zero_grad", "used"): ("clean", None),
 }
@@ -145,47 +182,64 @@ _OPEN = Fault(
 )
 
 
-def effects_of(point: FlowPoint) -> tuple[str, ...]:
+def actions_of(point: FlowPoint) -> tuple[PlanAction, ...]:
     """What a visit does to gradients, in order."""
-    if point.kind is None or not point.acts or (point.node is not None and point.node.body is not None):
-        return ()
-    return tuple(effect for effect in point.kind.effects if effect in ON_GRADIENTS)
+    return point.planned.actions if point.acts and point.planned is not None else ()
+
+
+def effects_of(point: FlowPoint) -> tuple[str, ...]:
+    """What a visit does to gradients, in order, whatever the optimizers."""
+    return tuple(action.effect for action in actions_of(point))
 
 
 class Gradients:
     """What the nodes of a flow do to the gradients of each optimizer.
 
     Attributes:
+        actions: what a visit of each point does, of those that do something.
+        counting: the points with a count of backward passes, and the optimizers whose passes it counts.
         optimizers: by the names of their resources.
     """
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self.targets = {
-            point: point.planned.optimizers
-            for point in flow.points
-            if point.planned is not None and (effects_of(point) or counters_of(point))
+        self.actions = {point: actions for point in flow.points if (actions := actions_of(point))}
+        self.counting = {
+            point: point.planned.optimizers for point in flow.points if point.planned is not None and counters_of(point)
         }
-        acting = [(point, names) for point, names in self.targets.items() if effects_of(point)]
-        self.optimizers = list(dict.fromkeys(name for _, names in acting for name in names))
+        self.optimizers = list(
+            dict.fromkeys(name for actions in self.actions.values() for action in actions for name in action.optimizers)
+        )
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
 
-    def acting(self, optimizer: str) -> list[tuple[FlowPoint, tuple[str, ...]]]:
+    def acting(self, optimizer: str) -> list[tuple[FlowPoint, list[PlanAction]]]:
         """The points that act on the gradients of an optimizer, and what they do."""
-        return [(point, effects_of(point)) for point, names in self.targets.items() if optimizer in names]
+        acting = [
+            (point, [action for action in actions if optimizer in action.optimizers])
+            for point, actions in self.actions.items()
+        ]
+        return [(point, actions) for point, actions in acting if actions]
 
-    def is_without(self, point: FlowPoint, optimizer: str) -> bool:
-        """True if an optimizer may have no gradients when a point is reached."""
-        return (point, "clean") in self._automata[optimizer].came_from
+    def acted_on(self, effect: str, point: FlowPoint) -> frozenset[str]:
+        """The optimizers to whose gradients a visit does something, or one inside the body that is left there."""
+        if not point.acts or point.node is None:
+            return frozenset()
+        doing = self.actions.get(point, ())
+        if point.node.body is not None:
+            inside = f"{point.path}/"
+            doing = tuple(
+                a for other, actions in self.actions.items() if other.path.startswith(inside) for a in actions
+            )
+        return frozenset(name for action in doing if action.effect == effect for name in action.optimizers)
 
     def problems(self) -> Iterator[Problem]:
         """Every problem of gradients, of all optimizers."""
-        unbound = {point.path: point for point in self.targets if _is_unbound(point)}
+        unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
             several = quoted(self.optimizers)
             bound = next(name for name in self.optimizers if name != "optimizer")
             for point in unbound.values():
-                does = "acts on the gradients" if effects_of(point) else "counts the backward passes"
+                does = "acts on the gradients" if point in self.actions else "counts the backward passes"
                 yield _problem(
                     point,
                     "G410",
@@ -194,7 +248,7 @@ class Gradients:
                 )
             return
         for name in self.optimizers:
-            effects = [(point, effect) for point, effects in self.acting(name) for effect in effects]
+            effects = [(point, action.effect) for point, actions in self.acting(name) for action in actions]
             used = {effect for _, effect in effects}
             if "backward" in used and not used & {"step", "use"} and not self.flow.scope.has_unknown:
                 point = next(point for point, effect in effects if effect == "backward")
@@ -211,6 +265,8 @@ class Gradients:
 
 def _is_unbound(point: FlowPoint) -> bool:
     """True where nobody said which optimizer a node is for, neither at the node nor at one around it."""
+    if not counters_of(point) and all(action.slot != "optimizer" for action in actions_of(point)):
+        return False  # its kind names the optimizers by slots of their own
     scope: Scope | None = point.scope
     node = point.node
     while scope is not None and node is not None:
@@ -230,10 +286,10 @@ class _Automaton:
     def __init__(self, gradients: Gradients, optimizer: str) -> None:
         self._flow = gradients.flow
         self._optimizer = optimizer
-        self._effects = dict(gradients.acting(optimizer))
+        self._actions = dict(gradients.acting(optimizer))
         self._counters = {
             counter
-            for point, names in gradients.targets.items()
+            for point, names in gradients.counting.items()
             for counter in _sure_counters(point, names, optimizer, gradients)
         }
         # Bodies that are entered while there are gradients: counting starts again in there, so their 0 says nothing.
@@ -246,6 +302,7 @@ class _Automaton:
         """Follow all arrows from the start; False if what was held of a body turned out to be wrong."""
         start: tuple[FlowPoint, State] = (self._flow.start, "clean")
         self.came_from = {start: None}
+        self._answers: dict[tuple[int, str, State], frozenset[bool]] = {}
         waiting = deque([start])
         late = len(self._entered_late)
         while waiting:
@@ -254,12 +311,12 @@ class _Automaton:
                 continue  # whatever comes after it is not judged
             if point.opens is not None and state != "clean":
                 self._entered_late.add(point.opens.path)
-            after, _ = self._acted(point, state)
-            for arrow in self._open(point, after):
-                following = (arrow.target, after)
-                if following not in self.came_from:
-                    self.came_from[following] = (point, state)
-                    waiting.append(following)
+            for after in self._acted(point, state)[0]:
+                for arrow in self._open(point, after):
+                    following = (arrow.target, after)
+                    if following not in self.came_from:
+                        self.came_from[following] = (point, state)
+                        waiting.append(following)
         return len(self._entered_late) == late
 
     def problems(self) -> Iterator[Problem]:
@@ -267,10 +324,9 @@ class _Automaton:
         for point, state in self.came_from:
             if point.is_unknown:
                 continue
-            after, faults = self._acted(point, state)
-            if after in ("fresh", "clipped") and any(
-                arrow.target is self._flow.end for arrow in self._open(point, after)
-            ):
+            states, faults = self._acted(point, state)
+            unused = [after for after in states if after in UNUSED]
+            if any(arrow.target is self._flow.end for after in unused for arrow in self._open(point, after)):
                 faults.append(_OPEN)
             for fault in faults:
                 faults_at.setdefault((fault.code, point.path), (fault, point, state))
@@ -293,17 +349,19 @@ class _Automaton:
         """Where the path to a point goes on after the last step on it."""
         path = self._way(point, state)
         for before, after in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
-            if {"step", "use"} & set(self._effects.get(before, ())):
+            if {"step", "use"} & {action.effect for action in self._actions.get(before, ())}:
                 return after
         return None
 
-    def _acted(self, point: FlowPoint, state: State) -> tuple[State, list[Fault]]:
-        faults = []
-        for effect in self._effects.get(point, ()):
-            state, fault = _RULES[effect, state]
-            if fault is not None:
-                faults.append(fault)
-        return state, faults
+    def _acted(self, point: FlowPoint, state: State) -> tuple[list[State], list[Fault]]:
+        """The states in which a visit may leave gradients, and what is wrong."""
+        states, faults = [state], []
+        for action in self._actions.get(point, ()):
+            followed = [_RULES[action.effect, before] for before in states]
+            faults += [fault for _, fault in followed if fault is not None]
+            left = states if action.is_reported else []
+            states = list(dict.fromkeys([*left, *(after for after, _ in followed)]))
+        return states, faults
 
     def _open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:
         """The arrows that can be taken in a state."""
@@ -317,7 +375,12 @@ class _Automaton:
 
     def _outcomes(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
         """What a guard may answer in a state."""
+        key = (id(guard), scope.path, state)  # the plan keeps the guards; to hash one takes as long as this answer
+        if key not in self._answers:
+            self._answers[key] = self._answered(scope, guard, state)
+        return self._answers[key]
 
+    def _answered(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
         def interval(part: Expression) -> Interval:
             match part:
                 case FieldOf(node, field) if (scope.path, node, field) in self._counters:
@@ -333,7 +396,7 @@ class _Automaton:
                     ):
                         is_open = state != "clean" or scope.path in self._entered_late
                         return (0, 1) if is_open else (0, 0)
-                    return _declared(scope, node, field)
+                    return bounds_of(scope, node, field)
                 case Conditional(_, then, otherwise):
                     ends = (interval(then), interval(otherwise))
                     return min(low for low, _ in ends), max(high for _, high in ends)
@@ -344,12 +407,12 @@ class _Automaton:
         return outcomes(guard, interval)
 
     def _reported(self, fault: Fault, point: FlowPoint, state: State) -> Problem:
-        clears = any("zero_grad" in effects for effects in self._effects.values())
+        clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
             fault = _NEVER_CLEARED
-        message = fault.message.format(node=point.path, optimizer=f"`{self._optimizer}`")
+        names = {"node": point.path, "optimizer": f"`{self._optimizer}`"}
         witness = names_on(self._way(point, state)) + ((END,) if fault is _OPEN else ())
-        return _problem(point, fault.code, message, fault.hint, path=witness)
+        return _problem(point, fault.code, fault.message.format(**names), fault.hint.format(**names), path=witness)
 
 
 def counters_of(point: FlowPoint) -> tuple[str, ...]:
@@ -365,9 +428,10 @@ def _sure_counters(
     """The counters of a point that are 0 if and only if an optimizer has no gradients: (path, node, field)."""
     assert point.node is not None
     together = all(
-        set(names) <= set(others)
-        for acting, others in gradients.targets.items()
-        if {"backward", "zero_grad"} & set(effects_of(acting)) and set(names) & set(others)
+        set(names) <= set(action.optimizers)
+        for actions in gradients.actions.values()
+        for action in actions
+        if action.effect in ("backward", "zero_grad") and set(names) & set(action.optimizers)
     )
     if optimizer in names and together:
         for field in counters_of(point):
@@ -383,15 +447,22 @@ def _counter_of(scope: Scope, node: str, field: str) -> Field | None:
     return kind.counter(field) if kind is not None else None
 
 
-def _declared(scope: Scope, node: str, field: str) -> Interval:
-    """What the type of a parameter says of its value."""
+def bounds_of(scope: Scope, node: str, field: str) -> Interval:
+    """What the type of a parameter says of its value: between which numbers it lies."""
     kind = scope.kinds.get(node)
-    annotation = kind.parameters[field].annotation if kind is not None and field in kind.parameters else None
+    return _bounds(kind.parameters[field].annotation) if kind is not None and field in kind.parameters else _UNBOUNDED
+
+
+_UNBOUNDED: Interval = (-math.inf, math.inf)
+
+
+@functools.lru_cache(maxsize=1024)
+def _bounds(annotation: Any) -> Interval:
     if get_origin(annotation) is Annotated:
         plain, *bounds = get_args(annotation)
         least = max((bound.bound for bound in bounds if isinstance(bound, Above)), default=-math.inf)
         return (math.floor(least) + 1 if plain is int and math.isfinite(least) else least), math.inf
-    return -math.inf, math.inf
+    return _UNBOUNDED
 
 
 def outcomes(expression: Expression, interval: Callable[[Expression], Interval]) -> frozenset[bool]:
@@ -448,10 +519,11 @@ def _compared(symbol: str, left: Interval, right: Interval) -> set[bool]:
 
 def _divided(gradients: Gradients) -> Iterator[Problem]:
     """A loss divided by a window, where nobody asks before the next backward pass or step whether that is complete."""
-    for point, optimizers in gradients.targets.items():
+    for point in gradients.actions:
         assert point.node is not None
+        optimizers = gradients.acted_on("backward", point)
         window = point.node.reads.get("window")
-        if "backward" not in effects_of(point) or not isinstance(window, str) or "." not in window:
+        if not optimizers or not isinstance(window, str) or "." not in window:
             continue
         owner, _, size = window.partition(".")
         kind = point.scope.kinds.get(owner)
@@ -473,43 +545,57 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
             )
             continue
         sizes = {size} if varies else {size, parameter}
-        path = _unasked(point, set(optimizers), owner, sizes) if counters else []
-        if not path:
-            continue
         declared = kind.parameters.get(parameter)
         value = None if varies or declared is None else node.parameters.get(parameter, declared.default)
+        path = _unasked(point, optimizers, owner, sizes, whole=value == 1) if counters else []
+        if not path:
+            continue
+        if path[-1] is not point and "step" not in effects_of(path[-1]):
+            message = f"`{path[-1].path}` clears the gradients before anything asks whether so many are there"
+            hint = (
+                "let one node with the effect `backward` do both passes, and keep the gradients of the window aside "
+                "meanwhile; to throw a window away, use the kind `discard`"
+            )
+        else:
+            message = f"on the way to `{path[-1].path}` nothing asks whether so many gradients are there"
+            hint = (
+                f"route the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
+                f"take `window` out of the reads of `{point.path}`"
+            )
         yield _problem(
             point,
             "G409",
-            f"`{point.path}` divides the loss by `{window}`, and on the way to `{path[-1].path}` nothing asks whether "
-            "so many gradients are there",
-            f"route the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
-            f"take `window` out of the reads of `{point.path}`",
+            f"`{point.path}` divides the loss by `{window}`, and {message}",
+            hint,
             path=names_on(path),
             severity="warning" if value == 1 else "error",
         )
 
 
-def _unasked(start: FlowPoint, optimizers: set[str], owner: str, sizes: set[str]) -> list[FlowPoint]:
+def _unasked(
+    start: FlowPoint, optimizers: frozenset[str], owner: str, sizes: set[str], *, whole: bool
+) -> list[FlowPoint]:
     """A shortest path from a backward pass back to it, or to a step, past no guard that asks whether a window is full.
 
     Arguments:
         owner: the node that counts the backward passes of the window.
         sizes: its fields and parameters that hold the size of the window.
+        whole: True if one pass is the whole window, which any node may clear; else only `discard` may, as what comes
+            after it begins a new one. Another node that clears, as between two passes on one batch, ends the path too.
     """
     came_from: dict[FlowPoint, FlowPoint | None] = {}
     waiting: deque[tuple[FlowPoint, FlowPoint | None]] = deque([(start, None)])
     while waiting:
         point, before = waiting.popleft()
         if before is not None:
-            acts = point.planned is not None and optimizers & set(point.planned.optimizers)
-            effects = effects_of(point) if acts else ()
-            if point is start or "step" in effects:
+            effects = {action.effect for action in actions_of(point) if optimizers & set(action.optimizers)}
+            is_thrown_away = whole or (point.kind is not None and point.kind.name == "discard")
+            if point is start or "step" in effects or ("zero_grad" in effects and not is_thrown_away):
                 path = [point, before]
                 while (earlier := came_from[path[-1]]) is not None:
                     path.append(earlier)
                 return path[::-1]
-            if "zero_grad" in effects:  # thrown away
+            if "zero_grad" in effects:
                 continue
         if point in came_from or point.is_unknown or _asks(point, start.scope, owner, sizes):
             continue

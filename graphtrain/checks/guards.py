@@ -33,6 +33,7 @@ from graphtrain.guards.syntax import (
     walk,
 )
 from graphtrain.names import suggestion
+from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope, ValueType
 
 
@@ -74,6 +75,21 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
         if name not in used and name not in named:
             yield _problem(scope, "G209", name, "no edge and no other guard names it", severity="warning")
     yield from _duplicates(scope, expanded)
+
+
+def check_bypassed(plan: Plan) -> Iterator[Problem]:
+    """Every guard that reads what only a visit changes, of a node that its parameters bypass."""
+    for scope in plan.scopes.values():
+        for name, text in scope.graph.guards.items():
+            for read in dict.fromkeys(part for part in walk(scope.parse(text)) if isinstance(part, FieldOf)):
+                planned = plan.by_path[f"{scope.path}{read.node}"]
+                kind = planned.kind
+                is_field = kind is not None and read.field in kind.fields
+                left_out = kind.left_out(planned.parameters, planned.expressions) if kind and is_field else []
+                if left_out:
+                    message = f"`{read.node}` is bypassed, so `{read.node}.{read.field}` never changes"
+                    hint = f"set `{read.node}.{left_out[0]}`, or read another node"
+                    yield _problem(scope, "G210", name, message, hint, severity="warning")
 
 
 def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:

@@ -1,218 +1,578 @@
 """G5xx: a run cannot go round forever without anything changing that decides where it goes.
 
-In each strongly connected part of a graph, the points are deleted whose visits change what a guard of that part reads;
-a circle that remains is an error. A node that may be skipped changes something only where it is not; a trigger that
-fires is not due afterwards, so it ends no more rounds than its clock begins. A count of backward passes changes on a
-way round that adds to it or clears it; on one that does both it comes back to what it was.
+A graph is refused if it has a *trap*: points among which a run can go round, of which every way that leads out waits
+for an answer that no visit among them can bring about. Every strongly connected set of points may be one, so the search
+takes a way out of a set, and looks for a trap that is without the point it leaves; or in which an answer closes it,
+without the points that would take that answer back. A guard that stays true closes what is behind it.
+
+In general that takes time without bound, so it is given up after `MOST_SETS` sets, which is a warning; `fit` takes 16.
+Source: the traps (siphons) of Petri nets, Commoner, "Deadlocks in Petri nets", 1972; strongly connected components by
+Tarjan, "Depth-first search and linear graph algorithms", 1972.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from graphtrain.checks.gradients import Gradients, effects_of
+from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
+from graphtrain.checks.changes import NOWHERE, Changes, Points
+from graphtrain.checks.gradients import Gradients
+from graphtrain.graph.meanings import Meanings
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
+from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.names import quoted
-from graphtrain.plan.facts import changers_of_field
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
+from graphtrain.plan.scope import ResourceTarget, Scope, leaves
 
-if TYPE_CHECKING:
-    import networkx
+MOST_SETS = 20_000
+# Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
+MOST_POINTS = 1_000_000
+
+_COUNTED = ("backward", "zero_grad")
+# Beyond so many ways in which the guards before an edge can have failed, what a further one leaves is not looked at.
+MOST_TOGETHER = 64
+
+Counts = Mapping[FieldOf, int]
 
 
 def check_loops(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
-    """Every loop that nothing in it could end, in the graph and in those inside."""
+    """Every loop that nothing in it could end, in the graph and in those inside; a body is passed in one go."""
     scopes: dict[str, list[FlowPoint]] = {}
     for point in flow.points:
         if point.node is not None:
             scopes.setdefault(point.scope.path, []).append(point)
     for points in scopes.values():
-        yield from _Loops(points, gradients).problems()
+        yield from _of_scope(flow, points, gradients)
 
 
-class _Loops:
-    """The loops of one graph; a node with a body is passed in one go."""
-
-    def __init__(self, points: list[FlowPoint], gradients: Gradients) -> None:
-        self._points = points
-        self._scope = points[0].scope
-        self._gradients = gradients
-        self._acting: dict[str, FlowPoint] = {}
-        for point in points:
-            if point.acts:
-                assert point.node is not None
-                self._acting[point.node.name] = point
-        self._inside = set(points)
-
-    def problems(self) -> Iterator[Problem]:
-        for part in _parts(self._network(self._points)):
-            guards = list(dict.fromkeys(arrow.guard for point in part for arrow in point.arrows if arrow.guard))
-            changing = {point for guard in guards for point in self._changers(guard)}
-            changing |= {point for point in part if point.is_unknown}
-            rest = _parts(self._network(point for point in part if point not in changing))
-            counted = {name for guard in guards for name in self._counted(guard)}
-            endless = [circle for inner in rest for circle in self._without_counting(inner, counted)]
-            for circle in endless:
-                yield self._endless(circle)
-            if not endless:
-                yield from self._stuck(part)
-
-    def _network(self, points: Iterable[FlowPoint]) -> networkx.DiGraph:
-        import networkx
-
-        network = networkx.DiGraph()
-        network.add_nodes_from(points)
-        for point in list(network):
-            for following in self._following(point):
-                if following in network:
-                    network.add_edge(point, following)
-        return network
-
-    def _following(self, point: FlowPoint) -> Iterator[FlowPoint]:
-        if point.opens is not None:
-            assert point.node is not None
-            yield self._acting[point.node.name]
-        else:
-            yield from (arrow.target for arrow in point.arrows if arrow.target in self._inside)
-
-    def _endless(self, part: list[FlowPoint]) -> Problem:
-        circle = _circle(self._network(part))
-        names = names_on(circle)
-        node = circle[0].node
-        assert node is not None
-        around = f"stay at {quoted(names[:1])}" if len(names) == 1 else f"go round {quoted(names[:-1])}"
-        return self._scope.problem(
-            "G501",
+def _of_scope(flow: Flow, points: list[FlowPoint], gradients: Gradients) -> Iterator[Problem]:
+    """The traps of one graph with all resources there; if it has none, those with resources absent."""
+    scope = points[0].scope
+    idle, optional = _bypassed(flow, scope)
+    search = _Search(flow, points, gradients)
+    try:
+        traps = list(search.traps(idle))
+        yield from (trap.problem(scope) for trap in traps)
+        if traps or not optional:
+            return
+        absent = list(search.traps(idle.union(*optional.values())))  # none of them is there: most graphs have no trap
+        for name, nodes in optional.items() if absent else ():
+            if traps := list(search.traps(idle | nodes)):
+                yield from (trap.problem(scope, without=[name]) for trap in traps)
+                return
+        yield from (trap.problem(scope, without=list(optional)) for trap in absent)
+    except _TooManySetsError:
+        node = scope.graph.nodes[scope.graph.start]
+        yield scope.problem(
+            "G503",
             node.place,
             f"nodes.{node.name}",
-            f"the run can {around} forever: no guard there reads anything that changes on the way",
-            "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
-            "edge that leads back by something that changes",
-            path=names if len(names) > 1 else names * 2,
+            f"not checked whether the loops around `{node.name}` end: they are too entangled",
+            "guard fewer of the edges in them by several answers at once, or put a part into a nested graph",
+            severity="warning",
         )
 
-    def _stuck(self, part: list[FlowPoint]) -> Iterator[Problem]:
-        """A loop that is left by guards alone, all of which read what does not change while it goes round."""
-        inside = set(part)
-        ways_out = [
-            (point, arrow)
-            for point in part
-            if point.opens is None
-            for arrow in point.arrows
-            if arrow.target not in inside
-        ]
-        if not ways_out or any(point.is_unknown for point in part):
-            return
-        if any(self._may_open(arrow, inside) for _, arrow in ways_out):
-            return
-        point, arrow = ways_out[0]
+
+def _bypassed(flow: Flow, scope: Scope) -> tuple[frozenset[str], dict[str, frozenset[str]]]:
+    """The nodes of a graph that do nothing; and resource -> those that do nothing without it."""
+    idle: set[str] = set()
+    optional: dict[str, frozenset[str]] = {}
+    for planned in flow.plan.nodes_in(scope):
+        if planned.kind is None:
+            continue
+        if planned.kind.is_idle(planned.parameters, planned.expressions):
+            idle.add(planned.node.name)
+            continue
+        body = planned.body
+        for slot in body.graph.optional if body is not None else planned.kind.optional:
+            for leaf in leaves(scope.read_by(planned.node, slot)):
+                if isinstance(leaf, ResourceTarget):
+                    optional[leaf.name] = optional.get(leaf.name, frozenset()) | {planned.node.name}
+    return frozenset(idle), optional
+
+
+@dataclass(eq=False)
+class _Way:
+    """A way to leave a point.
+
+    Attributes:
+        guard: what must hold, and what was asked before it must not; None if nothing must.
+        target: None if it leads out of the graph.
+        asks: the names of the guards that decide.
+        counters: the counts of backward passes that the guard reads.
+        answers: the ways in which the guard can have an answer, where those counts are known, by both.
+    """
+
+    guard: Expression | None
+    target: FlowPoint | None
+    asks: tuple[str, ...] = ()
+    counters: tuple[FieldOf, ...] = ()
+    answers: dict[tuple[bool, tuple[int | None, ...]], tuple[Answers, ...] | None] = field(default_factory=dict)
+
+
+Exit = tuple[FlowPoint, int]
+"""A point, and the number of a way to leave it."""
+Targets = Mapping[FlowPoint, Sequence[FlowPoint | None]]
+"""Where the ways that can be taken lead."""
+
+
+@dataclass(eq=False)
+class _Candidate:
+    """Points in which there may be a trap, if some answers hold as long as a run is there."""
+
+    points: Points
+    answers: Answers
+
+
+@dataclass(eq=False)
+class _Trap:
+    """Points that a run may never leave.
+
+    Attributes:
+        targets: where the ways lead that can be taken.
+        closed: the points with a way out, and the guards that keep it closed.
+        is_still: nothing that a guard in it reads changes.
+    """
+
+    points: list[FlowPoint]
+    targets: Targets
+    closed: list[tuple[FlowPoint, tuple[str, ...]]]
+    is_still: bool
+
+    def problem(self, scope: Scope, without: Sequence[str] = ()) -> Problem:
+        nodes = list(dict.fromkeys(point.path for point in self.points))
+        names = quoted(nodes, most=16)
+        path = names_on(_circle(self.points, self.targets))
+        absent = f"without {quoted(without)} " if without else ""
+        hint = ""
+        if without:
+            hint = "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
+        if self.is_still:
+            node = self.points[0].node
+            assert node is not None
+            around = f"stay at {names}" if len(nodes) == 1 else f"go round {names}"
+            return scope.problem(
+                "G501",
+                node.place,
+                f"nodes.{node.name}",
+                f"{absent}the run can {around} forever: no guard there reads anything that changes on the way",
+                "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
+                f"edge that leads back by something that changes{hint}",
+                path=path if len(path) > 1 else path * 2,
+            )
+        asks = list(dict.fromkeys(name for _, names in self.closed for name in names))
+        point = next((point for point, names in self.closed if names), self.points[0])
         node = point.node
         assert node is not None
-        yield self._scope.problem(
+        decide = "decides" if len(asks) == 1 else "decide"
+        return scope.problem(
             "G502",
             node.place,
             f"edges.{node.name}",
-            f"the loop of {quoted(names_on(part))} can be left only at `{point.path}`, as {quoted(arrow.asks)} "
-            "decides, and nothing in the loop changes what that reads",
-            "let the guard read progress of a node of the loop, such as `runs`",
-            path=names_on(_circle(self._network(part))),
+            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and nothing in the loop brings "
+            "about the answer that leads out",
+            f"let the guard read progress of a node of the loop, such as `runs`{hint}",
+            path=path if len(path) > 1 else path * 2,
         )
 
-    def _may_open(self, arrow: FlowEdge, part: set[FlowPoint]) -> bool:
-        """True if a way out that is closed may be open another time round."""
-        if arrow.guard is not None:
-            return self._changes(arrow.guard, part)
-        return not arrow.failed or any(self._changes(guard, part) for guard in arrow.failed)
 
-    # ---- what changes what
+class _TooManySetsError(Exception):
+    pass
 
-    def _changers(self, guard: Expression) -> set[FlowPoint]:
-        """The points whose visits may change what a guard reads."""
-        points: set[FlowPoint] = set()
+
+class _Counting:
+    """Where backward passes are counted for some optimizers, in a graph and in its bodies.
+
+    Attributes:
+        clearing: the points after which the count begins at 0.
+        entries: where a body is entered in which something counts.
+    """
+
+    def __init__(self, flow: Flow, points: Sequence[FlowPoint], changes: Changes, optimizers: frozenset[str]) -> None:
+        acting = set(changes.acting.values())
+        bodies = {point: f"{point.path}/" for point in acting if point.node is not None and point.node.body is not None}
+        self._actions = {
+            point: doing
+            for point, actions in changes.gradients.actions.items()
+            if (point in acting or point.path.startswith(tuple(bodies.values())))
+            and (doing := [a for a in actions if a.effect in _COUNTED and optimizers & set(a.optimizers)])
+        }
+        self._bodies = {
+            point: frozenset(inner for inner in flow.points if inner.path.startswith(prefix))
+            for point, prefix in bodies.items()
+            if any(inner.path.startswith(prefix) for inner in self._actions)
+        }
+        self.clearing = [point for point, doing in self._actions.items() if any(a.effect == "zero_grad" for a in doing)]
+        self.entries = {point for point in points for body in self._bodies if point.opens and point.path == body.path}
+
+    def inside(self, points: Points) -> Points:
+        """The points of the bodies among some points."""
+        return NOWHERE.union(*(inner for body, inner in self._bodies.items() if body in points))
+
+    def after(self, point: FlowPoint, count: int | None) -> int | None:
+        """The count after a visit, if it was `count` before; None where it varies."""
+        for action in self._actions.get(point, ()):
+            if action.effect == "zero_grad":
+                count = 0
+            elif count is not None:
+                count = None if action.is_reported else count + 1
+        return count
+
+
+@dataclass(eq=False)
+class _Open:
+    """What a run can do in some points.
+
+    Attributes:
+        ways: of each point, the numbers of the ways that can be taken.
+        targets: where they lead.
+        counts: what is known of the counts of backward passes where the guards of a point are asked.
+    """
+
+    ways: Mapping[FlowPoint, Sequence[int]]
+    targets: Targets
+    counts: Mapping[FlowPoint, Counts]
+
+
+class _Search:
+    """The search for the traps of one graph.
+
+    Arguments:
+        points: of the graph, without those in bodies.
+    """
+
+    def __init__(self, flow: Flow, points: list[FlowPoint], gradients: Gradients) -> None:
+        self._flow = flow
+        self._gradients = gradients
+        self._in_order = points
+        self._table = Table()
+        self._meanings = Meanings(points[0].scope.graph)
+        self._begin(frozenset())
+        self._order = {point: number for number, point in enumerate(points)}
+        self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
+        self._ways = {point: self._ways_of(point) for point in points}
+        self._every_way: Targets = {point: [way.target for way in ways] for point, ways in self._ways.items()}
+        self._points = self._reached(flow.entries[points[0].scope.path + points[0].scope.graph.start][0])
+        self._counters_at = {
+            point: tuple(dict.fromkeys(read for way in ways for read in way.counters))
+            for point, ways in self._ways.items()
+        }
+        self._counters = dict.fromkeys(read for point in points for read in self._counters_at[point])
+        self._parts_of: dict[Points, list[Points]] = {}
+        self._taken: dict[tuple[FlowPoint, int, tuple[int | None, ...]], list[int]] = {}
+
+    def _begin(self, bypassed: frozenset[str]) -> None:
+        """Look for the traps that there are if some nodes do nothing."""
+        self._changes = Changes(self._in_order, self._gradients, bypassed)
+        self._always = NO_ANSWERS
+        for name in sorted(bypassed):
+            for never_due in self._table.ways_to_answer(FieldOf(name, "due"), False, self._changes.known({})) or ():
+                self._always = self._always.both(never_due) or self._always
+        self._breaking: dict[int, Points] = {}
+        self._countings: dict[frozenset[str], _Counting] = {}
+
+    def _ways_of(self, point: FlowPoint) -> list[_Way]:
+        assert point.planned is not None and point.node is not None
+        if point.opens is not None:
+            return [_Way(None, self._acting[point.node.name])]
+        entries = self._flow.entries[point.path]
+        if len(entries) == 2 and point is entries[0]:  # where the trigger is asked
+            due, skipped = point.arrows
+            is_due = FieldOf(point.node.name, "due")
+            return [_Way(is_due, due.target, (f"{point.node.name}.due",)), _Way(None, skipped.target)]
+        return [self._way(arrow) for arrow in point.arrows]
+
+    def _way(self, arrow: FlowEdge) -> _Way:
+        guard = arrow.guard if arrow.guard is None else self._meanings.by_count(arrow.guard)
+        counters = () if guard is None else tuple(self._counters_in(guard))
+        return _Way(guard, arrow.target if arrow.target in self._order else None, arrow.asks, counters)
+
+    def _counters_in(self, guard: Expression) -> Iterator[FieldOf]:
         for read in walk(guard):
-            if isinstance(read, FieldOf):
-                points |= self._of_field(read.node, read.field)
-            elif isinstance(read, Name):
-                points |= {
-                    self._acting[name]
-                    for name, node in self._scope.graph.nodes.items()
-                    if read.name in self._scope.written_by(node) and name in self._acting
-                }
-        return points
+            if isinstance(read, FieldOf) and self._changes.counted(read):
+                yield read
 
-    def _of_field(self, name: str, field: str) -> set[FlowPoint]:
-        kind = self._scope.kind_at(name)
-        if kind is not None and kind.counter(field) is not None and "/" not in name:
-            return set()  # the engine counts it, where the effect is
-        names = changers_of_field(self._gradients.flow.plan, self._scope, FieldOf(name, field))
-        return {self._acting[changer] for changer in names if changer in self._acting}
+    def _reached(self, start: FlowPoint) -> Points:
+        reached = {start}
+        waiting = [start]
+        while waiting:
+            for target in self._every_way[waiting.pop()]:
+                if target is not None and target not in reached:
+                    reached.add(target)
+                    waiting.append(target)
+        return frozenset(reached)
+
+    # ---- the search
+
+    def traps(self, bypassed: frozenset[str]) -> Iterator[_Trap]:
+        """A trap in each part of the graph in which a run can go round, if there is one.
+
+        Arguments:
+            bypassed: the names of nodes that do nothing.
+        """
+        self._begin(bypassed)
+        for part in self._parts(self._points, self._every_way):
+            trap = self._first_trap(part)
+            if trap is not None:
+                yield trap
+
+    def _first_trap(self, part: Points) -> _Trap | None:
+        waiting = [_Candidate(part, self._always)]
+        seen: set[tuple[Points, int]] = set()
+        sets = sizes = 0
+        while waiting:
+            candidate = waiting.pop()
+            points = candidate.points
+            key = (points, candidate.answers.literals)
+            if key in seen:
+                continue
+            seen.add(key)
+            sets, sizes = sets + 1, sizes + len(points)
+            if sets > MOST_SETS or sizes > MOST_POINTS:
+                raise _TooManySetsError
+            unknown = {point for point in points if point.is_unknown}  # may change anything: any trap is without it
+            is_open = self._opened(points - unknown, candidate.answers)
+            parts = self._parts(points - unknown, is_open.targets)
+            if parts != [points]:
+                waiting += [_Candidate(inner, self._always) for inner in reversed(parts)]
+                continue
+            leaving = self._leaving(points, is_open)
+            if leaving is None:
+                return self._found(points, is_open)
+            further = [
+                _Candidate(points - {leaving[0]}, self._always),
+                *self._closing(leaving, candidate, is_open.counts),
+            ]
+            for smaller in reversed(further):
+                if smaller.points == points:
+                    waiting.append(smaller)
+                else:
+                    if smaller.points not in self._parts_of:
+                        self._parts_of[smaller.points] = self._parts(smaller.points, self._every_way)
+                    waiting += [_Candidate(part, self._always) for part in reversed(self._parts_of[smaller.points])]
+        return None
+
+    def _leaving(self, points: Points, is_open: _Open) -> Exit | None:
+        """A way out that can be taken, the last of its point, which fewest answers close; None if there is none."""
+        ways_out = [point for point in points if any(target not in points for target in is_open.targets[point])]
+        if not ways_out:
+            return None
+        point = min(ways_out, key=self._order.__getitem__)
+        return point, max(number for number in is_open.ways[point] if self._ways[point][number].target not in points)
+
+    def _closing(
+        self, leaving: Exit, candidate: _Candidate, counts: Mapping[FlowPoint, Counts]
+    ) -> Iterator[_Candidate]:
+        """For each answer that closes a way out: what is left without the points that would take it back."""
+        point, number = leaving
+        known = counts.get(point, {})
+        for earlier, way in enumerate(self._ways[point][: number + 1]):
+            closes = earlier == number
+            if way.guard is None or (not closes and way.target not in candidate.points):
+                continue
+            for answers in self._answers(way, not closes, known) or ():
+                common = candidate.answers.both(answers)
+                if common is None:
+                    continue
+                breaking = self._taken_back_by(answers) & candidate.points
+                if not breaking:
+                    yield _Candidate(candidate.points, common)
+                    continue
+                if point not in breaking and (closes or way.target not in breaking):
+                    yield _Candidate(candidate.points - breaking, self._always)
+                if way.counters:
+                    yield from self._with_steady_counts(point, way, candidate)
+
+    def _taken_back_by(self, answers: Answers) -> Points:
+        """The points that may change one of some answers."""
+        if answers.literals not in self._breaking:
+            literals = self._table.in_answers(answers)
+            self._breaking[answers.literals] = NOWHERE.union(*map(self._changes.breaking, literals))
+        return self._breaking[answers.literals]
+
+    def _with_steady_counts(self, point: FlowPoint, way: _Way, candidate: _Candidate) -> Iterator[_Candidate]:
+        """What is left without a circle that adds backward passes and never clears them: a count may return then."""
+        for optimizers in {self._changes.counted(read) for read in way.counters}:
+            adding, clearing = (self._acting_on(optimizers, effect) & candidate.points for effect in _COUNTED)
+            if not adding or not clearing:
+                continue
+            for part in self._parts(candidate.points - clearing, self._every_way):
+                if adding & part:
+                    first = min(adding & part, key=self._order.__getitem__)
+                    circle = _circle([first, *(part - {first})], _within(part, self._every_way))
+                    for on_circle in circle[1:]:
+                        if on_circle is not point:
+                            yield _Candidate(candidate.points - {on_circle}, self._always)
+                    break
+
+    # ---- ways that can be taken
+
+    def _opened(self, points: Points, answers: Answers) -> _Open:
+        """What can be done in some points while some answers hold.
+
+        A way that cannot be taken may make a count known, which may close further ways.
+        """
+        ways: dict[FlowPoint, Sequence[int]] = {point: range(len(self._ways[point])) for point in points}
+        targets = {point: self._every_way[point] for point in points}
+        counts: Mapping[FlowPoint, Counts] = {}
+        changed = True
+        while changed:
+            counts = self._known_counts(points, targets)
+            changed = False
+            for point, numbers in ways.items():
+                if len(self._ways[point]) > 1:
+                    taken = self._taken_at(point, answers, counts.get(point, {}))
+                    if len(taken) != len(numbers):
+                        ways[point], changed = taken, True
+                        targets[point] = [self._ways[point][number].target for number in taken]
+            changed = changed and bool(self._counters)
+        return _Open(ways, targets, counts)
+
+    def _taken_at(self, point: FlowPoint, answers: Answers, counts: Counts) -> Sequence[int]:
+        """The numbers of the ways of a point that can be taken."""
+        key = (point, answers.literals, tuple(counts.get(read) for read in self._counters_at[point]))
+        if key not in self._taken:
+            self._taken[key] = self._going_together(point, answers, counts)
+        return self._taken[key]
+
+    def _going_together(self, point: FlowPoint, answers: Answers, counts: Counts) -> list[int]:
+        """The ways whose guard can hold together with what is answered, and where those before it failed."""
+        taken: list[int] = []
+        before = [answers]
+        for number, way in enumerate(self._ways[point]):
+            if way.guard is None:
+                taken.append(number)
+                break
+            holding = self._answers(way, True, counts)
+            if holding is None or any(first.both(second) is not None for first in before for second in holding):
+                taken.append(number)
+            failing = self._answers(way, False, counts)
+            if failing is not None:
+                after = together(before, failing)
+                if not after:
+                    break
+                before = after if len(after) <= MOST_TOGETHER else before
+        return taken
+
+    def _answers(self, way: _Way, answer: bool, counts: Counts) -> tuple[Answers, ...] | None:
+        assert way.guard is not None
+        key = (answer, tuple(counts.get(read) for read in way.counters))
+        if key not in way.answers:
+            way.answers[key] = self._table.ways_to_answer(way.guard, answer, self._changes.known(counts))
+        return way.answers[key]
 
     # ---- counts of backward passes
 
-    def _counted(self, guard: Expression) -> set[str]:
-        """The optimizers whose backward passes a guard counts."""
-        optimizers: set[str] = set()
-        for read in walk(guard):
-            if isinstance(read, FieldOf) and read.node in self._acting:
-                point = self._acting[read.node]
-                if point.kind is not None and point.kind.counter(read.field) is not None:
-                    assert point.planned is not None
-                    optimizers.update(point.planned.optimizers)
-        return optimizers
+    def _acting_on(self, optimizers: frozenset[str], effect: str) -> Points:
+        """The points of which a visit adds to the gradients of some optimizers, or clears them."""
+        doing = self._changes.adding if effect == "backward" else self._changes.clearing
+        return frozenset(point for point, names in doing.items() if names & optimizers)
 
-    def _without_counting(self, part: list[FlowPoint], counted: set[str]) -> list[list[FlowPoint]]:
-        """The parts that remain of one when the points are deleted that let a count grow, or end it."""
-        adding = {point: self._doing("backward", point) & counted for point in part}
-        clearing = {point: self._doing("zero_grad", point) & counted for point in part}
-        added, cleared = set().union(*adding.values()), set().union(*clearing.values())
-        kept = [point for point in part if not adding[point] - cleared and not clearing[point] - added]
-        if len(kept) == len(part):
-            return [part]
-        return [inner for less in _parts(self._network(kept)) for inner in self._without_counting(less, counted)]
+    def _known_counts(self, points: Points, targets: Targets) -> Mapping[FlowPoint, Counts]:
+        """The counts that are the same at every visit of a point, as long as the run stays where it is."""
+        known: dict[FlowPoint, dict[FieldOf, int]] = {}
+        for read in self._counters:
+            for point, count in self._counts_of(self._changes.counted(read), points, targets).items():
+                if count is not None:
+                    known.setdefault(point, {})[read] = count
+        return known
 
-    def _doing(self, effect: str, point: FlowPoint) -> set[str]:
-        """The optimizers to which a visit, or one inside its body, does something that counts."""
-        assert point.node is not None
-        prefix = f"{point.path}/"
-        optimizers: set[str] = set()
-        for acting, names in self._gradients.targets.items() if point.acts else ():
-            inside = point.node.body is not None and acting.path.startswith(prefix)
-            if (acting is point or inside) and effect in effects_of(acting):
-                optimizers |= {
-                    name for name in names if effect == "backward" or not self._gradients.is_without(acting, name)
-                }
-        return optimizers
+    def _counts_of(
+        self, optimizers: frozenset[str], points: Points, targets: Targets
+    ) -> Mapping[FlowPoint, int | None]:
+        """The backward passes since the gradients were cleared, after each point; None where it varies."""
+        if optimizers not in self._countings:
+            self._countings[optimizers] = _Counting(self._flow, self._in_order, self._changes, optimizers)
+        counting = self._countings[optimizers]
+        inside = counting.inside(points)
+        counts: dict[FlowPoint, int | None] = {
+            point: counting.after(point, None) for point in counting.clearing if point in points or point in inside
+        }
+        waiting = deque(counts)
+        while waiting:
+            point = waiting.popleft()
+            into_body = point in inside or (inside and point.opens is not None and point in counting.entries)
+            for after in [arrow.target for arrow in point.arrows] if into_body else targets[point]:
+                if after is None or after in counting.clearing or not (after in points or after in inside):
+                    continue
+                count = counting.after(after, counts[point])
+                if after not in counts or counts[after] not in (None, count):
+                    counts[after] = None if after in counts else count
+                    waiting.append(after)
+        return counts
 
-    def _changes(self, guard: Expression, part: set[FlowPoint]) -> bool:
-        """True if a visit in a part may change what a guard reads."""
-        if self._changers(guard) & part:
-            return True
-        counted = self._counted(guard)
-        return bool(counted) and any(
-            counted & (self._doing("backward", point) | self._doing("zero_grad", point)) for point in part
-        )
+    # ---- what is reported
+
+    def _found(self, points: Points, is_open: _Open) -> _Trap:
+        ordered = sorted(points, key=self._order.__getitem__)
+        asked = {arrow.guard for point in ordered for arrow in point.arrows if arrow.guard is not None}
+        guards = map(self._meanings.by_count, asked)
+        changing = NOWHERE.union(*map(self._changes.moving, guards))
+        closed: list[tuple[FlowPoint, tuple[str, ...]]] = []
+        for point in ordered:
+            ways, last = self._ways[point], self._ways[point][max(is_open.ways[point])]
+            for number, way in enumerate(ways):
+                if way.target not in points:
+                    # Behind a guard that stays true it is that guard which decides.
+                    closed.append((point, last.asks if number > ways.index(last) else way.asks))
+        return _Trap(ordered, _within(points, is_open.targets), closed, is_still=not changing & points)
+
+    def _parts(self, points: Points, targets: Targets) -> list[Points]:
+        """The strongly connected parts in which a run can go round, in the order of the graph."""
+        number: dict[FlowPoint, int] = {}
+        lowest: dict[FlowPoint, int] = {}
+        path: dict[FlowPoint, None] = {}  # the points whose part is not known so far, in the order of their numbers
+        parts: list[Points] = []
+        for root in sorted(points, key=self._order.__getitem__):
+            if root in number:
+                continue
+            number[root] = lowest[root] = len(number)
+            path[root] = None
+            visits = [(root, iter(targets[root]))]
+            while visits:
+                point, following = visits[-1]
+                for after in following:
+                    if after is None or after not in points:
+                        continue
+                    if after not in number:
+                        number[after] = lowest[after] = len(number)
+                        path[after] = None
+                        visits.append((after, iter(targets[after])))
+                        break
+                    if after in path:
+                        lowest[point] = min(lowest[point], number[after])
+                else:
+                    visits.pop()
+                    if visits:
+                        before = visits[-1][0]
+                        lowest[before] = min(lowest[before], lowest[point])
+                    if lowest[point] == number[point]:
+                        part = set()
+                        while point not in part:
+                            part.add(path.popitem()[0])
+                        if len(part) > 1 or point in targets[point]:
+                            parts.append(frozenset(part))
+        return sorted(parts, key=lambda part: min(map(self._order.__getitem__, part)))
 
 
-def _parts(network: networkx.DiGraph) -> list[list[FlowPoint]]:
-    """The strongly connected parts in which one can go round; each, and they, in the order of the graph."""
-    import networkx
-
-    order = {point: number for number, point in enumerate(network)}
-    parts = [
-        sorted(part, key=order.__getitem__)
-        for part in networkx.strongly_connected_components(network)
-        if len(part) > 1 or any(network.has_edge(point, point) for point in part)
-    ]
-    return sorted(parts, key=lambda part: order[part[0]])
+def _within(points: Points, targets: Targets) -> Targets:
+    return {point: [target for target in targets[point] if target in points] for point in points}
 
 
-def _circle(network: networkx.DiGraph) -> list[FlowPoint]:
-    """A shortest way from the first point back to itself, in a part in which there is one."""
-    import networkx
-
-    first = next(iter(network))
-    ways = networkx.single_target_shortest_path(network, first)
-    back = min((ways[after] for after in network.successors(first)), key=len)
-    return [first, *back]
+def _circle(points: Sequence[FlowPoint], targets: Targets) -> list[FlowPoint]:
+    """A shortest way from the first point back to itself, in points that are strongly connected."""
+    first = points[0]
+    came_from: dict[FlowPoint, FlowPoint] = {}
+    waiting = deque([first])
+    while first not in came_from:
+        point = waiting.popleft()
+        for after in targets[point]:
+            if after is not None and after not in came_from:
+                came_from[after] = point
+                waiting.append(after)
+    circle = [first]
+    while len(circle) == 1 or circle[-1] is not first:
+        circle.append(came_from[circle[-1]])
+    return circle[::-1]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+
 from graphtrain.graph.canonical import spaced
 from graphtrain.graph.elements import Node
 from graphtrain.graph.graph import Graph
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.guards.syntax import (
+    Both,
     Comparison,
+    Constant,
     Expression,
     FieldOf,
     GuardCycleError,
@@ -45,7 +48,7 @@ class Meanings:
         """What a guard asks; of one that cannot be parsed, its text."""
         text = self._graph.guards[name]
         with suppress(GuardSyntaxError, GuardCycleError):
-            return self._by_count(expand(parse(text, self._bodies), self._guards, (name,)))
+            return self.by_count(expand(parse(text, self._bodies), self._guards, (name,)))
         return spaced(text)
 
     def of_read(self, node: Node, name: str) -> Expression | str | tuple[str, ...]:
@@ -54,11 +57,11 @@ class Meanings:
         if not isinstance(target, str) or target.isidentifier():
             return target
         with suppress(GuardSyntaxError, GuardCycleError):
-            return self._by_count(expand(parse(target, self._bodies), self._guards), node, name)
+            return self.by_count(expand(parse(target, self._bodies), self._guards), node, name)
         return spaced(target)
 
-    def _by_count(self, expression: Expression, reader: Node | None = None, name: str = "") -> Expression:
-        """An expression that says of windows only how much they count, and the parameters that size them.
+    def by_count(self, expression: Expression, reader: Node | None = None, name: str = "") -> Expression:
+        """An expression that says of windows only what they count, and their sizes: that one is full is told by both.
 
         Arguments:
             reader, name: the node that reads it, and under which name. Default: it is a guard.
@@ -66,13 +69,17 @@ class Meanings:
         if isinstance(expression, FieldOf) and (node := self._graph.nodes.get(expression.node)) is not None:
             kind = kind_of_node(node)
             counter = kind.counter(expression.field) if kind is not None else None
-            if kind is not None and counter is not None and counter.target is not None and _has_size(node, counter):
-                size = FieldOf(expression.node, counter.target)
+            if counter is not None and counter.window is not None:
+                count, size = FieldOf(expression.node, counter.name), FieldOf(expression.node, counter.window)
+                is_sized = _has_size(node, counter)
+                if is_sized and counter.target is not None:
+                    size = FieldOf(expression.node, counter.target)
+                is_full = Comparison((count, size), (">=",))
                 if expression.field == counter.full:
-                    return Comparison((FieldOf(expression.node, counter.name), size), (">=",))
+                    return is_full if is_sized else Both((Comparison((count, Constant(0)), (">",)), is_full))
                 if expression.field == counter.window and reader is not None and _opens(reader, name, node, counter):
                     return size
-        return rebuilt(expression, lambda part: self._by_count(part, reader, name))
+        return rebuilt(expression, lambda part: self.by_count(part, reader, name))
 
 
 def _has_size(node: Node, counter: Field) -> bool:
@@ -87,15 +94,16 @@ def _has_size(node: Node, counter: Field) -> bool:
 def _opens(reader: Node, name: str, node: Node, counter: Field) -> bool:
     """True if a visit of a node opens a window before it reads its size: before that, no size is known."""
     kind, of_counter = kind_of_node(reader), kind_of_node(node)
-    if kind is None or of_counter is None or counter.counts not in kind.effects:
+    if kind is None or of_counter is None:
         return False
+    opened = {_optimizer(reader, action.slot) for action in kind.actions if action.effect == counter.counts}
     is_read_before = any(read.name == name for read in kind.setup_reads or ())
-    return not is_read_before and not _may_be_bypassed(of_counter) and _optimizer(reader) == _optimizer(node)
+    return not is_read_before and not _may_be_bypassed(of_counter) and _optimizer(node) in opened
 
 
 def _may_be_bypassed(kind: Kind) -> bool:
     return bool(kind.optional or kind.idle_without)
 
 
-def _optimizer(node: Node) -> str | tuple[str, ...]:
-    return node.reads.get("optimizer", "optimizer")
+def _optimizer(node: Node, slot: str = "optimizer") -> str | tuple[str, ...]:
+    return node.reads.get(slot, slot)

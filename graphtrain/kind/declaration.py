@@ -8,6 +8,7 @@ the slots it reads, keyword-only ones (or the annotated attributes of a class) a
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from graphtrain.kind.copies import CopyOf
-from graphtrain.kind.fields import Field
+from graphtrain.kind.fields import ON_GRADIENTS, Action, Field, action_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "other"]
@@ -105,6 +106,20 @@ class Kind:
                 return name
         return None
 
+    @functools.cached_property
+    def actions(self) -> tuple[Action, ...]:
+        """Its effects, taken apart, in order."""
+        return tuple(map(action_of, self.effects))
+
+    def has_effect(self, effect: str) -> bool:
+        """True if a visit may have an effect, whatever the optimizer."""
+        return any(action.effect == effect for action in self.actions)
+
+    @property
+    def reports_backward(self) -> bool:
+        """True if a visit returns, last, whether it ran backward."""
+        return any(action.is_reported for action in self.actions)
+
     @property
     def calls_step_function(self) -> bool:
         """True if it is given a user's step function, which may return what a node writes to slots of its own."""
@@ -119,8 +134,7 @@ class Kind:
     def slots(self) -> tuple[str, ...]:
         """Every slot name that `reads` of a node may rename."""
         names = [read.name for read in (*self.reads, *(self.setup_reads or ()))]
-        if self.effects and not {"eval", "train"}.issuperset(self.effects):
-            names.append("optimizer")
+        names += [action.slot for action in self.actions if action.effect in ON_GRADIENTS]
         names += [slot for slot in self.optional if slot not in names]
         if any(field.counts for field in self.fields.values()):
             names.append("optimizer")
@@ -132,7 +146,11 @@ class Kind:
         Arguments:
             varying: the parameters whose values are not known before the visit. Default: none.
         """
-        return any(parameters[name] in _LEFT_OUT for name in self.idle_without if name not in varying)
+        return bool(self.left_out(parameters, varying))
+
+    def left_out(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> list[str]:
+        """The parameters without which there is nothing to do, and which are left out; arguments as of `is_idle`."""
+        return [name for name in self.idle_without if name not in varying and parameters[name] in _LEFT_OUT]
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that make it due beside its trigger, with these parameters."""
@@ -170,15 +188,16 @@ def drawn_family(
     >>> drawn_family("backward"), drawn_family(("zero_grad", "backward", "step")), drawn_family()
     ('compute', 'update', 'other')
     """
-    effects = {effects} if isinstance(effects, str) else set(effects)
+    texts = [effects] if isinstance(effects, str) else effects
+    names = {text.partition(" ")[0].removesuffix("?") for text in texts}  # whether they exist is checked elsewhere
     if family is not None:
         return family
     if activity == "data":
         return "data"
-    if "step" in effects:
+    if "step" in names:
         return "update"
-    if "backward" in effects:
+    if "backward" in names:
         return "compute"
-    if effects & {"clip", "unscale", "use", "zero_grad"}:
+    if names & {"clip", "exchange", "scale", "unscale", "use", "zero_grad"}:
         return "gradient"
-    return "bookkeeping" if effects or observer else "other"
+    return "bookkeeping" if names or observer else "other"

@@ -4,10 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-Effect = Literal["backward", "clip", "unscale", "use", "step", "zero_grad", "eval", "train"]
-EFFECTS: tuple[str, ...] = get_args(Effect)
+OnGradients = Literal["backward", "clip", "exchange", "scale", "unscale", "use", "step", "zero_grad"]
+ON_GRADIENTS: tuple[str, ...] = get_args(OnGradients)
+EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train")
+
+
+class Action(NamedTuple):
+    """One effect of a kind, as `effects` of `@node` declares it.
+
+    Arguments:
+        effect: what a visit does; `scale` for `unscale` too.
+        slot: the optimizer on whose gradients it acts.
+        is_reported: True if it happens only where the visit returns, last, that it has.
+    """
+
+    effect: str
+    slot: str = "optimizer"
+    is_reported: bool = False
+
+
+def action_of(text: str) -> Action:
+    """The effect that a text declares.
+
+    Raises:
+        ValueError: it declares none.
+
+    >>> action_of("use inner_optimizer")
+    Action(effect='use', slot='inner_optimizer', is_reported=False)
+    >>> action_of("backward?")
+    Action(effect='backward', slot='optimizer', is_reported=True)
+    """
+    name, _, slot = text.strip().partition(" ")
+    effect = name.removesuffix("?")
+    if effect not in EFFECTS:
+        raise ValueError(f"unknown effect {text!r}; known: {', '.join(EFFECTS)}")
+    if name != effect and effect != "backward":
+        raise ValueError(f"{text!r}: only `backward?` can be reported by a visit; `{effect}` always happens")
+    if slot and (effect not in ON_GRADIENTS or not slot.strip().isidentifier()):
+        raise ValueError(
+            f"{text!r}: after an effect on gradients comes the slot of its optimizer, as in 'use optimizer'"
+        )
+    return Action("scale" if effect == "unscale" else effect, slot.strip() or "optimizer", name != effect)
 
 
 @dataclass(frozen=True)
@@ -60,7 +99,7 @@ class Progress:
 def progress(
     default: Any,
     *,
-    counts: Effect | None = None,
+    counts: OnGradients | None = None,
     restarts: str | None = None,
     target: str | None = None,
     last: str | None = None,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
-from graphtrain.kind.fields import EFFECTS, Effect
+from graphtrain.kind.fields import action_of
 from graphtrain.kind.parameter import Parameter, is_trigger
 from graphtrain.kind.signature import signature_of
 
@@ -26,7 +26,7 @@ def node(implementation: Implementation, /) -> Implementation: ...
 def node(
     *,
     writes: str | tuple[str, ...] = (),
-    effects: Effect | tuple[Effect, ...] = (),
+    effects: str | tuple[str, ...] = (),
     optional: str | tuple[str, ...] = (),
     idle_without: str | tuple[str, ...] = (),
     varying: str | tuple[str, ...] | None = None,
@@ -70,7 +70,9 @@ def node(
     Arguments:
         writes: the slots its return value goes to; several take a tuple of as many values. Default: none.
         effects: what a visit does to the gradients of the slot `optimizer`, or to the mode of the model, in order:
-            `backward`, `clip`, `unscale`, `use`, `step`, `zero_grad`, `eval`, `train`. Default: nothing.
+            `backward`, `exchange` (among processes), `scale` (or `unscale`), `clip`, `use`, `step`, `zero_grad`,
+            `eval`, `train`. Another slot is named behind the effect: ``"use inner_optimizer"``. With ``"backward?"`` a
+            visit returns one value more than it writes, last: whether it ran backward. Default: nothing.
         optional: resources without which a visit would do nothing; the node is then bypassed. Default: none.
         idle_without: parameters without which a visit would do nothing; where one of them is None, or a bound of
             infinity, the node is bypassed. Default: none.
@@ -216,8 +218,12 @@ def _check(kind: Kind) -> None:
     if len(set(kind.writes)) < len(kind.writes):
         raise TypeError(f"{kind.name}: it writes one slot twice: {', '.join(kind.writes)}")
     for effect in kind.effects:
-        if effect not in EFFECTS:
-            raise TypeError(f"{kind.name}: unknown effect {effect!r}; known: {', '.join(EFFECTS)}")
+        try:
+            action_of(effect)
+        except ValueError as error:
+            raise TypeError(f"{kind.name}: {error}") from None
+    if sum(action.is_reported for action in kind.actions) > 1:
+        raise TypeError(f"{kind.name}: a visit returns once whether it ran backward; declare `backward?` once")
     for slot in kind.transient:
         if slot not in kind.writes:
             raise TypeError(f"{kind.name}: transient slot {slot!r} is not among what it writes")

@@ -149,7 +149,7 @@ def row_recorders(scope: Scope) -> set[str]:
 
 def _counts(scope: Scope, name: str) -> bool:
     kind = scope.kinds[name]
-    return kind is None or bool({"backward", "zero_grad"} & set(kind.effects))
+    return kind is None or kind.has_effect("backward") or kind.has_effect("zero_grad")
 
 
 def clock_owners(plan: Plan, scope: Scope, name: str) -> set[str]:

@@ -15,6 +15,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
 from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind, Read
+from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, leaves, outputs_of
 
@@ -31,7 +32,8 @@ class PlanNode:
         expressions: the parameters that are evaluated at every visit, with their expressions.
         writes: the slots, by path, in the order in which the kind, or the body, declares them; then those `returned`.
         returned: what its step function returns for slots: name -> path of the slot.
-        optimizers: those on whose gradients its effects act, by the names of the resources (or paths of slots).
+        optimizers: what its slot `optimizer` means, by the names of the resources (or paths of slots).
+        actions: its effects on gradients, in order.
         exits: its edges in order of priority.
         body: the names in the graph inside it.
         opens: the sizes of windows that a backward pass of it may open, where they are evaluated.
@@ -48,6 +50,7 @@ class PlanNode:
     writes: tuple[str, ...]
     returned: Mapping[str, str]
     optimizers: tuple[str, ...]
+    actions: tuple[PlanAction, ...]
     body: Scope | None
     exits: tuple[Exit, ...] = field(default=(), repr=False)
     opens: tuple[tuple[Read, Target], ...] = field(default=(), repr=False)
@@ -91,6 +94,23 @@ class PlanNode:
     def can_be_skipped(self) -> bool:
         """True if a visit may do nothing because the trigger is not due."""
         return self.kind is not None and self.kind.trigger == "every" and self.trigger is not None
+
+
+@dataclass(frozen=True)
+class PlanAction:
+    """What a visit of a node does to gradients.
+
+    Attributes:
+        effect: what it does.
+        optimizers: whose gradients, by the names of the resources (or paths of slots).
+        slot: which slot of the node holds them.
+        is_reported: True if it happens only where the visit returns that it has.
+    """
+
+    effect: str
+    optimizers: tuple[str, ...]
+    slot: str
+    is_reported: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,11 +169,13 @@ class Plan:
             yield Exit(target, edge.when, None if edge.when is None else scope.guards[edge.when])
 
     def _opens(self, planned: PlanNode) -> Iterator[tuple[Read, Target]]:
-        effects = planned.kind.effects if planned.kind is not None else ()
         for counter in self.nodes:
             for declared in counter.kind.fields.values() if counter.expressions and counter.kind is not None else ():
                 target = counter.expressions.get(declared.target or "")
-                if target is not None and declared.counts in effects and {*counter.optimizers} & {*planned.optimizers}:
+                opened = {
+                    name for action in planned.actions if action.effect == declared.counts for name in action.optimizers
+                }
+                if target is not None and opened.intersection(counter.optimizers):
                     yield Read(target.name), target
 
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
@@ -222,7 +244,12 @@ def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:
         expressions={name: scope.parameter(node, name) for name in scope.expressions(node)},
         writes=tuple(f"{scope.path}{slot}" for slot in scope.written_by(node)),
         returned={name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()},
-        optimizers=optimizers_of(scope, node),
+        optimizers=optimizers_of(scope, node, "optimizer"),
+        actions=tuple(
+            PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot, action.is_reported)
+            for action in (kind.actions if kind is not None and body is None else ())
+            if action.effect in ON_GRADIENTS
+        ),
         body=body,
     )
 
@@ -238,10 +265,10 @@ def _parameters(node: Node, kind: Kind | None) -> Mapping[str, Any]:
     )
 
 
-def optimizers_of(scope: Scope, node: Node) -> tuple[str, ...]:
-    """The optimizers that the effects of a node act on: names of resources, or paths where a node writes one."""
+def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:
+    """The optimizers that a slot of a node holds: names of resources, or paths where a node writes one."""
     names = []
-    for target in leaves(scope.read_by(node, "optimizer")):
+    for target in leaves(scope.read_by(node, slot)):
         match target:
             case FieldTarget(path, field_name):
                 names.append(f"{path}.{field_name}")

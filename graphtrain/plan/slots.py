@@ -58,6 +58,14 @@ class Slots:
             for path in planned.writes:
                 self._bits.setdefault(path, 1 << len(self._bits))
         self.uses = {point: self._uses(point) for point in flow.points}
+        self._handed_out = {
+            point: tuple(
+                (self.bits([f"{point.path}/{inner}"]), self.bits([outer]))
+                for inner, outer in zip(outputs_of(point.planned.body.graph), point.planned.writes, strict=True)
+            )
+            for point in flow.points
+            if point.acts and point.planned is not None and point.planned.body is not None
+        }
         self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
         self.transient = self.bits(flow.plan.transient)
 
@@ -108,6 +116,10 @@ class Slots:
             return Uses(needs, outputs, writes, maybe=self.bits(planned.maybe))
         needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
         return Uses(needs, reads, writes, self.bits(planned.forgets))
+
+    def handed_out(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
+        """Where a body is left: the bits of each slot that leaves it, inside and outside."""
+        return self._handed_out.get(point, ())
 
     def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]

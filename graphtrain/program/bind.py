@@ -75,11 +75,6 @@ class BoundNode:
         """Every parameter of the kind, of its type."""
         return self.planned.parameters
 
-    @property
-    def optimizers(self) -> tuple[str, ...]:
-        """The optimizers on whose gradients its effects act."""
-        return self.planned.optimizers
-
     def hold(self, instance: Any) -> None:
         """From now on this is the instance."""
         self.instance = instance
@@ -137,7 +132,7 @@ class BoundGraph:
     @property
     def steps(self) -> bool:
         """True if one of its own nodes steps an optimizer."""
-        return any("step" in bound.kind.effects for bound in self.nodes.values())
+        return any(bound.kind.has_effect("step") for bound in self.nodes.values())
 
     def at(self, path: str) -> BoundNode | None:
         """The node at a path from here; None for one in a body that is bypassed, which never runs."""
@@ -169,7 +164,9 @@ class BoundGraph:
 def trains(graph: Graph) -> bool:
     """True if some node of a graph, or of a body in it, runs a backward pass."""
     return any(
-        trains(node.body) if node.body is not None else "backward" in getattr(kind_of_node(node), "effects", ())
+        trains(node.body)
+        if node.body is not None
+        else (kind := kind_of_node(node)) is not None and kind.has_effect("backward")
         for node in graph.nodes.values()
     )
 
@@ -231,7 +228,14 @@ class Program:
         for slot in body.graph.optional if body is not None else bound.kind.optional:
             for target in leaves(bound.scope.names.read_by(bound.node, slot)):
                 if isinstance(target, ResourceTarget) and self.resources.get(target.name) is None:
-                    self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`")
+                    unchanged = sorted(
+                        field
+                        for path, field in self.plan.fields_read
+                        if path == bound.path and field in bound.kind.fields
+                    )
+                    never = [field for field in unchanged if field != "due"]  # which is false, as people expect
+                    further = f"; {quoted(f'{bound.path}.{field}' for field in never)} never changes" if never else ""
+                    self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`{further}")
                     return True
         return False
 

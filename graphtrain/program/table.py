@@ -81,6 +81,7 @@ class Compiler:
             if declared.counts is not None and not bound.bypassed
         ]
         # Most graphs have none: nothing is asked when they are entered.
+        self._reports: dict[int, _Report] = {}
         self._fractions: dict[BoundGraph, list[Amount]] = {}
         for bound in program.nodes:
             if amounts := [amount for amount in self._amounts(bound) if amount[1].base.amount.denominator != 1]:
@@ -254,10 +255,14 @@ class Compiler:
         trigger, watch, is_due = bound.trigger, self._watch, self.due(bound)
         inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
         begins_activity = body.activity is not None and bound.scope.activity is None
+        # What an earlier visit wrote is not kept over a save either.
+        slots, forgotten = self._slots, [self._program.slot_index(body.prefix + slot) for slot in body.names.written]
 
         def enter() -> int:
             if isinstance(trigger, Every) and not is_due():
                 return leave()
+            for index in forgotten:
+                slots[index] = None
             if begins_activity:
                 watch.enter(bound.node.name)
             for inner in inner_nodes:
@@ -322,7 +327,11 @@ class Compiler:
             function = bound.kind.implementation
         if bound.kind.remade:
             return self._remaking(function, bound)
-        return _storing(self._call(function, bound), self._slots, self._indices(bound))
+        call = self._call(function, bound)
+        if bound.kind.reports_backward:
+            self._reports[bound.index] = report = _Report(bound.path)
+            return _storing_reported(call, self._slots, self._indices(bound), report)
+        return _storing(call, self._slots, self._indices(bound))
 
     def _with_expressions(self, bound: BoundNode) -> Callable[..., Any]:
         """A function with its parameters, of which some are evaluated at every call."""
@@ -409,15 +418,19 @@ class Compiler:
     def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
         for counter, declared in self._window_counters:
-            if not set(counter.optimizers) & set(bound.optimizers):
-                continue
-            for effect in bound.kind.effects:  # in their order: what is wrapped around last happens last
-                if effect == "backward":
-                    is_cleared = "zero_grad" in bound.kind.effects[: bound.kind.effects.index(effect)]
+            counted = set(counter.planned.optimizers)
+            is_cleared = False
+            for action in bound.planned.actions:  # in their order: what is wrapped around last happens last
+                if not counted & set(action.optimizers):
+                    continue
+                if action.effect == "backward":
                     act = self._opening(act, counter, declared, always=is_cleared)
+                if action.effect == "backward" and action.is_reported:
+                    act = _counting_reported(act, counter.fields, declared.name, self._reports[bound.index])
+                elif action.effect == "backward":
                     act = _counting(act, counter.fields, declared.name)
-                elif effect == "zero_grad":
-                    act = _clearing(act, counter.fields, declared.name)
+                elif action.effect == "zero_grad":
+                    act, is_cleared = _clearing(act, counter.fields, declared.name), True
         return act
 
     def _opening(self, act: Act, counter: BoundNode, declared: Field, *, always: bool) -> Act:
@@ -741,6 +754,33 @@ def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
     return store_all
 
 
+class _Report:
+    """What the last visit of a node has returned of its backward pass."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.ran_backward = False
+
+
+def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: _Report) -> Act:
+    """The call of a node that returns, behind what it writes, whether it ran backward."""
+
+    def store() -> None:
+        returned = call()
+        values = returned if isinstance(returned, tuple) and writes else (returned,)
+        if len(values) != len(writes) + 1 or not isinstance(values[-1], bool):
+            received = f"{len(values)} values, the last of type {type(values[-1]).__name__}"
+            raise UsageError(
+                f"{report.path}: a kind with the effect `backward?` returns, last, whether it did; got {received}",
+                f"return {len(writes)} values that it writes, and True or False" if writes else "return True or False",
+            )
+        report.ran_backward = values[-1]
+        for index, value in zip(writes, values, strict=False):
+            slots[index] = value
+
+    return store
+
+
 # These closures serve nodes of every kind, so they go to the dictionary of a node's object: where the class differs
 # from call to call, `record.runs += 1` costs three times as much.
 
@@ -749,6 +789,15 @@ def _counting(act: Act, fields: dict[str, Any], name: str) -> Act:
     def count() -> None:
         act()
         fields[name] += 1
+
+    return count
+
+
+def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: _Report) -> Act:
+    def count() -> None:
+        act()
+        if report.ran_backward:
+            fields[name] += 1
 
     return count
 

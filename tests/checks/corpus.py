@@ -93,6 +93,19 @@ def _perturb() -> None: ...
 def _unscale() -> None: ...
 
 
+def _scale() -> None: ...
+
+
+def _exchange() -> None: ...
+
+
+def _maybe_pass() -> bool:
+    return True
+
+
+def _inner_pass() -> None: ...
+
+
 def _use_loss(loss: Any) -> None: ...
 
 
@@ -122,6 +135,10 @@ _MARKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "own_pass": (_own_pass, {"effects": "backward"}),
     "perturb": (_perturb, {"effects": ("use", "zero_grad")}),
     "unscale": (_unscale, {"effects": "unscale"}),
+    "scale": (_scale, {"effects": "scale"}),
+    "exchange": (_exchange, {"effects": "exchange"}),
+    "maybe_pass": (_maybe_pass, {"effects": "backward?"}),
+    "inner_pass": (_inner_pass, {"effects": ("backward inner_optimizer", "use inner_optimizer")}),
     "use_loss": (_use_loss, {}),
     "score": (_score, {"writes": "score"}),
     "score_at_times": (ScoreAtTimes, {"writes": "score"}),
@@ -225,6 +242,11 @@ def plain(**edges: list[str]) -> Graph:
     return tiny({name: name for name in every}, every, _DONE)
 
 
+def handing_out(graph: Graph) -> Graph:
+    """A training that hands out the metrics of its validation, which it may not have had."""
+    return replace(graph, outputs=("metrics",))
+
+
 STRUCTURE = [
     edited("a start that does not exist", lambda g: replace(g, start="decid"), "G101 start"),
     edited("a clock of a removed node", lambda g: g.remove("step"), "G101 clock.steps"),
@@ -268,6 +290,10 @@ GUARDS = [
     edited("a guard by itself", lambda g: g.guard("window_cut", "window_cut or finish.due"), "G207 guards.window_cut"),
     edited("a guard called as a slot", lambda g: g.guard("samples", "next_batch.last").connect(
         "step", "decide", when="samples"), "G208 guards.samples"),
+    edited("a guard on the runs of a node that is bypassed", lambda g: g.guard("log_due", "log.due and clip.runs > 3"),
+           "G210 guards.log_due"),
+    edited("a guard on the runs of a node that is bypassed inside", lambda g: tiny({"fold": g.guard(
+        "log_due", "log.due and clip.runs > 3")}, {"fold": ["end"]}), "G210 fold/guards.log_due"),
     edited("a size that grows from nothing", lambda g: g.set("accumulate", reads={"every": "step.steps"}),
            "G212 nodes.accumulate.reads.every"),
     edited("a limit by an expression", lambda g: g.set("next_batch", reads={"limit": "1 + step.steps"}),
@@ -336,8 +362,13 @@ DATA = [
            lambda g: use(g.set("validate", graph=use(EVALUATE, "score", after="eval_batch")), "read_score",
                          after="validate"), "G306 nodes.read_score"),
     edited("an output written on one branch only",
-           lambda g: g.set("validate", graph=replace(use(EVALUATE, "score", between=("eval_batch", "next_batch")),
-                                                     outputs=("metrics", "score"))), "G304 nodes.validate"),
+           lambda g: use(g, "read_score", after="validate").set("validate", graph=replace(
+               use(EVALUATE, "score", between=("eval_batch", "next_batch")), outputs=("metrics", "score"))),
+           "G304 nodes.read_score"),
+    edited("an output of an earlier visit",
+           lambda g: use(tiny({"fold": handing_out(g), "again": "tick"},
+                              {"fold": ["again"], "again": ["end if done", "fold"]}, {"done": "again.ticks > 2"}),
+                         "read_metrics", after="again"), "G304 nodes.read_metrics"),
     edited("a second validation under the name of the first",
            lambda g: g.insert("test", graph=EVALUATE, between=("decide", "validate"), reads={"val_data": "test_data"}),
            "G307 test/nodes.begin_evaluation"),
@@ -395,6 +426,31 @@ GRADIENTS = [
     edited("clip after step", lambda g: g.remove("clip").insert("clip", after="step"), "G406 nodes.clip"),
     edited("unscale after step", lambda g: use(g, "unscale", after="step"), "G406 nodes.unscale"),
     edited("unscale after clip", lambda g: use(g, "unscale", after="clip"), "G412 nodes.unscale"),
+    edited("unscale twice", lambda g: use(use(g, "unscale", before="clip"), "again", "scale", after="unscale"),
+           "G412 nodes.again"),
+    edited("exchanged twice", lambda g: use(use(g, "exchange", before="clip"), "again", "exchange", after="exchange"),
+           "G412 nodes.again"),
+    edited("exchanged after unscaling", lambda g: use(use(g, "exchange", before="clip"), "unscale", before="exchange"),
+           "G412 nodes.exchange"),
+    edited("exchanged after clipping", lambda g: use(g, "exchange", after="clip"), "G412 nodes.exchange"),
+    edited("exchanged after the step", lambda g: use(g, "exchange", after="step"), "G406 nodes.exchange"),
+    edited("exchanged where there is nothing", lambda g: use(g, "exchange", after="zero_grad"), "G411 nodes.exchange"),
+    edited("a backward pass after unscaling", lambda g: use(g, "unscale", after="train_batch"),
+           "G413 nodes.train_batch"),
+    edited("a backward pass after the exchange",
+           lambda g: use(use(g, "exchange", before="clip"), "more", "own_pass", after="exchange"), "G413 nodes.more"),
+    edited("cleared after the exchange", lambda g: use(g, "exchange", before="clip").insert(
+        "clear", "zero_grad", after="exchange"), "G404 nodes.clear", "G411 nodes.clip",
+           "G401 nodes.step"),
+    edited("a step where there may have been no backward pass",
+           lambda g: g.replace("train_batch", own("maybe_pass").implementation), "G401 nodes.step", of=plain()),
+    edited("gradients of an inner optimizer that are never cleared",
+           lambda g: bound("optimizer train_batch step zero_grad")(use(g, "inner_pass", before="train_batch")),
+           "G405 nodes.inner_pass", of=plain()),
+    edited("an inner optimizer beside one that is not named", lambda g: bound("optimizer train_batch zero_grad")(
+        use(g, "inner_pass", before="train_batch")), "G410 nodes.step", of=plain()),
+    edited("SAM in a window as two nodes", lambda g: use(g, "perturb", after="train_batch").insert(
+        "second", "train_batch", after="perturb").set("accumulate", every=4), "G409 nodes.train_batch"),
     edited("unscale where there is nothing", lambda g: use(g, "unscale", before="train_batch"),
            "G411 nodes.unscale", of=plain()),
     edited("clip where there is nothing", lambda g: g.insert("early", "clip", before="train_batch"), "G411 nodes.early",
@@ -448,7 +504,7 @@ LOOPS = [
         "slow", "accumulate.every > 1").connect("wait", "wait", when="slow"), "G501 nodes.wait"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
     edited("a loop of validation without data", lambda g: g.guard("val_check_batch", "step.steps > 3"),
-           "G501 nodes.decide"),
+           "G502 edges.decide"),
     edited("a loop that nobody counts", lambda g: g.guard("done", "clip.max_norm > 1"),
            "G501 nodes.next_batch", of=plain(train_batch=["clip"], clip=["step"])),
     edited("a loop of the clock of another loop", lambda g: tiny(

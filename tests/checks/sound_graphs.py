@@ -159,6 +159,9 @@ def _read_stream(stream: Any) -> None: ...
 def _plateau(metrics: Any) -> None: ...
 
 
+def _collect(metrics: Any = None) -> None: ...
+
+
 def _with_optimizer(optimizer: Any) -> None: ...
 
 
@@ -205,6 +208,7 @@ _KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "open_stream": (_nothing, {"writes": "stream", "transient": "stream"}),
     "read_stream": (_read_stream, {}),
     "plateau": (_plateau, {}),
+    "collect": (_collect, {}),
     "look_at_gradients": (_with_optimizer, {}),
 }
 
@@ -309,6 +313,33 @@ def folds() -> Graph:
     nodes = {"next_fold": of("folds"), "train": SHORT}
     return tiny(nodes, {"next_fold": ["train"], "train": ["end if done", "next_fold"]}, {
         "done": "next_fold.fold >= next_fold.folds"})  # fmt: skip
+
+
+def two_phases() -> Graph:
+    """One phase trains the head, the other the whole model; the head's parameters are in both optimizers."""
+    graph = plain(zero_grad=["next_batch"])
+    for name in ("train_batch", "zero_grad"):
+        graph = graph.set(name, reads={"optimizer": ["head", "whole"]})
+    graph = graph.set("step", reads={"optimizer": "head"})
+    graph = graph.insert("whole_unused", "use", after="step", reads={"optimizer": "whole"})
+    graph = graph.insert("step_whole", "step", reads={"optimizer": "whole"}).insert(
+        "head_unused", "use", reads={"optimizer": "head"}
+    )
+    graph = graph.guard("second_phase", "next_batch.epochs >= 1").guard("done", "next_batch.epochs >= 2")
+    graph = graph.connect("train_batch", "step_whole", when="second_phase").connect("step_whole", "head_unused")
+    return graph.connect("head_unused", "zero_grad").connect("zero_grad", "end", when="done")
+
+
+def tested(**where: Any) -> Graph:
+    test = {"graph": EVALUATE.set("begin_evaluation", split="test"), "reads": {"val_data": "test_data"}}
+    return SHORT.insert("test", **test, **where)
+
+
+def folds_with_metrics() -> Graph:
+    """Each fold hands out its metrics, to a reader that does without where there was no validation."""
+    graph = folds()
+    inner = graph.set("train", graph=replace(SHORT, outputs=("metrics",)))
+    return add(inner, "collect", after="train")
 
 
 def ppo() -> Graph:
@@ -442,6 +473,14 @@ SOUND = [
     Sound("a GAN in turn", lambda: gan(trigger=False), "d_step g_step", optimizers("g", "d")),
     Sound("truncated BPTT", truncated, "chunks step"),
     Sound("k-fold around fit", folds, "train", {"data": lambda: [torch.ones(2, 2)] * 4}),
+    Sound("k-fold whose folds hand out metrics", folds_with_metrics, "train collect",
+          {"data": lambda: [torch.ones(2, 2)] * 4}),
+    Sound("two phases that share parameters", two_phases, "whole_unused head_unused", optimizers("head", "whole")),
+    *(
+        Sound(f"an evaluation before the end: {where}", lambda where=where: tested(**where), "test",
+              {"test_data": lambda: [torch.ones(2, 2)] * 2})
+        for where in ({"between": ("decide", "finish")}, {"before": "finish"}, {"after": "finish"}, {"before": "end"})
+    ),
     Sound("PPO", ppo, "rollout ppo_batch step"),
     Sound("distillation", lambda: SHORT.replace("train_batch", _kind("distill")), "train_batch",
           {"teacher": lambda: torch.nn.Linear(2, 2)}),

@@ -190,6 +190,8 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G101", lambda g: g.clock("x", "validate/nxt.batches"), "clock.x", "unknown node `nxt`", ""),
     ("G116", lambda g: g.clock("x", "validate/next_batch.lst"), "clock.x", "has no field `lst`", "`last`"),
     ("G209", lambda g: g.guard("spare", "log.due"), "guards.spare", "no edge and no other guard names it", ""),
+    ("G210", lambda g: g.guard("log_due", "log.due and clip.runs >= 3"), "guards.log_due",
+     "`clip` is bypassed, so `clip.runs` never changes", "set `clip.max_norm`, or read another node"),
     ("G117", lambda g: replace(g, allow=("G490",)), "allow", "`G490` is not the code of a check", "did you mean `G4"),
     ("G117", lambda g: replace(g, allow=("G101",)), "allow", "`G101` cannot be allowed", "fix the graph"),
     ("G118", lambda g: g.insert("my_kind", after="step"), "nodes.my_kind", "not checked: no kind `my_kind`",
@@ -209,7 +211,7 @@ def test_one_mistake_is_one_problem_with_its_code_and_place(
     assert problem.where.split(" ", 1)[-1].removeprefix("fit.toml:") == thing or problem.where == thing
     assert message in problem.message
     assert hint in problem.hint
-    assert problem.severity == ("warning" if code in ("G117", "G118", "G209") else "error")
+    assert problem.severity == ("warning" if code in ("G117", "G118", "G209", "G210") else "error")
 
 
 def test_every_code_of_the_checks_is_met_above() -> None:
@@ -380,7 +382,7 @@ def own() -> None:
 def tiny(expression: str, **parameters: Any) -> Graph:
     nodes = {"own": Node("own", "own", parameters)}
     edges = {"own": (Edge("own", "again"), Edge("end"))}
-    return Graph("tiny", "own", nodes, edges, {"again": expression}, allow=("G501",))
+    return Graph("tiny", "own", nodes, edges, {"again": expression}, allow=("G501", "G502"))
 
 
 @pytest.mark.usefixtures("own")

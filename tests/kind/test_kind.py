@@ -307,6 +307,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(fn("async def f()")), "cannot be `async` or a generator"),
     (lambda: node(effects="backwards")(fn("def f()")),
      "f: unknown effect 'backwards'; known: backward, clip"),  # type: ignore[arg-type]
+    (lambda: node(effects="step?")(fn("def f()")), "f: 'step?': only `backward?` can be reported by a visit"),
+    (lambda: node(effects="eval model")(fn("def f()")), "f: 'eval model': after an effect on gradients comes the slot"),
+    (lambda: node(effects="use a b")(fn("def f()")), "f: 'use a b': after an effect on gradients comes the slot"),
+    (lambda: node(effects=("backward?", "backward? d"))(fn("def f()")), "f: a visit returns once whether it ran"),
     (lambda: node(transient="x")(fn("def f()")), "f: transient slot 'x' is not among what it writes"),
     (lambda: node(writes="a b")(fn("def f()")), "the name of a slot must be an identifier; got 'a b'"),
     (lambda: node(writes=("a", "a"))(fn("def f()")), "f: it writes one slot twice: a, a"),

@@ -75,6 +75,13 @@ def test_absent_options_are_bypassed_and_reported_once() -> None:
     assert trainer.progress["validate"]["runs"] == 0
 
 
+def test_a_bypassed_node_is_reported_with_the_fields_that_the_graph_reads() -> None:
+    said: list[str] = []
+    graph = Graph.load("fit").guard("log_due", "log.due and validate.runs >= 1").set("finish", after="1 epochs")
+    tiny(graph, said=said)
+    assert said[0] == "`validate` is bypassed: there is no `val_data`; `validate.runs` never changes"
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -1,0 +1,262 @@
+"""Which answers of guards go together.
+
+A guard is taken apart into its comparisons. Each says which values what it compares can have; answers that
+leave a value to everything go together, so ``count > 1`` and ``count == 0`` do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from graphtrain.guards.evaluate import constant_value
+from graphtrain.guards.syntax import (
+    Arithmetic,
+    Both,
+    Comparison,
+    Conditional,
+    Constant,
+    Either,
+    Expression,
+    FieldOf,
+    Not,
+    rebuilt,
+)
+
+# Beyond so many ways in which a guard can have an answer, they are not told apart.
+MOST_WAYS = 64
+
+Literal = tuple[Expression, bool]
+"""A comparison, or a truth value that is read, and its answer."""
+
+
+class Values(NamedTuple):
+    """The values that are left to what is compared.
+
+    Attributes:
+        least, most: the bounds, both included. Default: none.
+        without: values between them that are not left. Default: none.
+        whole: True if only whole numbers are left. Default: False.
+
+    >>> Values(least=2).both(Values(most=0)) is None
+    True
+    """
+
+    least: Any = None
+    most: Any = None
+    without: frozenset[Any] = frozenset()
+    whole: bool = False
+
+    def both(self, other: Values) -> Values | None:
+        """The values that both leave; None if there are none."""
+        try:
+            least, most = self.least, self.most
+            if least is None or (other.least is not None and other.least > least):
+                least = other.least
+            if most is None or (other.most is not None and other.most < most):
+                most = other.most
+            without, whole = self.without | other.without, self.whole or other.whole
+            if without and whole:
+                while least in without:
+                    least += 1
+                while most in without:
+                    most -= 1
+            if least is not None and most is not None and (least > most or (least == most and least in without)):
+                return None
+        except TypeError:  # a number and a text: nothing is known of a value that is compared with both
+            return self
+        return Values(least, most, without, whole)
+
+
+ANY = Values()
+_TRUTH = {answer: Values(least=answer, most=answer, whole=True) for answer in (False, True)}
+# Of two things that are compared, the sign of their difference.
+_SIGNS = {
+    "<": Values(-1, -1, whole=True),
+    "<=": Values(-1, 0, whole=True),
+    "==": Values(0, 0, whole=True),
+    "!=": Values(-1, 1, frozenset({0}), whole=True),
+    ">=": Values(0, 1, whole=True),
+    ">": Values(1, 1, whole=True),
+}
+_OPPOSITE = {"<": ">=", "<=": ">", "==": "!=", "!=": "==", ">=": "<", ">": "<="}
+_SWAPPED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">=": "<=", ">": "<"}
+
+# What is known of something that is read: its value, or the values it can have.
+Known = Callable[[FieldOf], Constant | Values]
+
+
+class Answers(NamedTuple):
+    """Answers that go together.
+
+    Attributes:
+        literals: their numbers in a `Table`, each one bit.
+        values: what they leave to everything that they compare, by its number.
+    """
+
+    literals: int
+    values: Mapping[int, Values]
+
+    def both(self, other: Answers) -> Answers | None:
+        """These answers and the others; None if they do not go together."""
+        if not other.literals & ~self.literals:
+            return self
+        if not self.literals:
+            return other
+        values = dict(self.values)
+        for term, left in other.values.items():
+            if term in values:
+                common = left.both(values[term])
+                if common is None:
+                    return None
+                left = common
+            values[term] = left
+        return Answers(self.literals | other.literals, values)
+
+
+NO_ANSWERS = Answers(0, {})
+
+
+def together(known: Iterable[Answers], further: Iterable[Answers]) -> list[Answers]:
+    """Of every two, one of each, those that go together."""
+    further = tuple(further)
+    return [common for first in known for second in further if (common := first.both(second)) is not None]
+
+
+class Table:
+    """The atoms of the guards of one graph, numbered: to tell expressions apart takes long where they are large.
+
+    Attributes:
+        literals: by number.
+    """
+
+    def __init__(self) -> None:
+        self.literals: list[Literal] = []
+        self._numbers: dict[Literal, int] = {}
+        self._terms: dict[Expression, int] = {}
+
+    def in_answers(self, answers: Answers) -> list[Literal]:
+        """The literals of some answers."""
+        return [literal for number, literal in enumerate(self.literals) if answers.literals >> number & 1]
+
+    def ways_to_answer(self, expression: Expression, answer: bool, known: Known) -> tuple[Answers, ...] | None:
+        """The ways in which a guard can have an answer, none if it cannot; None where there are more than `MOST_WAYS`.
+
+        >>> from graphtrain.guards.syntax import parse
+        >>> known = lambda read: Values(least=0, whole=True)
+        >>> len(Table().ways_to_answer(parse("a.count > 1 and a.count == 0"), True, known))
+        0
+        >>> len(Table().ways_to_answer(parse("a.count > 1 and a.count == 0"), False, known))
+        2
+        """
+        try:
+            return tuple(self._ways(expression, answer, known))
+        except _TooManyError:
+            return None
+
+    def _ways(self, expression: Expression, answer: bool, known: Known) -> list[Answers]:
+        ways: list[Answers]
+        match expression:
+            case Not(operand):
+                return self._ways(operand, not answer, known)
+            case Both(operands) | Either(operands) if isinstance(expression, Either) is answer:  # one of them decides
+                ways = [way for operand in operands for way in self._ways(operand, answer, known)]
+            case Both(operands) | Either(operands):
+                ways = [NO_ANSWERS]
+                for operand in operands:
+                    ways = together(ways, self._ways(operand, answer, known))
+                    if len(ways) > MOST_WAYS:
+                        raise _TooManyError
+            case Comparison(operands, symbols) if len(symbols) > 1:
+                pairs = zip(symbols, operands, operands[1:], strict=False)
+                pairwise = Both(tuple(Comparison((left, right), (symbol,)) for symbol, left, right in pairs))
+                return self._ways(pairwise, answer, known)
+            case Conditional(condition, then, otherwise):
+                either = Either((Both((condition, then)), Both((Not(condition), otherwise))))
+                return self._ways(either, answer, known)
+            case _:
+                return self._of_atom(_filled_in(expression, known), answer, known)
+        if len(ways) > MOST_WAYS:
+            raise _TooManyError
+        return list({way.literals: way for way in ways}.values())
+
+    def _of_atom(self, atom: Expression, answer: bool, known: Known) -> list[Answers]:
+        if isinstance(atom, Constant):
+            return [NO_ANSWERS] if bool(atom.value) is answer else []
+        term, values = _left_by(atom, answer)
+        left: Values | None = values
+        if isinstance(term, FieldOf):
+            declared = known(term)
+            assert not isinstance(declared, Constant), "filled in before"
+            left = declared.both(_rounded(values) if declared.whole else values)
+        if left is None:
+            return []
+        literal = (atom, answer)
+        if literal not in self._numbers:
+            self._numbers[literal] = len(self.literals)
+            self.literals.append(literal)
+        return [Answers(1 << self._numbers[literal], {self._terms.setdefault(term, len(self._terms)): left})]
+
+
+class _TooManyError(Exception):
+    pass
+
+
+def _left_by(atom: Expression, answer: bool) -> tuple[Expression, Values]:
+    """What an atom compares, and the values that an answer leaves to it."""
+    if not isinstance(atom, Comparison):
+        return atom, _TRUTH[answer]
+    (left, right), (symbol,) = atom.operands, atom.operators
+    if isinstance(left, Constant) or (not isinstance(right, Constant) and repr(right) < repr(left)):
+        left, right, symbol = right, left, _SWAPPED[symbol]
+    if not answer:
+        symbol = _OPPOSITE[symbol]
+    if not isinstance(right, Constant):
+        return Arithmetic("-", left, right), _SIGNS[symbol]
+    value = right.value
+    match symbol:
+        case "==":
+            return left, Values(value, value)
+        case "!=":
+            return left, Values(without=frozenset({value}))
+        case "<=":
+            return left, Values(most=value)
+        case ">=":
+            return left, Values(least=value)
+        case "<":
+            return left, Values(most=_next(value, -math.inf))
+        case _:
+            return left, Values(least=_next(value, math.inf))
+
+
+def _next(value: Any, towards: float) -> Any:
+    return math.nextafter(value, towards) if isinstance(value, int | float) else value
+
+
+def _rounded(values: Values) -> Values:
+    """The whole numbers between two bounds."""
+    least, most = values.least, values.most
+    return Values(
+        math.ceil(least) if isinstance(least, float) and math.isfinite(least) else least,
+        math.floor(most) if isinstance(most, float) and math.isfinite(most) else most,
+        values.without,
+        whole=True,
+    )
+
+
+def _filled_in(expression: Expression, known: Known) -> Expression:
+    """An expression with what is known of its fields; a constant where that decides it."""
+    match expression:
+        case FieldOf():
+            value = known(expression)
+            return value if isinstance(value, Constant) else expression
+    filled = rebuilt(expression, lambda part: _filled_in(part, known))
+    match filled:
+        case Conditional(condition, then, otherwise):
+            holds = constant_value(condition)
+            return filled if holds is None else then if holds else otherwise
+        case Comparison():
+            decided = constant_value(filled)
+            return filled if decided is None else Constant(decided)
+    return filled

@@ -1,0 +1,237 @@
+"""What the visits of the points of one graph may change of the answers of its guards, and in which direction.
+
+Counts that grow (`runs`, and what a clock counts) bring ``>=`` about and never take it back. A trigger is due once its
+clock has moved, and not due once its node has run. Bypassed nodes change nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, get_origin
+
+from graphtrain.checks.answers import ANY, Literal, Values
+from graphtrain.checks.gradients import Gradients, bounds_of, counters_of
+from graphtrain.guards.syntax import (
+    Arithmetic,
+    Both,
+    Comparison,
+    Constant,
+    Either,
+    Expression,
+    FieldOf,
+    Name,
+    Negative,
+    Not,
+    parts,
+    walk,
+)
+from graphtrain.kind import Kind
+from graphtrain.plan.facts import changers, changers_of_field, clock_owners
+from graphtrain.plan.flow import FlowPoint
+
+Points = frozenset[FlowPoint]
+NOWHERE: Points = frozenset()
+
+
+class Moves(NamedTuple):
+    """The points that may make a value greater, or an answer true; and those that may do the opposite."""
+
+    up: Points = NOWHERE
+    down: Points = NOWHERE
+
+    @property
+    def swapped(self) -> Moves:
+        """Those of the negated value."""
+        return Moves(self.down, self.up)
+
+    @property
+    def either_way(self) -> Moves:
+        """Those of a value that changes, in whichever direction."""
+        return Moves(self.up | self.down, self.up | self.down)
+
+
+def _all(moves: Iterable[Moves]) -> Moves:
+    moves = tuple(moves)
+    return Moves(NOWHERE.union(*(move.up for move in moves)), NOWHERE.union(*(move.down for move in moves)))
+
+
+class Changes:
+    """What the points of one graph change.
+
+    Arguments:
+        points: of the graph, without those in bodies.
+        bypassed: the names of nodes that do nothing.
+
+    Attributes:
+        adding, clearing: the optimizers of which a visit adds to the gradients, or clears them.
+        acting: name of a node that is not bypassed -> where it does its work.
+    """
+
+    def __init__(self, points: Collection[FlowPoint], gradients: Gradients, bypassed: Collection[str] = ()) -> None:
+        self.gradients = gradients
+        self._bypassed = frozenset(bypassed)
+        self.acting: dict[str, FlowPoint] = {}
+        self._nodes: dict[str, FlowPoint] = {}
+        for point in points:
+            if point.acts and point.node is not None:
+                self._nodes[point.node.name] = point
+                if point.node.name not in self._bypassed:
+                    self.acting[point.node.name] = point
+        self._scope = next(iter(points)).scope
+        self._grows = {
+            text
+            for text in self._scope.graph.units.values()
+            if (owner := text.partition(".")[0]) in self._nodes
+            and not _restarts(self._nodes[owner].kind, text.partition(".")[2])
+        }
+        self.adding = {point: gradients.acted_on("backward", point) for point in self.acting.values()}
+        self.clearing = {point: gradients.acted_on("zero_grad", point) for point in self.acting.values()}
+        self._moves: dict[Expression, Moves] = {}
+
+    # ---- what is known of a field
+
+    @functools.cached_property
+    def _never_due(self) -> frozenset[str]:
+        """The nodes with the trigger "never"."""
+        never: set[str] = set()
+        for name, point in self._nodes.items():
+            planned = point.planned
+            if planned is not None and planned.trigger is not None and not planned.trigger.terms:
+                never |= set() if planned.also_due else {name}
+        return frozenset(never)
+
+    def known(self, counts: Mapping[FieldOf, int]) -> Callable[[FieldOf], Constant | Values]:
+        """What is known of the fields that a guard reads.
+
+        Arguments:
+            counts: the counts of backward passes that are known where it is asked.
+        """
+
+        def of(field: FieldOf) -> Constant | Values:
+            if field in counts:
+                return Constant(counts[field])
+            if field not in always:
+                always[field] = self._known(field)
+            return always[field]
+
+        always = self._always
+        return of
+
+    @functools.cached_property
+    def _always(self) -> dict[FieldOf, Constant | Values]:
+        return {}
+
+    def _known(self, field: FieldOf) -> Constant | Values:
+        if field.node not in self._nodes:  # in a body, where counting starts again at every visit
+            return ANY
+        kind = self._nodes[field.node].kind
+        if kind is None:
+            return ANY
+        if field.field == "due":
+            return Constant(False) if field.node in self._never_due else ANY
+        if field.field in kind.parameters:
+            least, _ = bounds_of(self._scope, field.node, field.field)
+            annotation: Any = kind.parameters[field.field].annotation
+            plain = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
+            return Values(least=least, whole=plain is int)
+        if kind.fields[field.field].counts == "backward":
+            grows = any(self.counted(field) & optimizers for optimizers in self.adding.values())
+            return Values(least=0, whole=True) if grows else Constant(0)
+        if field.field == "runs":
+            return Values(least=0, whole=True)
+        return Values(whole=kind.fields[field.field].type is int)
+
+    def counted(self, field: FieldOf) -> frozenset[str]:
+        """The optimizers whose backward passes a field counts; none if it counts something else."""
+        point = self._nodes.get(field.node)
+        if point is None:  # in a body
+            return frozenset()
+        assert point.planned is not None
+        return frozenset(point.planned.optimizers) if field.field in counters_of(point) else frozenset()
+
+    # ---- what changes it
+
+    def breaking(self, literal: Literal) -> Points:
+        """The points of which a visit may give an atom another answer than the one it has."""
+        atom, answer = literal
+        return self.moves(atom).down if answer else self.moves(atom).up
+
+    def moving(self, guard: Expression) -> Points:
+        """The points of which a visit may change what a guard reads, except by counting backward passes."""
+        return NOWHERE.union(
+            *(
+                self.moves(read).either_way.up
+                for read in walk(guard)
+                if isinstance(read, Name) or (isinstance(read, FieldOf) and not self.counted(read))
+            )
+        )
+
+    def moves(self, expression: Expression) -> Moves:
+        """The points that change the value of an expression."""
+        if expression not in self._moves:
+            self._moves[expression] = self._moved(expression)
+        return self._moves[expression]
+
+    def _moved(self, expression: Expression) -> Moves:
+        match expression:
+            case FieldOf():
+                return self._of_field(expression)
+            case Name():
+                return self._by(changers(self.gradients.flow.plan, self._scope, expression)).either_way
+            case Not(operand) | Negative(operand):
+                return self.moves(operand).swapped
+            case Both(operands) | Either(operands):
+                return _all(map(self.moves, operands))
+            case Arithmetic("+", left, right):
+                return _all((self.moves(left), self.moves(right)))
+            case Arithmetic("-", left, right):
+                return _all((self.moves(left), self.moves(right).swapped))
+            case Arithmetic("*" | "/" | "//", left, Constant(int() | float() as factor)) if factor > 0:
+                return self.moves(left)
+            case Arithmetic("*", Constant(int() | float() as factor), right) if factor > 0:
+                return self.moves(right)
+            case Comparison((left, right), ("<" | "<=",)):
+                return _all((self.moves(left).swapped, self.moves(right)))
+            case Comparison((left, right), (">" | ">=",)):
+                return _all((self.moves(left), self.moves(right).swapped))
+        return _all(map(self.moves, parts(expression))).either_way
+
+    def _by(self, names: Iterable[str]) -> Moves:
+        return Moves(frozenset(self.acting[name] for name in names if name in self.acting))
+
+    def _of_field(self, read: FieldOf) -> Moves:
+        plan, scope = self.gradients.flow.plan, self._scope
+        if read.node not in self._nodes:  # in a body
+            return self._by(changers_of_field(plan, scope, read)).either_way
+        kind = self._nodes[read.node].kind
+        if kind is not None and read.field not in kind.parameters and (counted := self.counted(read)):
+            return Moves(
+                frozenset(point for point, optimizers in self.adding.items() if optimizers & counted),
+                frozenset(point for point, optimizers in self.clearing.items() if optimizers & counted),
+            )
+        if kind is None or read.field != "due":
+            moves = self._by({read.node} if read.field == "runs" else changers_of_field(plan, scope, read))
+            only_up = read.field == "runs" or f"{read.node}.{read.field}" in self._grows
+            return moves if only_up else moves.either_way
+        planned = self._nodes[read.node].planned
+        assert planned is not None
+        moves = self._by(clock_owners(plan, scope, read.node))
+        for field in planned.also_due:
+            names = changers_of_field(plan, scope, FieldOf(read.node, field)) - {read.node}
+            moves = _all((moves, self._by(names).either_way))
+        if self._counts_what_restarts(read.node):
+            moves = moves.either_way
+        return _all((moves, self._by({read.node}).swapped)) if kind.trigger == "every" else moves
+
+    def _counts_what_restarts(self, name: str) -> bool:
+        """True if the trigger of a node counts something that starts again at 0."""
+        planned = self._nodes[name].planned
+        assert planned is not None
+        terms = self.gradients.flow.plan.terms(self._scope, planned.trigger) if planned.trigger is not None else []
+        return any(owner.scope is not self._scope or _restarts(owner.kind, field) for owner, field, _ in terms)
+
+
+def _restarts(kind: Kind | None, field: str) -> bool:
+    """True if a field of a kind starts again at 0, or nobody knows."""
+    return kind is None or field not in kind.fields or kind.fields[field].restarts is not None

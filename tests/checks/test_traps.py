@@ -1,0 +1,148 @@
+"""Traps: sets of nodes in which a run may go round forever, and those from which some visit lets it out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import graphtrain.checks.loops
+from graphtrain import Graph, Problem
+from tests.checks.corpus import EVALUATE, FIT, own, plain, tiny, use
+from tests.checks.sound_graphs import periodic
+
+
+def loops_of(graph: Graph) -> list[Problem]:
+    return [problem for problem in graph.check() if problem.code.startswith("G5")]
+
+
+def names_in(problem: Problem) -> set[str]:
+    """The nodes that a run cannot leave."""
+    listed = problem.message.partition("forever")[0].partition("can be left")[0]
+    return set(listed.split("`")[1::2])
+
+
+ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
+    ("a guard that stays true hides the edges behind it", FIT.guard("epoch_done", "next_batch.last"), "G502",
+     {"decide", "end_epoch", "log"}),
+    ("a step after each pass, and never a batch", FIT.redirect("zero_grad", "decide", "train_batch"), "G501",
+     {"train_batch", "accumulate", "clip", "step", "zero_grad"}),
+    ("an epoch that begins with no batch",
+     replace(FIT.redirect("decide", "next_batch", "train_batch"), allow=("G304",)), "G502",
+     {"train_batch", "accumulate", "clip", "step", "zero_grad", "decide", "log", "schedule", "checkpoint"}),
+    ("a count that grows cannot fall below",
+     tiny({"a": "tick"}, {"a": ["end if few", "a"]}, {"few": "a.runs < 3"}), "G502", {"a"}),
+    ("two answers that exclude each other",
+     tiny({"a": "tick", "b": "choice"}, {"a": ["b"], "b": ["end if both", "a"]},
+          {"both": "a.ticks > 3 and a.ticks < 2"}), "G502", {"a", "b"}),
+    ("an answer and its opposite one after the other",
+     tiny({"a": "tick", "b": "choice"}, {"a": ["b if odd", "a if even", "end"], "b": ["a"]},
+          {"odd": "a.ticks % 2 == 1", "even": "not a.ticks % 2 == 1"}), "G502", {"a", "b"}),
+    ("a count of passes that is the same at each visit",
+     plain(train_batch=["accumulate"], accumulate=["end if two", "step"], zero_grad=["next_batch"])
+     .guard("two", "accumulate.count > 1"), "G501",
+     {"next_batch", "train_batch", "accumulate", "step", "zero_grad"}),
+    ("a body that does not count", tiny(
+        {"inner": EVALUATE, "accumulate": "accumulate", "train_batch": "own_pass", "step": "step",
+         "zero_grad": "zero_grad"},
+        {"inner": ["accumulate"], "accumulate": ["train_batch if some", "inner"], "train_batch": ["step"],
+         "step": ["zero_grad"], "zero_grad": ["end"]}, {"some": "accumulate.count > 0"}), "G501",
+     {"inner", "accumulate"}),
+    ("never", tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if due", "a"]}, {"due": "b.due"},
+                   units={"steps": "a.ticks"}).set("b", every="never"), "G501", {"a", "b"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("graph", "code", "nodes"), [row[1:] for row in ENDLESS], ids=[row[0] for row in ENDLESS])
+def test_a_graph_with_a_trap_is_refused_with_the_nodes_that_cannot_be_left(
+    graph: Graph, code: str, nodes: set[str]
+) -> None:
+    (problem,) = loops_of(graph)
+    assert (problem.code, problem.severity) == (code, "error")
+    assert names_in(problem) == nodes
+    assert set(problem.path) <= nodes
+
+
+SOUND: list[tuple[str, Graph]] = [
+    ("a count that grows", tiny({"a": "tick"}, {"a": ["a if few", "end"]}, {"few": "a.runs < 3"})),
+    ("a trigger that fires whatever the guards before it answer",
+     periodic(FIT, "again", own("tick_at_times").implementation)),
+    ("a window that is longer than an epoch", FIT.set("accumulate", every=100)),
+    ("an end by steps alone", FIT.set("finish", after="3 steps")),
+    ("an answer and its opposite, both of which lead on",
+     tiny({"a": "tick", "b": "choice"}, {"a": ["b if odd", "end if even", "a"], "b": ["a"]},
+          {"odd": "a.ticks % 2 == 1", "even": "a.ticks % 2 != 1"})),
+    ("a body that counts for the graph around it",
+     tiny({"inner": tiny({"train_batch": "own_pass"}, {"train_batch": ["end"]}), "accumulate": "accumulate",
+           "step": "step", "zero_grad": "zero_grad"},
+          {"inner": ["accumulate"], "accumulate": ["step if full", "inner"], "step": ["zero_grad"],
+           "zero_grad": ["end"]}, {"full": "accumulate.count >= accumulate.every"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("graph", [row[1] for row in SOUND], ids=[row[0] for row in SOUND])
+def test_a_graph_without_a_trap_is_silent(graph: Graph) -> None:
+    assert loops_of(graph) == []
+
+
+def ending_by_validation() -> Graph:
+    return FIT.guard("finished", "validate.runs >= 3 and accumulate.count == 0")
+
+
+def test_a_run_that_only_a_resource_could_end_is_refused_without_it() -> None:
+    (problem,) = loops_of(ending_by_validation())
+    assert problem.code == "G502"
+    assert problem.message.startswith("without `val_data` the loop of ")
+    assert "`val_check_batch`, `finished` decide, " in problem.message
+    assert "take it out of the `optional`" in problem.hint
+    needed = ending_by_validation().set("validate", graph=replace(EVALUATE, optional=()))
+    assert loops_of(needed) == []
+
+
+def test_a_node_that_is_bypassed_changes_nothing() -> None:
+    counted = FIT.guard("finished", "clip.runs >= 3 and accumulate.count == 0")
+    (problem,) = loops_of(counted)
+    assert problem.code == "G502" and "`finished` decides" in problem.message
+    assert loops_of(counted.set("clip", max_norm=1.0)) == []
+
+
+def test_what_a_kind_that_is_not_known_does_is_not_judged() -> None:
+    graph = FIT.guard("epoch_done", "next_batch.last").replace("end_epoch", "my_end_epoch")
+    assert loops_of(graph) == []
+
+
+def test_a_search_that_is_given_up_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert graphtrain.checks.loops.MOST_SETS == 20_000
+    monkeypatch.setattr(graphtrain.checks.loops, "MOST_SETS", 3)
+    (problem,) = loops_of(FIT)
+    assert (problem.code, problem.severity) == ("G503", "warning")
+
+
+def test_the_search_for_traps_in_the_shipped_loop_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphtrain.checks.loops, "MOST_SETS", 16)
+    assert loops_of(FIT) == []
+
+
+def many_activities(number: int) -> Graph:
+    graph = FIT
+    for index in range(number):
+        graph = periodic(graph, f"log_{index}", "log", every=f"{index + 1} steps")
+    return graph
+
+
+def test_activities_around_one_hub_do_not_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphtrain.checks.loops, "MOST_SETS", 200)
+    assert loops_of(many_activities(30)) == []
+
+
+@pytest.mark.parametrize("name", ["waiting", "reading"])
+def test_the_hint_and_the_path_name_the_graph_inside(name: str) -> None:
+    inside: dict[str, Callable[[Graph], Graph]] = {
+        "waiting": lambda graph: graph.guard("last_batch", "begin_evaluation.runs > 3").guard(
+            "data_exhausted", "begin_evaluation.runs > 4"),
+        "reading": lambda graph: use(graph, "tick", after="eval_batch").redirect("tick", "end_evaluation", "tick"),
+    }  # fmt: skip
+    (problem,) = loops_of(FIT.set("validate", graph=inside[name](EVALUATE)))
+    assert problem.where.partition(" ")[2].startswith("validate/") or problem.where.startswith("validate/")
+    assert all(node.startswith("validate/") for node in problem.path)
