@@ -55,7 +55,7 @@ WRONG_EDITS = {
     'set = "clip"\nif_there = "yes"': "'yes' is not of type 'boolean'",
 }
 WRONG_TOPS = {
-    "extends = []": "should be non-empty",
+    "extends = []": "is not valid under any of the given schemas",
     'extends = ["fit", 3]': "is not valid under any of the given schemas",
     'extends = "fit"\nnodes = {}': "nodes",
     "edit = []\nguards = {}": "guards",
