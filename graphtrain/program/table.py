@@ -72,7 +72,8 @@ class Compiler:
         self._watch = watch
         self._slots = program.slots
         self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
-        self._maybe = {path for bound in program.nodes for path in bound.planned.maybe}
+        # What a body hands out may not have been written in it.
+        self._maybe = {path for bound in program.nodes if bound.body is not None for path in bound.planned.writes}
         self._window_slots: dict[tuple[str, str], int] = {}
         self._window_counters = [
             (bound, declared)
