@@ -268,8 +268,12 @@ class _Search:
         self._changes = Changes(self._in_order, self._gradients, bypassed)
         self._always = NO_ANSWERS
         for name in sorted(bypassed):
-            for never_due in self._table.ways_to_answer(FieldOf(name, "due"), False, self._changes.known({})) or ():
-                self._always = self._always.both(never_due) or self._always
+            kind = self._in_order[0].scope.kinds[name]
+            heard = kind.fields.items() if kind is not None and kind.hears_rows else ()  # bypassed, it hears nothing
+            for field_name in ("due", *(key for key, declared in heard if declared.default is False)):
+                never = self._table.ways_to_answer(FieldOf(name, field_name), False, self._changes.known({}))
+                for answer in never or ():
+                    self._always = self._always.both(answer) or self._always
         self._breaking: dict[int, Points] = {}
         self._countings: dict[frozenset[str], _Counting] = {}
 
