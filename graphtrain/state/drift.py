@@ -23,9 +23,9 @@ from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
 from graphtrain.state.initial import InitialState, States, structure_of
 from graphtrain.state.marks import is_as_marked
-from graphtrain.state.reachable import HOOKS, OF_THE_COMPILER, Reached
+from graphtrain.state.reachable import HOOKS, OF_THE_COMPILER, REMEDY, Reached
 from graphtrain.state.references import Describer, UnknownStateError, is_saveable, shown_path
-from graphtrain.state.samples import are_unchanged, held_by_items
+from graphtrain.state.samples import held_by_items
 
 Section = Mapping[str, Any]
 
@@ -121,7 +121,7 @@ class DriftFinder:
                 return {"state": any_generator(value).get_state()}
             case "iterator":
                 what = f"is an iterator ({type(value).__name__}), whose position is not saved"
-                raise UnknownStateError(path, f"{what}: give what holds it a `state_dict`")
+                raise UnknownStateError(path, f"{what}: {REMEDY}")
             case "file":
                 return position_of_file(reached)
             case "run":
@@ -198,10 +198,9 @@ class DriftFinder:
         if len(reached.value) == reached.length:
             keys, parts = sample_of(reached.value, reached.category)
             if are_equal(keys, reached.keys) and are_equal(parts, reached.parts):
-                if reached.items and not are_unchanged(reached.items, held_by_items(parts)):
+                if reached.items and not are_equal(held_by_items(parts), reached.items):
                     what = f"has {reached.length:,} items, some of which have changed in place, and is not saved"
-                    remedy = "change copies, or give what holds it a `state_dict`"
-                    raise UnknownStateError(reached.path, f"{what}: {remedy}")
+                    raise UnknownStateError(reached.path, f"{what}: change copies, or {REMEDY}")
                 return None
         return self._all(reached)
 

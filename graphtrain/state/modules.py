@@ -359,10 +359,9 @@ def _load_by_itself(optimizer: Any, state: Mapping[str, Any]) -> None:
         inner = [value for value in vars(each).values() if isinstance(value, torch.optim.Optimizer)]
         optimizers += [value for value in inner if not any(value is known for known in optimizers)]
     optimizer.load_state_dict(state)
-    for own, loaded in [
-        (each, each.loaded()) for each in held
-    ]:  # all of them, before groups that are shared are put back
-        own.take(*loaded)
+    loaded = [each.loaded() for each in held]  # all of them, before groups that are shared are put back
+    for each, (groups, states) in zip(held, loaded, strict=True):
+        each.take(groups, states)
 
 
 def _is_of_torch(state: Mapping[str, Any]) -> bool:

@@ -151,8 +151,8 @@ class SavedObjects:
     def part_gradients(self, saved: Section) -> None:
         """Give gradients of their own to parameters whose buffer of all gradients holds something else now."""
         for name, module in self.modules.items():
-            if name in saved:
-                part_gradients(module, saved[name])
+            if gradients := saved.get(name):
+                part_gradients(module, gradients)
 
     def restore_optimizers(self, saved: Section, owned: set[int], but: Collection[str] = ()) -> None:
         """Restore what `capture_optimizers` took."""

@@ -62,7 +62,7 @@ OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 # A key that is an `id`, or another address, is another one in another process.
 _LEAST_ADDRESS = 2**32
 
-_REMEDY = "give what holds it a `state_dict`"
+REMEDY = "give what holds it a `state_dict`"
 
 Child = tuple[str, Any, bool]
 """Path, object, and whether a `state_dict` covers it."""
@@ -156,9 +156,9 @@ class Reachable:
         for reached in self._unlisted:
             # Constants cannot change where they are, and what is listed elsewhere is compared there.
             if not all(is_constant(member) or id(member) in self.by_id for member in (*reached.keys, *reached.parts)):
-                what = f"has {reached.length:,} items, in which changes are not looked for: {_REMEDY}"
+                what = f"has {reached.length:,} items, in which changes are not looked for: {REMEDY}"
                 if reached.is_entered:
-                    what = f"is a set of objects, in which changes are not looked for: use a list, or {_REMEDY}"
+                    what = f"is a set of objects, in which changes are not looked for: use a list, or {REMEDY}"
                 self.bounds.setdefault(reached.path, what)
 
     def _walk(self) -> None:
@@ -186,10 +186,10 @@ class Reachable:
         self._entered += not (is_covered or is_kept)
         if self._entered > MOST_OBJECTS:
             what = f"more than {MOST_OBJECTS:,} objects are reachable, and changes beyond `{path}` are not looked for"
-            self.bounds.setdefault("", f"{what}: {_REMEDY}")
+            self.bounds.setdefault("", f"{what}: {REMEDY}")
             return
         if depth > MOST_DEPTH:
-            what = f"is nested more than {MOST_DEPTH} deep, and changes in it are not looked for: {_REMEDY}"
+            what = f"is nested more than {MOST_DEPTH} deep, and changes in it are not looked for: {REMEDY}"
             self.bounds.setdefault(path, what)
             return
         if path in self.by_path:  # keys that read alike
@@ -259,7 +259,7 @@ class Reachable:
         if reached.is_data or reached.is_kept or reached.is_covered:
             return
         if size > MOST_COMPARED:
-            self.bounds.setdefault(reached.path, f"has {size:,} items, of which a sample is compared: {_REMEDY}")
+            self.bounds.setdefault(reached.path, f"has {size:,} items, of which a sample is compared: {REMEDY}")
         elif not reached.is_entered or reached.category == "set":
             self._unlisted.append(reached)
 

@@ -40,13 +40,12 @@ from graphtrain.state.category import category_of, is_constant, is_users
 from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
-from graphtrain.state.reachable import Reachable, shown_key
+from graphtrain.state.reachable import REMEDY, Reachable, shown_key
 from graphtrain.state.shared_memory import Memory, memories
 
 MOST_BYTES = 256 * 2**20
 MOST_DEPTH = 100
 _MOST_SHOWN = 120
-_REMEDY = "give what holds it a `state_dict`"
 # Of a larger tensor that nobody else holds, a view is saved without the rest.
 _MOST_SHARED_BYTES = 64 * 2**10
 
@@ -143,7 +142,7 @@ class Describer:
                     return ("tuple of torch", type(value).__qualname__, members)
                 if type(value).__mro__[1] is tuple and hasattr(value, "_fields") and is_users(type(value).__module__):
                     return ("named tuple", *_name(type(value), path), members)
-                raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class: {_REMEDY}")
+                raise UnknownStateError(path, f"is a {type(value).__qualname__}, a tuple of another class: {REMEDY}")
             case "set" if type(value) is frozenset:
                 return ("frozenset", self._members(value, path))
             case "function" | "class" if is_users(value.__module__):
@@ -159,7 +158,7 @@ class Describer:
                 raise UnknownStateError(path, f"is the method `{value.__func__.__name__}` of another class")
             case "iterator":
                 what = f"is an iterator ({type(value).__name__}), whose position is not saved"
-                raise UnknownStateError(path, f"{what}: {_REMEDY}")
+                raise UnknownStateError(path, f"{what}: {REMEDY}")
         number = self._numbers[id(value)] = len(self.new)
         self._paths[number] = path
         self.new.append(None)
@@ -275,7 +274,7 @@ class Describer:
             return ("id", self._reachable.by_id[value].path)
         if type(value) in _ENCODED or isinstance(value, numpy.generic):
             return value
-        raise UnknownStateError(path, f"is a {type(value).__qualname__}, which cannot be saved: {_REMEDY}")
+        raise UnknownStateError(path, f"is a {type(value).__qualname__}, which cannot be saved: {REMEDY}")
 
     def _new(self, value: Any, path: str) -> dict[str, Any]:
         kind, category = type(value), category_of(type(value))
@@ -318,7 +317,7 @@ class Describer:
                 pairs = zip(*FORMS["object"].contents(value), strict=True)
                 held = {name: self.describe(part, f"{path}.{name}") for name, part in pairs}
                 return {"is": "object", "class": list(_name(kind, path)), "parts": held}
-        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {_REMEDY}")
+        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {REMEDY}")
 
     def pairs(self, value: Mapping[Any, Any], path: str) -> list[Any]:
         """The entries of a mapping, in order."""

@@ -18,8 +18,9 @@ _DEEPER = frozenset({"object", "list", "tuple", "mapping", "deque"})
 def held_by_items(items: Sequence[Any]) -> list[Any]:
     """What items hold: their attributes, items and versions, two levels deep.
 
+    >>> from graphtrain.state.equality import are_equal
     >>> samples = [{"seen": 0}, {"seen": 0}]
-    >>> before = held_by_items(samples); samples[1]["seen"] += 1; are_unchanged(before, held_by_items(samples))
+    >>> before = held_by_items(samples); samples[1]["seen"] += 1; are_equal(held_by_items(samples), before)
     False
     """
     held: list[Any] = []
@@ -42,11 +43,3 @@ def _add(value: Any, held: list[Any], depth: int) -> None:
                 for part in parts:
                     if category_of(type(part)) not in ("value", "skipped"):
                         _add(part, held, depth - 1)
-
-
-def are_unchanged(before: Sequence[Any], now: Sequence[Any]) -> bool:
-    """True if the same objects are in the same places; plain values may be equal instead."""
-    return len(before) == len(now) and all(
-        old is new or (category_of(type(old)) == "value" and type(old) is type(new) and old == new)
-        for old, new in zip(before, now, strict=True)
-    )

@@ -79,7 +79,8 @@ class RunFiles:
         self._lock = RunLock(self._folder, notify)
         for folder in (self._folder, self._store.folder):
             if os.path.lexists(folder) and not folder.is_dir() and not (folder.is_symlink() and folder != self._folder):
-                raise UsageError(f"`{folder}` is no folder", "remove it, or choose another run directory")
+                shown = self.path if folder == self._folder else self.path / CHECKPOINTS_FOLDER
+                raise UsageError(f"`{shown}` is no folder", "choose another run directory")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._expect_own_checkpoints(notify)

@@ -88,6 +88,8 @@ def result(train: Train, name: str, folder: Path) -> str:
     cut = _forked(train, name, folder / "cut", cut=first + (BATCHES if second > BATCHES else BATCHES // 2))
     if "error" in cut:
         return f"error: {_short(cut['error'])}"
+    if "losses" in cut:
+        return "-: it ends before the cut"
     assert cut == {"killed": True} or "refused" in cut, cut
     resumed = cut if "refused" in cut else _forked(train, name, folder / "cut", resume=True)
     if "error" in resumed:
