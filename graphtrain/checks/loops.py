@@ -249,7 +249,9 @@ class _Search:
         self._in_order = points
         self._table = Table()
         self._meanings = Meanings(points[0].scope.graph)
-        self._begin(frozenset())
+        self._unchanged = Changes(points, gradients)
+        self._changes = self._unchanged
+        self._read: dict[int, tuple[Expression, tuple[FieldOf, ...]]] = {}  # the plan keeps the guards
         self._order = {point: number for number, point in enumerate(points)}
         self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
         self._ways = {point: self._ways_of(point) for point in points}
@@ -265,7 +267,12 @@ class _Search:
 
     def _begin(self, bypassed: frozenset[str]) -> None:
         """Look for the traps that there are if some nodes do nothing."""
-        self._changes = Changes(self._in_order, self._gradients, bypassed)
+        changes = self._unchanged.without(bypassed)
+        if changes.growing != self._changes.growing:  # so that a count is 0, or is not
+            self._taken.clear()
+            for way in (way for ways in self._ways.values() for way in ways):
+                way.answers.clear()
+        self._changes = changes
         self._always = NO_ANSWERS
         for name in sorted(bypassed):
             kind = self._in_order[0].scope.kinds[name]
@@ -289,14 +296,15 @@ class _Search:
         return [self._way(arrow) for arrow in point.arrows]
 
     def _way(self, arrow: FlowEdge) -> _Way:
-        guard = arrow.guard if arrow.guard is None else self._meanings.by_count(arrow.guard)
-        counters = () if guard is None else tuple(self._counters_in(guard))
-        return _Way(guard, arrow.target if arrow.target in self._order else None, arrow.asks, counters)
-
-    def _counters_in(self, guard: Expression) -> Iterator[FieldOf]:
-        for read in walk(guard):
-            if isinstance(read, FieldOf) and self._changes.counted(read):
-                yield read
+        target = arrow.target if arrow.target in self._order else None
+        if arrow.guard is None:
+            return _Way(None, target, arrow.asks)
+        if id(arrow.guard) not in self._read:
+            guard = self._meanings.by_count(arrow.guard)
+            counted = (read for read in walk(guard) if isinstance(read, FieldOf) and self._changes.counted(read))
+            self._read[id(arrow.guard)] = guard, tuple(counted)
+        guard, counters = self._read[id(arrow.guard)]
+        return _Way(guard, target, arrow.asks, counters)
 
     def _reached(self, start: FlowPoint) -> Points:
         reached = {start}

@@ -33,10 +33,13 @@ class Facts:
         self._against: dict[FlowEdge, int] = {}
         for point in points:
             self._ask(point, answers)
-        changed: dict[str, int] = {}
+        answered: dict[Expression, int] = {}
         for (expression, _), bit in self._bits.items():
+            answered[expression] = answered.get(expression, 0) | bit
+        changed: dict[str, int] = {}
+        for expression, bits in answered.items():
             for name in changers(plan, scope, expression):
-                changed[name] = changed.get(name, 0) | bit
+                changed[name] = changed.get(name, 0) | bits
         everything = (1 << len(self._bits)) - 1
         left = {point.node.name: point for point in points if point.acts and point.node is not None}
         known: dict[FlowPoint, int] = {start: 0}
