@@ -21,10 +21,10 @@ from graphtrain.checks.changes import NOWHERE, Changes, Points
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.meanings import Meanings
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, FieldOf, walk
+from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
-from graphtrain.plan.scope import ResourceTarget, Scope, leaves
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
 
 MOST_SETS = 20_000
 # Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
@@ -273,7 +273,7 @@ class _Search:
             for way in (way for ways in self._ways.values() for way in ways):
                 way.answers.clear()
         self._changes = changes
-        self._always = NO_ANSWERS
+        self._always = self._where_entered()
         for name in sorted(bypassed):
             kind = self._in_order[0].scope.kinds[name]
             heard = kind.fields.items() if kind is not None and kind.hears_rows else ()  # bypassed, it hears nothing
@@ -283,6 +283,20 @@ class _Search:
                     self._always = self._always.both(answer) or self._always
         self._breaking: dict[int, Points] = {}
         self._countings: dict[frozenset[str], _Counting] = {}
+
+    def _where_entered(self) -> Answers:
+        """What holds as long as a run is in a body: that the nodes around, entered when due, are due."""
+        scope, plan = self._in_order[0].scope, self._flow.plan
+        around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(scope)]
+        due = [FieldTarget(planned.path, "due") for planned in around if planned.can_be_skipped]
+        entered = NO_ANSWERS
+        guards = scope.guards.values() if due else ()
+        for name in {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}:
+            read = Name(name)
+            if scope.resolve(name) in due and not self._changes.moving(read):
+                (answer,) = self._table.ways_to_answer(read, True, self._changes.known({})) or (NO_ANSWERS,)
+                entered = entered.both(answer) or entered
+        return entered
 
     def _ways_of(self, point: FlowPoint) -> list[_Way]:
         assert point.planned is not None and point.node is not None
