@@ -84,7 +84,8 @@ SOUND: list[tuple[str, Graph]] = [
            "zero_grad": ["end"]}, {"full": "accumulate.count >= accumulate.every"})),
     ("a body that is entered only when due, and reads that it is",
      tiny({"a": "tick", "body": Node("body", "nested", {"every": "2 ticks"}, {"loss": "body.due"}, body=tiny(
-              {"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if over", "x"]}, {"over": "loss and x.ticks > 2"}))},
+              {"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if over", "x"]},
+              {"over": "loss and x.ticks > 2"}))},
           {"a": ["body"], "body": ["end if done", "a"]}, {"done": "a.ticks > 5"}, units={"ticks": "a.ticks"})),
     ("a body that reads the count of passes around it, to which it adds",
      tiny({"body": Node("body", "nested", reads={"loss": "accumulate.count"}, body=tiny(
