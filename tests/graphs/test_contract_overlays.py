@@ -34,6 +34,11 @@ SOUND_PAIRS = [pair for pair in itertools.combinations(SHIPPED, 2) if not is_ref
 TRIPLES = [tuple(random.Random(number).sample(SHIPPED, 3)) for number in range(200)]
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)  # undone after each test; others want the processors too
+
+
 # ---- one run, by the graph and by hand
 
 
