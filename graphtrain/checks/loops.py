@@ -228,11 +228,13 @@ class _Open:
     Attributes:
         ways: of each point, the numbers of the ways that can be taken.
         targets: where they lead.
+        is_reduced: some way cannot be taken.
         counts: what is known of the counts of backward passes where the guards of a point are asked.
     """
 
     ways: Mapping[FlowPoint, Sequence[int]]
     targets: Targets
+    is_reduced: bool
     counts: Mapping[FlowPoint, Counts]
 
 
@@ -360,7 +362,8 @@ class _Search:
                 raise _TooManySetsError
             unknown = {point for point in points if point.is_unknown}  # may change anything: any trap is without it
             is_open = self._opened(points - unknown, candidate.answers)
-            parts = self._parts(points - unknown, is_open.targets)
+            # With all ways open they are strongly connected, as they came from `_parts`.
+            parts = self._parts(points - unknown, is_open.targets) if unknown or is_open.is_reduced else [points]
             if parts != [points]:
                 waiting += [_Candidate(inner, self._always) for inner in reversed(parts)]
                 continue
@@ -398,6 +401,7 @@ class _Search:
             closes = earlier == number
             if way.guard is None or (not closes and way.target not in candidate.points):
                 continue
+            is_taken_back = False
             for answers in self._answers(way, not closes, known) or ():
                 common = candidate.answers.both(answers)
                 if common is None:
@@ -408,8 +412,9 @@ class _Search:
                     continue
                 if point not in breaking and (closes or way.target not in breaking):
                     yield _Candidate(candidate.points - breaking, self._always)
-                if way.counters:
-                    yield from self._with_steady_counts(point, way, candidate)
+                is_taken_back = True
+            if is_taken_back and way.counters:
+                yield from self._with_steady_counts(point, way, candidate)
 
     def _taken_back_by(self, answers: Answers) -> Points:
         """The points that may change one of some answers."""
@@ -443,7 +448,7 @@ class _Search:
         ways: dict[FlowPoint, Sequence[int]] = {point: range(len(self._ways[point])) for point in points}
         targets = {point: self._every_way[point] for point in points}
         counts: Mapping[FlowPoint, Counts] = {}
-        changed = True
+        changed, is_reduced = True, False
         while changed:
             counts = self._known_counts(points, targets)
             changed = False
@@ -451,10 +456,10 @@ class _Search:
                 if len(self._ways[point]) > 1:
                     taken = self._taken_at(point, answers, counts.get(point, {}))
                     if len(taken) != len(numbers):
-                        ways[point], changed = taken, True
+                        ways[point], changed, is_reduced = taken, True, True
                         targets[point] = [self._ways[point][number].target for number in taken]
             changed = changed and bool(self._counters)
-        return _Open(ways, targets, counts)
+        return _Open(ways, targets, is_reduced, counts)
 
     def _taken_at(self, point: FlowPoint, answers: Answers, counts: Counts) -> Sequence[int]:
         """The numbers of the ways of a point that can be taken."""
