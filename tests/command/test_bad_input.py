@@ -49,7 +49,7 @@ class Slip:
 
 
 def _guard(expression: str, *expected: str) -> Slip:
-    return Slip('"next_batch.last or finish.due" ', f'"{expression}" ', expected, "window_cut   ")
+    return Slip('"next_batch.last or ending" ', f'"{expression}" ', expected, "window_cut   ")
 
 
 SLIPS = {
