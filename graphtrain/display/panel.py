@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from graphtrain.display.numbers import duration, metric, rate, share, size
+from graphtrain.display.numbers import counted, duration, metric, rate, share, size
 from graphtrain.display.snapshot import Snapshot
 from graphtrain.printable import one_line
 
@@ -83,7 +83,7 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
     is_active = snapshot.state in ("ready", "running", "stopping")
     shares = snapshot.done, snapshot.until_done, _epoch_share(snapshot)
     return Parts(
-        clocks=tuple(f"{one_line(name)} {_of(count, totals.get(name))}" for name, count in snapshot.clocks.items()),
+        clocks=tuple(_clock(name, value, totals.get(name)) for name, value in snapshot.clocks.items()),
         epoch=f"epoch {_of(_epoch_number(snapshot, epochs), epochs)}" if epoch is not None else "",
         batch=f"batch {_of(batch, snapshot.epoch_batches)}" if batch is not None else "",
         step=f"step {_of(snapshot.step, totals.get('steps'))}" if snapshot.step is not None else "",
@@ -124,6 +124,10 @@ def _since_the_resume(snapshot: Snapshot) -> str:
     """Which part of the time was after the resume, where the run was resumed."""
     since = snapshot.elapsed_seconds - snapshot.earlier_seconds
     return f" ({duration(since)} since it was resumed)" if snapshot.earlier_seconds else ""
+
+
+def _clock(name: str, value: float, whole: int | None) -> str:
+    return f"{one_line(name)} {counted(value)}" + (f"/{whole}" if whole else "")
 
 
 def _of(number: float, whole: float | None) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from graphtrain.display.numbers import counted
 from graphtrain.display.panel import parts
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.plain import is_equal
@@ -93,7 +94,7 @@ class PlainLines(Display):
         row = snapshot.metrics if metrics else {}  # what the values belong to, which may lie some batches back
         step, epoch = row.get("step", snapshot.step), row.get("epoch", snapshot.epoch)
         words = [  # a row has both, also where the run does not count them
-            *(f"{one_line(name)} {row.get(name, count):g}" for name, count in snapshot.clocks.items()),
+            *(f"{one_line(name)} {counted(row.get(name, value))}" for name, value in snapshot.clocks.items()),
             f"step {step:.0f}" if step is not None and snapshot.step is not None else "",
             f"epoch {epoch:.2f}" if epoch is not None and snapshot.epoch is not None else "",
             *(f"{name} {value}" for name, value in texts.metrics),

@@ -189,7 +189,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "position": _text,
     "step": _whole,
     "epoch": _finite,
-    "clocks": _numbers(_number),
+    "clocks": _numbers(_finite),
     "end": _texts,
     "done": _share,
     "until": _texts,

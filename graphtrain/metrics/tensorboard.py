@@ -112,7 +112,7 @@ class TensorBoard(RunLogger):
 
     def _write(self, row: Mapping[str, float]) -> None:
         clocks = [name for name in self._clocks if name in row]
-        tag = "".join(f"/{name} {row[name]:g}" for name in clocks)  # a curve for each round: its steps are the same
+        tag = "".join(f"/{name} {row[name]}" for name in clocks)  # a curve for each round: its steps are the same
         for name, value in row.items():
             if name != "step" and name not in clocks:
                 self.writer.add_scalar(f"{name}{tag}", value, int(row["step"]))

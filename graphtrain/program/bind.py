@@ -255,13 +255,14 @@ class Program:
         for slot in body.graph.optional if body is not None else bound.kind.optional:
             for target in leaves(bound.scope.names.read_by(bound.node, slot)):
                 if isinstance(target, ResourceTarget) and self.resources.get(target.name) is None:
-                    unchanged = sorted(
-                        field
-                        for path, field in self.plan.fields_read
-                        if path == bound.path and field in bound.kind.fields
+                    never = sorted(
+                        f"{path}.{name}"
+                        for path, name in self.plan.fields_read_of(bound.path)
+                        if name != "due"  # which is false, as people expect
+                        and (kind := self.plan.by_path[path].kind) is not None
+                        and name in kind.fields
                     )
-                    never = [field for field in unchanged if field != "due"]  # which is false, as people expect
-                    further = f"; {quoted(f'{bound.path}.{field}' for field in never)} never changes" if never else ""
+                    further = f"; {quoted(never)} never changes" if never else ""
                     self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`{further}")
                     return True
         return False
@@ -334,7 +335,7 @@ class Program:
         for term in limit.terms:
             unit = term.base.unit
             if (named := field_of(unit)) is not None:
-                if (owner := self.main.at(named[0])) is not None:
+                if (owner := self.main.at(named[0])) is not None and not owner.bypassed:
                     limits[owner.scope.prefix, term] = Limit(owner.scope, owner, named[1], term)
                 continue
             for scope in filter(None, (training.counting(unit) for training in self.training or [self.main])):

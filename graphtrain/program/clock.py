@@ -205,10 +205,10 @@ class RunClock:
         Of a graph that counts none of these, the units that it counts: ``4 batches, 8 samples``.
         """
         epochs_move = self.epochs_move()
-        parts = [f"{name} {value:g}" for name, value in self.outer_counts().items()]
+        parts = [f"{name} {_text(exactly(value))}" for name, value in self.outer_counts().items()]
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):
             if (value := self.count(unit)) is not None and (epochs_move or unit != "epochs"):
-                text = str(value) if value.denominator == 1 else f"{float(value):.2f}"
+                text = _text(value)
                 if unit == "epoch_batches" and epochs_move and (length := self.epoch_length()) is not None:
                     text += f"/{length}"
                 parts.append(f"{word} {text}")
@@ -216,6 +216,10 @@ class RunClock:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
         units = self._scope.graph.units
         return ", ".join(parts or [f"{decimal(self.count(unit) or Fraction(0))} {unit}" for unit in units])
+
+
+def _text(value: Fraction) -> str:
+    return str(value) if value.denominator == 1 else f"{float(value):.2f}"
 
 
 def _ends(scope: BoundGraph) -> tuple[Term, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from graphtrain.checks.guards import no_node
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
@@ -104,13 +105,9 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
 
 def _refuse_field(amount: str, path: str, name: str, scope: Scope) -> None:
     """Raise unless a field of the node at a path is a number that the node changes."""
-    outer, slash, _ = path.rpartition("/")
-    around = scope.inside(outer) if slash else None
-    if slash and around is not None and around[1].body is None:
-        raise UsageError(f"{amount}: `{path}` leads into `{outer}`, which has no graph inside", f"as in {outer}.runs")
     if scope.inside(path) is None:
-        known = [*paths_of(scope.graph)]
-        raise UsageError(f"{amount}: there is no node `{path}`", suggestion(path, known))
+        message, hint = no_node(scope, path, f"`{path}.{name}`")
+        raise UsageError(f"{amount}: {message}", hint)
     if scope.field_type(path, name) is None:
         raise UsageError(f"{amount}: `{path}` has no field `{name}`", suggestion(name, scope.fields(path)))
     if not scope.counts(path, name):
@@ -129,7 +126,10 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     limits = compiled.program.limits(limit)
     for term in limit.terms:
         if field_of(term.unit) is not None and all(counted.term != term for counted in limits):
-            raise UsageError(f"until: `{term.unit}` never changes: it is in the body of a node that is bypassed")
+            raise UsageError(
+                f"until: `{term.unit}` never changes: its node is bypassed, or in the body of one that is",
+                "supply the resource that it lacks, or name another amount",
+            )
     reached: dict[int, list[tuple[Clock, Term]]] = {}
     for counted in limits:
         has_batches = "batches" in counted.scope.graph.units

@@ -84,8 +84,9 @@ class Observer:
         """Counts per second of training and fetching its data; evaluating and saving do not count."""
         spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
         samples = self._samples
-        if samples and any(counts.get(unit, 0) < count for unit, count in samples[-1][1].items()):
-            samples.clear()  # they began again, with a body
+        before = samples[-1][1] if samples else counts
+        if counts.keys() != before.keys() or any(counts[unit] < count for unit, count in before.items()):
+            samples.clear()  # another graph trains, or the same one from the start
         if not samples or spent - samples[-1][0] >= _SAMPLE_SECONDS:
             samples.append((spent, counts))
             while len(samples) > 2 and spent - samples[1][0] >= _RATE_SECONDS:

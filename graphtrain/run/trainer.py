@@ -249,7 +249,11 @@ class Trainer:
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """The rows recorded so far, oldest first; `pandas.DataFrame` takes them as they are."""
+        """The rows recorded so far, oldest first; `pandas.DataFrame` takes them as they are.
+
+        `step` and `epoch` are those of the innermost graph that trains; graphs around it have a column for each unit of
+        their clocks.
+        """
         return list(self._recorder.rows)
 
     def read(self, name: str) -> Any:
@@ -350,7 +354,8 @@ class Trainer:
             resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
                 begins; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
-                Default: no limit but the graph's own.
+                In nested graphs, steps of the training that runs; a field can be named by its path, as in
+                ``"3 fit/step.steps"``. Default: no limit but the graph's own.
             before: a breakpoint: the path of a node, ``"step"`` or ``"validate/eval_batch"``. The run stops each time
                 it is about to run this node; a run that stopped or was saved there runs it first. Default: none.
             from_setup: used by the first call, where hyper-parameters of the optimizer, the scheduler and the like are

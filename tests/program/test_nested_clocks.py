@@ -1,4 +1,4 @@
-"""Rows, status, `until` and step functions in nested graphs: the clock of the graph that trains, and of those around."""
+"""Nested graphs: rows, status, `until` go by the clock of the graph that trains, with a column for each around it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from graphtrain.display.panel import Panel, parts, plain_text
 from graphtrain.display.plain_lines import PlainLines
 from graphtrain.display.snapshot import Snapshot
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.program import clock
+from graphtrain.program.clock import RunClock
 from graphtrain.replay.history import RunHistory
 from graphtrain.resume.restore import repeated
 from graphtrain.run.breakpoints import parse_amount, parse_moment
@@ -207,9 +209,9 @@ def test_until_names_the_training_that_runs_or_a_field_by_its_path(until: str, e
     ("until", "message"),
     [
         ("3 stesp", "until: unknown unit `stesp`"),
-        ("3 train/stp.steps", "there is no node `train/stp`"),
+        ("3 train/stp.steps", "unknown node `stp` in `train/stp.steps`"),
         ("3 train/step.stps", "`train/step` has no field `stps`"),
-        ("3 report/step.steps", "`report/step` leads into `report`, which has no graph inside"),
+        ("3 report/step.steps", "`report/step.steps` leads into `report`, which has no graph inside"),
         ("3 train/clip.max_norm", "is no number that the node changes"),
         ("3 train/steps", 'expected "<number> <unit>"'),
         ("x train.runs", "got 'x train.runs'"),
@@ -243,6 +245,26 @@ def test_what_is_repeated_is_not_counted_across_folds() -> None:
         == "repeating what came after it"
     )
     assert repeated((1, 0.5), status, nested={"clock_of": "train", "clocks": {"fold": 2}}) == "repeating 1 batch, 0 s"
+
+
+@pytest.mark.parametrize("position", ["train/validate/eval_batch", "report"])
+def test_a_run_of_an_earlier_version_resumes(position: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows have no columns, and its checkpoints do not tell which graph trained."""
+    whole = make_trainer(k_fold())
+    whole.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "_outer_clocks", lambda scope: {})
+        patch.setattr(RunClock, "nested", lambda self: {})
+        first = make_trainer(k_fold(every="1 epochs", best="val/loss"), tmp_path)
+        while first.position != position:
+            first.advance()
+        first.save()
+    second = make_trainer(k_fold(every="1 epochs", best="val/loss"), tmp_path)
+    second.run()
+    kept = len(first.metrics)
+    assert kept > 0
+    assert all("fold" not in row for row in second.metrics[:kept])
+    assert second.metrics[kept:] == whole.metrics[kept:]
 
 
 PHASES = """
