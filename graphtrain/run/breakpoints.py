@@ -86,7 +86,7 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
     ('500 steps', '2 validate.runs')
     """
     number, _, named = text.strip().rpartition(" ")
-    is_field = field_of(named) is not None and not named.isidentifier()
+    is_field = field_of(named) is not None
     try:
         trigger = Trigger(f"{number} units" if is_field else text)
     except ValueError as error:
