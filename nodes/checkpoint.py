@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.kind.trigger import Trigger
-from graphtrain.metrics.recorder import Recorder
+from graphtrain.metrics.recorder import Place, Recorder
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.storage.retention import Retention
 
@@ -61,7 +61,8 @@ class Checkpoint:
     keep_best: Annotated[int, Above(0)] = 1
 
     skipped: int = progress(0)
-    # The last value of `best` that no visit has seen: its `step`, the `value`, and whether that makes the node `due`.
+    # The last value of `best` that no visit has seen: the place of its row as the recorder has it, which is the `step`
+    # where no graph is around; the `value`; and whether that makes the node `due`.
     recorded: dict[str, Any] = progress({})
     # What is ranked, such as "min val/loss" -> step and value of each save that was among the best, in order of saving.
     ranked: dict[str, Any] = progress({})
@@ -81,25 +82,31 @@ class Checkpoint:
 
     @property
     def improved(self) -> bool:
-        return bool(self.recorded) and self.recorded["due"] and self.recorded["step"] == self._recorder.step
+        return bool(self.recorded) and self.recorded["due"] and self.recorded["step"] == self._recorder.place
 
     def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         value = row.get(self.best or "")
         if value is not None and math.isfinite(value):
             is_among_best = self._policy.retention.is_among_best(value, [other for _, other in self._best_saves()])
-            self.recorded = {"step": row["step"], "value": value, "due": is_evaluation and is_among_best}
+            self.recorded = {
+                "step": self._recorder.place_of(row),
+                "value": value,
+                "due": is_evaluation and is_among_best,
+            }
 
     def _best_saves(self) -> list[list[Any]]:
-        """Step and value of the saves of this run that were among the best; a fork has none of those before it."""
+        """Place and value of the saves of this run that were among the best; a fork has none of those before it."""
         rows = self._recorder.rows
-        first = rows[0]["step"] if rows else math.inf
-        saves = [save for save in self.ranked.get(f"{self.best_mode} {self.best}", []) if save[0] >= first]
+        ranked = self.ranked.get(f"{self.best_mode} {self.best}", []) if rows else []
+        # Saves of an earlier version have steps that begin again with each body: they tell nothing.
+        first = self._recorder.place_of(rows[0]) if rows else 0
+        saves = [save for save in ranked if isinstance(save[0], list) == isinstance(first, list) and save[0] >= first]
         # If a save has failed since, that may have been the last one: rather a checkpoint too many than the best lost.
         return saves if self._requests.failures == self._failures else saves[:-1]
 
     def __call__(self) -> None:
         is_improved, recorded, self.recorded = self.improved, self.recorded, {}
-        value = recorded["value"] if recorded and recorded["step"] == self._recorder.step else None
+        value = recorded["value"] if recorded and recorded["step"] == self._recorder.place else None
         if value is not None and self._requests.is_saved():
             self._requests.mark(self._policy, value)
         elif self.if_busy == "skip" and not is_improved and self._requests.is_busy():
@@ -110,9 +117,9 @@ class Checkpoint:
         if value is not None:
             self._rank(recorded["step"], value)
 
-    def _rank(self, step: float, value: float) -> None:
+    def _rank(self, place: Place, value: float) -> None:
         """Note a save; of those of the run only the best are remembered."""
-        saves = [*self._best_saves(), [step, value]]
+        saves = [*self._best_saves(), [place, value]]
         retention = self._policy.retention
         best = retention.ranked({number: value for number, (_, value) in enumerate(saves)})[: self.keep_best]
         self.ranked = {**self.ranked, f"{self.best_mode} {self.best}": [saves[number] for number in sorted(best)]}

@@ -133,7 +133,16 @@ def syntax_hint(error: GuardSyntaxError) -> str:
 
 def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:
     """Every name in an expression that means nothing, or two things."""
-    for part in walk(expression):
+    parts = [*walk(expression)]
+    for written in dict.fromkeys(_PATH.findall(text)):
+        first, *inner = written.rpartition(".")[0].split("/")
+        # It was parsed as a division, since `first` is no node with a body.
+        is_divided = Name(first) in parts and first not in {*scope.bodies, *scope.graph.guards}
+        if is_divided and not scope.may_hold(first) and (first in scope.graph.nodes or any(_name(scope, first))):
+            yield ExpressionFault("G202", *no_node(scope, f"{first}/{inner[0]}", f"`{written}`"))
+            divided = [*map(Name, (first, *inner[:-1])), FieldOf(inner[-1], written.rpartition(".")[2])]
+            parts = [part for part in parts if part not in divided]
+    for part in parts:
         if isinstance(part, Name):
             yield from _name(scope, part.name)
         elif isinstance(part, FieldOf):
@@ -142,6 +151,7 @@ def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[Exp
         yield ExpressionFault("G208", f"a slot is called `{PI}`, which is the number in every expression", _RENAME_SLOT)
 
 
+_PATH = re.compile(r"(?<![\w./])[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+\.[A-Za-z_]\w*")
 _RENAME_SLOT = "rename the slot: `writes` of the node that writes it"
 
 

@@ -91,7 +91,7 @@ def _status(path: Path) -> dict[str, Any]:
 
 def _last_metrics(snapshot: Snapshot) -> str:
     """The first of the latest metrics, losses before the others."""
-    names = [name for name in snapshot.metrics if name not in ("step", "epoch")]
+    names = list(snapshot.measured)
     names.sort(key=lambda name: not name.endswith("loss"))
     shown = [f"{name} {metric(snapshot.metrics[name])}" for name in names[:_MOST_METRICS]]
     more = [f"+{len(names) - _MOST_METRICS} more"] if len(names) > _MOST_METRICS else []

@@ -71,7 +71,8 @@ def _refuse_beyond_the_run(run_dir: Path, term: Term) -> None:
     unit, amount = term.base.unit, term.base.amount
     try:
         status = read_status(run_dir)
-        reached = {"steps": status["step"], "epochs": status["epoch"], "batches": status["trained"][0]}[unit]
+        counts = {"steps": status["step"], "epochs": status["epoch"], "batches": status["trained"][0]}
+        reached = status.get("clocks", counts)[unit] if "clock_of" in status else counts[unit]
         is_beyond, has_stopped = reached < amount, status["state"] in ("finished", "stopped", "failed")
     except (UsageError, LookupError, TypeError):
         return

@@ -26,6 +26,15 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes % 60:02d} min" if not days else f"{days} d {hours % 24} h"
 
 
+def counted(value: float) -> str:
+    """A finite count, of which there may be parts.
+
+    >>> counted(3), counted(3.0), counted(1.5)
+    ('3', '3', '1.50')
+    """
+    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
+
+
 def about(seconds: float) -> str:
     """A time that is estimated, in one unit.
 

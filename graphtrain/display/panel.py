@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from graphtrain.display.numbers import duration, metric, rate, share, size
+from graphtrain.display.numbers import counted, duration, metric, rate, share, size
 from graphtrain.display.snapshot import Snapshot
 from graphtrain.printable import one_line
 
@@ -27,6 +27,7 @@ class Parts:
     """The texts of a snapshot, without control characters; empty for what is not known.
 
     Attributes:
+        clocks: of the graphs around: ``"fold 2/5"``.
         epoch, batch, step, window: ``"epoch 3/10"`` and so on.
         ends: what else ends the run, or stops it before its end: ``"until 2 hours"``, ``"until 500 steps (40 %)"``.
         done: the share of the run that is done, or else of what it is to do now, or of the epoch, 0 to 1; None where
@@ -39,6 +40,7 @@ class Parts:
         host_time: shares of host time, by activity.
     """
 
+    clocks: tuple[str, ...]
     epoch: str
     batch: str
     step: str
@@ -56,7 +58,7 @@ class Parts:
     @property
     def facts(self) -> tuple[str, ...]:
         """Where the run is, the most important first."""
-        return tuple(filter(None, (self.epoch, self.batch, self.step, self.window, *self.ends)))
+        return tuple(filter(None, (*self.clocks, self.epoch, self.batch, self.step, self.window, *self.ends)))
 
     @property
     def pace(self) -> tuple[str, ...]:
@@ -75,12 +77,13 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
     >>> texts.facts, texts.place
     (('epoch 3/10', 'batch 5', 'step 40'), 'in validate')
     """
-    totals, other_ends = _ends(snapshot.end)
+    totals, other_ends = _ends(snapshot)
     epochs = totals.get("epochs")
     epoch, batch, left, memory = snapshot.epoch, snapshot.batch, snapshot.seconds_left, snapshot.memory_bytes
     is_active = snapshot.state in ("ready", "running", "stopping")
     shares = snapshot.done, snapshot.until_done, _epoch_share(snapshot)
     return Parts(
+        clocks=tuple(_clock(name, value, totals.get(name)) for name, value in snapshot.clocks.items()),
         epoch=f"epoch {_of(_epoch_number(snapshot, epochs), epochs)}" if epoch is not None else "",
         batch=f"batch {_of(batch, snapshot.epoch_batches)}" if batch is not None else "",
         step=f"step {_of(snapshot.step, totals.get('steps'))}" if snapshot.step is not None else "",
@@ -88,7 +91,7 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
         ends=tuple(f"until {one_line(end)}" for end in (*other_ends, *_until(snapshot))),
         done=next((share for share in shares if share is not None), None),
         place=_place(snapshot),
-        metrics=tuple((one_line(name), metric(value)) for name, value in _chosen(snapshot.metrics, metrics)),
+        metrics=tuple((one_line(name), metric(value)) for name, value in _chosen(snapshot, metrics)),
         rates=tuple(rate(number, one_line(unit)) for unit, number in snapshot.rates.items()),
         elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed{_since_the_resume(snapshot)}",
         left=f"{duration(left)} left" if left is not None and is_active else "",
@@ -97,13 +100,13 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
     )
 
 
-def _ends(ends: Iterable[str]) -> tuple[dict[str, int], list[str]]:
-    """The least amounts of epochs and steps as numbers; every other one as it is."""
+def _ends(snapshot: Snapshot) -> tuple[dict[str, int], list[str]]:
+    """The least amounts of epochs, steps and what graphs around count, as numbers; every other one as it is."""
     totals: dict[str, int] = {}
     others = []
-    for text in ends:
+    for text in snapshot.end:
         number, _, unit = text.partition(" ")
-        if unit in ("epochs", "steps") and number.isascii() and number.isdigit() and len(number) < 16:
+        if unit in ("epochs", "steps", *snapshot.clocks) and number.isascii() and number.isdigit() and len(number) < 16:
             totals[unit] = min(int(number), totals.get(unit, int(number)))
         else:
             others.append(text)
@@ -121,6 +124,10 @@ def _since_the_resume(snapshot: Snapshot) -> str:
     """Which part of the time was after the resume, where the run was resumed."""
     since = snapshot.elapsed_seconds - snapshot.earlier_seconds
     return f" ({duration(since)} since it was resumed)" if snapshot.earlier_seconds else ""
+
+
+def _clock(name: str, value: float, whole: int | None) -> str:
+    return f"{one_line(name)} {counted(value)}" + (f"/{whole}" if whole else "")
 
 
 def _of(number: float, whole: float | None) -> str:
@@ -153,10 +160,10 @@ def _place(snapshot: Snapshot) -> str:
             return one_line(snapshot.state)
 
 
-def _chosen(latest: Mapping[str, float], names: Sequence[str] | None) -> list[tuple[str, float]]:
+def _chosen(snapshot: Snapshot, names: Sequence[str] | None) -> list[tuple[str, float]]:
     if names is not None:
-        return [(name, latest[name]) for name in names if name in latest]
-    return [(name, value) for name, value in latest.items() if name not in ("step", "epoch")]
+        return [(name, snapshot.metrics[name]) for name in names if name in snapshot.metrics]
+    return [*snapshot.measured.items()]
 
 
 def _host_time(shares: Mapping[str, float]) -> Iterable[str]:

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from graphtrain.display.numbers import counted
 from graphtrain.display.panel import parts
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.plain import is_equal
+from graphtrain.printable import one_line
 
 _SILENCE_SECONDS = 60.0
 
@@ -17,8 +19,8 @@ _SILENCE_SECONDS = 60.0
 class PlainLines(Display):
     """Writes new metrics as a line, where there is no terminal to draw on.
 
-    A line begins with the step and the epoch of its metrics, and ends with the progress and the pace of the run.
-    After a minute without new metrics there is a line without any.
+    A line begins with the step and the epoch of its metrics, after what graphs around the training count, and ends with
+    the progress and the pace of the run. After a minute without new metrics there is a line without any.
 
     Arguments:
         write: takes a line.
@@ -87,10 +89,12 @@ class PlainLines(Display):
         self._written = {**self._written, **metrics}
         self._last = self._clock()
         wanted = metrics if self._metrics is None else self._metrics
-        texts = parts(snapshot, [name for name in wanted if name in metrics and name not in ("step", "epoch")])
+        measured = snapshot.measured
+        texts = parts(snapshot, [name for name in wanted if name in metrics and name in measured])
         row = snapshot.metrics if metrics else {}  # what the values belong to, which may lie some batches back
         step, epoch = row.get("step", snapshot.step), row.get("epoch", snapshot.epoch)
         words = [  # a row has both, also where the run does not count them
+            *(f"{one_line(name)} {counted(row.get(name, value))}" for name, value in snapshot.clocks.items()),
             f"step {step:.0f}" if step is not None and snapshot.step is not None else "",
             f"epoch {epoch:.2f}" if epoch is not None and snapshot.epoch is not None else "",
             *(f"{name} {value}" for name, value in texts.metrics),

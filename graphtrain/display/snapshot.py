@@ -15,13 +15,17 @@ from graphtrain.plain import json_value
 class Snapshot:
     """A run at one moment. A unit that the graph does not count is None, and so are epochs that do not move in the run.
 
+    In nested graphs steps, epochs, batches and the window are those of the innermost graph that trains around the
+    position; or, where none is around it, of the one that trained last.
+
     Attributes:
         state: ready, running, stopping, stopped, finished, failed or interrupted.
         graph: the file of the graph, or its name where it has none.
         position: the path of the node that runs next, or is running.
         step: steps of the optimizer.
         epoch: epochs, as a fraction.
-        end: the amounts that end the run, as the graph has them: ``("10 epochs",)``.
+        clocks: what the graphs around the one that trains count, the outermost first: ``{"fold": 2}``.
+        end: the amounts that end the graph that trains and those around it: ``("10 epochs",)``.
         done: the share of the run that is done, 0 to 1; None where its end is not known.
         until: the amounts at which the run is to stop before its end, as given to `run`: ``("500 steps",)``.
         until_done: the share of that which is done, 0 to 1; None where it is not known.
@@ -43,6 +47,7 @@ class Snapshot:
     position: str
     step: int | None = None
     epoch: float | None = None
+    clocks: Mapping[str, float] = field(default_factory=dict)
     end: tuple[str, ...] = ()
     done: float | None = None
     until: tuple[str, ...] = ()
@@ -58,6 +63,16 @@ class Snapshot:
     memory_bytes: int | None = None
     device: str = "cpu"
     seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """The metrics without what rows have beside them: step, epoch and the clocks of outer graphs.
+
+        >>> Snapshot("running", "fit", "step", clocks={"fold": 2}, metrics={"step": 1, "fold": 2, "loss": 0.5}).measured
+        {'loss': 0.5}
+        """
+        position = {"step", "epoch", *self.clocks}
+        return {name: value for name, value in self.metrics.items() if name not in position}
 
     @property
     def shares(self) -> dict[str, float]:
@@ -174,6 +189,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "position": _text,
     "step": _whole,
     "epoch": _finite,
+    "clocks": _numbers(_finite),
     "end": _texts,
     "done": _share,
     "until": _texts,

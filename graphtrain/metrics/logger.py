@@ -29,6 +29,8 @@ class Beginning:
         run_dir: the run directory. Default: None, the run has none.
         picture: returns the picture of the graph, as the content of a file of the format ``"svg"`` or ``"png"``, or
             None if it cannot be drawn. Default: always returns None.
+        clocks: the columns of rows that tell which round of an outer graph they are of, such as `fold`; in each of them
+            `step` begins again. Default: none.
 
     >>> beginning = Beginning(Graph.load("fit"), rows=[{"step": 10, "epoch": 0.5, "loss": 0.25}])
     >>> beginning.rows[-1]["step"], beginning.picture("png")
@@ -40,6 +42,7 @@ class Beginning:
     hyper_parameters: Mapping[str, Any] = field(default_factory=dict)
     run_dir: Path | None = None
     picture: Callable[[str], bytes | None] = _no_picture
+    clocks: tuple[str, ...] = ()
 
 
 class RunLogger(ABC):

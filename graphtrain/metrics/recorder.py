@@ -5,7 +5,7 @@ Metrics are a store with names, not slots: any node may add to it without being 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ import torch
 from graphtrain.metrics.logger import Logger as Logger
 from graphtrain.metrics.rows import Rows
 from graphtrain.metrics.values import ROW_POSITION, as_number, check_metric, check_names, detached
+
+Place = float | list[float]
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
@@ -111,14 +113,21 @@ class Recorder:
 
     Arguments:
         position: returns the optimizer step and the (fractional) epoch that a row belongs to.
+        outer_counts: returns the clocks of graphs around the one that trains, a column of rows each. Default: none.
+        columns: returns the names of all such columns that rows may have. Default: none.
 
     Attributes:
         rows: every row so far, oldest first.
         latest: the last value of every metric, with step and epoch; those of the last row come last.
     """
 
-    def __init__(self, position: Callable[[], tuple[int, float]]) -> None:
-        self._position = position
+    def __init__(
+        self,
+        position: Callable[[], tuple[int, float]],
+        outer_counts: Callable[[], Mapping[str, float]] = dict,
+        columns: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
+        self._position, self._outer_counts, self._columns = position, outer_counts, columns
         self._means: dict[str, Means] = {}
         self.rows = Rows()
         self.latest: dict[str, float] = {}
@@ -146,12 +155,27 @@ class Recorder:
         return {metric for sums in means._sums.values() for metric in sums}
 
     @property
-    def step(self) -> int:
-        """The optimizer step that a row recorded now belongs to."""
-        return self._position()[0]
+    def place(self) -> Place:
+        """The place of a row recorded now, as `place_of` has it."""
+        return self.place_of(self._row({}))
+
+    def place_of(self, row: Mapping[str, float]) -> Place:
+        """What the rows of one moment have in common: the step, behind the clocks of outer graphs if there are any.
+
+        As these grow with each of their bodies, a later place of a run is not less.
+        """
+        outer = [row.get(name, 0) for name in self._columns()]
+        return [*outer, row["step"]] if outer else row["step"]
+
+    def metrics_in(self, names: Iterable[str]) -> list[str]:
+        """Those of the names in rows that are no part of a row's position."""
+        position = {*ROW_POSITION, *self._columns()}
+        return [name for name in names if name not in position]
 
     def row(self, values: Mapping[str, float]) -> None:
-        """Record a row of step, epoch and these values, and call every logger with it.
+        """Record a row of step, epoch, the clocks of outer graphs and these values, and call every logger with it.
+
+        A value that has the name of such a clock takes its place.
 
         Raises:
             UsageError: a name is not a string, or is `step` or `epoch`; or a value is not a number or scalar tensor.
@@ -172,16 +196,18 @@ class Recorder:
 
     def _row(self, values: Mapping[str, float]) -> dict[str, float]:
         step, epoch = self._position()
-        return {"step": step, "epoch": epoch, **{name: as_number(value) for name, value in values.items()}}
+        numbers = {name: as_number(value) for name, value in values.items()}
+        return {"step": step, "epoch": epoch, **self._outer_counts(), **numbers}
 
-    def recorded_at(self, step: int) -> dict[str, float]:
-        """The last value of every metric recorded at this step."""
+    def recorded_now(self) -> dict[str, float]:
+        """The last value of every metric recorded at the present step."""
         values: dict[str, float] = {}
+        place = self.place
         for row in reversed(self.rows):
-            if row["step"] != step:
+            if self.place_of(row) != place:
                 break
             values = {**row, **values}
-        return {name: value for name, value in values.items() if name not in ROW_POSITION}
+        return {name: values[name] for name in self.metrics_in(values)}
 
     def load_rows(self, rows: list[dict[str, float]]) -> None:
         """Replace the rows by those of the run that is resumed."""
@@ -191,6 +217,8 @@ class Recorder:
             self._remember(row)
 
     def _remember(self, row: Mapping[str, float]) -> None:
+        for name in {*self._columns()} - row.keys():
+            self.latest.pop(name, None)  # of another graph that trains
         for name, value in row.items():
             self.latest.pop(name, None)  # so that the newest values come last
             self.latest[name] = value

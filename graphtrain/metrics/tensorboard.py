@@ -34,7 +34,8 @@ class TensorBoard(RunLogger):
 
     A resume purges the rows that will be repeated, and no others. A row is on disk when the call returns, so the rows
     that a checkpoint counts survive a killed process. TensorBoard shows one value per name and step: where several rows
-    of one step share a name, it shows the last.
+    of one step share a name, it shows the last. Where rows have a column for a graph around the training, such as
+    `fold`, each of its values has a curve of its own: ``val/loss/fold 2``.
 
     Arguments:
         folder: the folder of the event files, for one run only. Default: `tensorboard` inside the run directory.
@@ -63,6 +64,7 @@ class TensorBoard(RunLogger):
         self._make_writer = writer.SummaryWriter
         self._given_folder = Path(folder) if folder is not None else None
         self._folder: Path | None = None
+        self._clocks: tuple[str, ...] = ()
         self.writer: Any = None
 
     def begin(self, beginning: Beginning) -> None:
@@ -79,7 +81,9 @@ class TensorBoard(RunLogger):
                 "pass the folder that it leads to: TensorBoard(folder)",
             )
         # Several rows may share a step, and a purge knows steps only: rows of the last step are written again below.
-        purge_step = int(beginning.rows[-1]["step"]) if beginning.rows else 0
+        # Steps that begin again in each round of an outer graph do not tell what will be repeated.
+        self._clocks = beginning.clocks
+        purge_step = int(beginning.rows[-1]["step"]) if beginning.rows and not self._clocks else 0
         with _readable_failure(self._folder):
             # The first session sets purge_step too, though nothing is purged: TensorBoard ignores the first it reads.
             # Its fast loader never purges, but there a value replaces those of its name at this and at later steps.
@@ -107,9 +111,11 @@ class TensorBoard(RunLogger):
             writer.close()
 
     def _write(self, row: Mapping[str, float]) -> None:
+        clocks = [name for name in self._clocks if name in row]
+        tag = "".join(f"/{name} {row[name]}" for name in clocks)  # a curve for each round: its steps are the same
         for name, value in row.items():
-            if name != "step":
-                self.writer.add_scalar(name, value, int(row["step"]))
+            if name != "step" and name not in clocks:
+                self.writer.add_scalar(f"{name}{tag}", value, int(row["step"]))
 
     def _open(self, folder: Path, purge_step: int | None) -> None:
         """Open an event file that is read after all others of the folder.

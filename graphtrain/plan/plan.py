@@ -214,8 +214,20 @@ class Plan:
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
         """Every (path, field) that a guard, a clock or a read names: a `runs` outside it matters to nothing."""
-        fields: set[tuple[str, str]] = set()
-        for scope in self.scopes.values():
+        return frozenset().union(*self._fields_read_in.values())
+
+    def fields_read_of(self, path: str) -> frozenset[tuple[str, str]]:
+        """Those of a node, and of the nodes in its body, that are named outside of that."""
+        inside = f"{path}/"
+        named = [fields for scope, fields in self._fields_read_in.items() if not scope.startswith(inside)]
+        fields = frozenset[tuple[str, str]]().union(*named)
+        return frozenset((owner, field) for owner, field in fields if owner == path or owner.startswith(inside))
+
+    @functools.cached_property
+    def _fields_read_in(self) -> dict[str, frozenset[tuple[str, str]]]:
+        """What `fields_read` has, by the path of the graph in which it is named."""
+        read = {}
+        for path, scope in self.scopes.items():
             targets = [target for guard in scope.guards.values() for target in scope.read_in(guard)]
             targets += [scope.resolve(text) for text in scope.graph.units.values()]
             for node in scope.graph.nodes.values():
@@ -223,8 +235,8 @@ class Plan:
                 targets += [scope.parameter(node, name) for name in parameters]
                 targets += [scope.resolve(text) for name, text in node.reads.items() if name not in parameters]
             named = [leaf for target in targets for leaf in leaves(target)]
-            fields |= {(leaf.node, leaf.field) for leaf in named if isinstance(leaf, FieldTarget)}
-        return frozenset(fields)
+            read[path] = frozenset((leaf.node, leaf.field) for leaf in named if isinstance(leaf, FieldTarget))
+        return read
 
 
 def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:

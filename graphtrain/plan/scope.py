@@ -199,6 +199,21 @@ class Scope:
         owner, _, name = self.graph.units[unit].rpartition(".")
         return owner, name
 
+    @functools.cached_property
+    def steps(self) -> bool:
+        """True if one of its nodes steps an optimizer, or a body in it does whose own clock does not tell."""
+        return any(
+            (body := self.body_of(node)).steps and not body.counts_training
+            if node.body is not None
+            else (kind := self.kinds[node.name]) is not None and kind.has_effect("step")
+            for node in self.graph.nodes.values()
+        )
+
+    @property
+    def counts_training(self) -> bool:
+        """True for a graph that trains and counts it: steps and epochs in it are those of its own clock."""
+        return self.steps and not {"steps", "epochs"}.isdisjoint(self.graph.units)
+
     def expressions(self, node: Node) -> list[str]:
         """The parameters of a node that it reads, instead of having a value."""
         kind = self.kinds[node.name]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, final
 
 import torch
@@ -16,9 +17,9 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import Expression
+from graphtrain.guards.syntax import Expression, field_of
 from graphtrain.kind import DECLARED, Kind, Read
-from graphtrain.kind.trigger import Term, Trigger
+from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
@@ -138,11 +139,6 @@ class BoundGraph:
             return around
         return None if trains(self.graph) else self.outer.node.name
 
-    @property
-    def steps(self) -> bool:
-        """True if one of its own nodes steps an optimizer."""
-        return any(bound.kind.has_effect("step") for bound in self.nodes.values())
-
     def at(self, path: str) -> BoundNode | None:
         """The node at a path from here; None for one in a body that is bypassed, which never runs."""
         outer, slash, rest = path.partition("/")
@@ -156,6 +152,17 @@ class BoundGraph:
         owner, name = self.names.counter(unit)
         return self.at(owner), name
 
+    def count(self, unit: str) -> Fraction | None:
+        """The exact value of a unit of its clock; None if there is no such unit."""
+        if unit not in self.graph.units:
+            return None
+        owner, field_name = self.counter(unit)
+        return exactly(getattr(owner.instance, field_name)) if owner is not None else Fraction(0)
+
+    def counting(self, unit: str) -> BoundGraph | None:
+        """The innermost graph around, itself included, whose clock has a unit; None if there is none."""
+        return next((scope for scope in reversed([*self.around()]) if unit in scope.graph.units), None)
+
     def inner(self) -> Iterator[BoundGraph]:
         """The graphs inside this one, at any depth."""
         for bound in self.nodes.values():
@@ -168,6 +175,21 @@ class BoundGraph:
         if self.outer is not None:
             yield from self.outer.scope.around()
         yield self
+
+
+@dataclass(frozen=True)
+class Limit:
+    """An amount at which a run is to stop.
+
+    Attributes:
+        scope: the graph that counts it.
+        owner, field: the node, and the field of it.
+    """
+
+    scope: BoundGraph
+    owner: BoundNode
+    field: str
+    term: Term
 
 
 def trains(graph: Graph) -> bool:
@@ -189,8 +211,11 @@ class Program:
 
     Attributes:
         scopes: every bound graph, by what the paths in it begin with.
+        training: those of them that train, and whose own clock counts it.
         nodes: every bound node, by position. Bypassed ones stay in the table, and do nothing; what is in their bodies
             does not.
+        clocked: the graph by whose clock the run goes: the innermost that trains around the node that is next. Where
+            none is around it, the one that trained last, or will first; the outermost where nothing trains.
         missing: resources that nobody supplies, with the paths of the nodes that read each.
         absent: a line for each node that is bypassed for want of a resource.
     """
@@ -208,6 +233,8 @@ class Program:
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
         self.scopes: dict[str, BoundGraph] = {}
         self.main = self._bind_graph(plan.main, None)
+        self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
+        self.clocked = self.training[0] if self.training else self.main
         self.slot_names = list(dict.fromkeys(path for bound in self.nodes for path in bound.planned.writes))
         self.slots: list[Any] = [None] * len(self.slot_names)
         self.elsewhere: Mapping[int, Any] = {}  # by identity: what is saved whatever nodes make
@@ -237,13 +264,14 @@ class Program:
         for slot in body.graph.optional if body is not None else bound.kind.optional:
             for target in leaves(bound.scope.names.read_by(bound.node, slot)):
                 if isinstance(target, ResourceTarget) and self.resources.get(target.name) is None:
-                    unchanged = sorted(
-                        field
-                        for path, field in self.plan.fields_read
-                        if path == bound.path and field in bound.kind.fields
+                    never = sorted(
+                        f"{path}.{name}"
+                        for path, name in self.plan.fields_read_of(bound.path)
+                        if name != "due"  # which is false, as people expect
+                        and (kind := self.plan.by_path[path].kind) is not None
+                        and name in kind.fields
                     )
-                    never = [field for field in unchanged if field != "due"]  # which is false, as people expect
-                    further = f"; {quoted(f'{bound.path}.{field}' for field in never)} never changes" if never else ""
+                    further = f"; {quoted(never)} never changes" if never else ""
                     self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`{further}")
                     return True
         return False
@@ -276,7 +304,7 @@ class Program:
         around = list(bound.scope.around())
         counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]
         if name in _OF_TRAINING:
-            counting = [scope for scope in counting if scope.steps][-1:] or counting[:1]
+            counting = [scope for scope in counting if scope.names.steps][-1:] or counting[:1]
         if counting and not any(name in scope.names.written for scope in around[around.index(counting[-1]) :]):
             counter, counted = counting[-1].counter(unit)
             field_name = counted if name == "step" else counter.kind.step_inputs.get(name) if counter else None
@@ -305,6 +333,25 @@ class Program:
             for owner, field_name, term in terms
             if owner.path in self.by_path
         ]
+
+    def limits(self, limit: Trigger) -> list[Limit]:
+        """Where the amounts are counted at which a run is to stop: once for each graph that may be the one meant.
+
+        A unit is that of the graph that trains, or else of the innermost around it that counts it; a field, by its
+        path, is itself. What is counted in a body that is bypassed is left out.
+        """
+        limits: dict[tuple[str, Term], Limit] = {}
+        for term in limit.terms:
+            unit = term.base.unit
+            if (named := field_of(unit)) is not None:
+                if (owner := self.main.at(named[0])) is not None and not owner.bypassed:
+                    limits[owner.scope.prefix, term] = Limit(owner.scope, owner, named[1], term)
+                continue
+            for scope in filter(None, (training.counting(unit) for training in self.training or [self.main])):
+                owner, field_name = scope.counter(unit)
+                if owner is not None:
+                    limits[scope.prefix, term] = Limit(scope, owner, field_name, term)
+        return list(limits.values())
 
     def targets(self, bound: BoundNode) -> list[BoundNode | None]:
         """Where the edges of a node lead, in order; None is the end of its graph."""

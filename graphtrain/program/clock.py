@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import final
+from typing import Any, final
 
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.guards.syntax import field_of
 from graphtrain.kind.fields import Field
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
-from graphtrain.program.bind import BoundNode, Program
+from graphtrain.metrics.values import ROW_POSITION
+from graphtrain.plan.scope import Scope
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
 
 # An epoch that comes no further than this is shown as 0.00.
 _LEAST_EPOCHS = Fraction(1, 200)
@@ -41,30 +44,62 @@ class Moment:
 
 @final
 class RunClock:
-    """Reads the clock of the outermost graph; a unit the graph does not count is left out."""
+    """Reads the clock of the graph that trains now, or did last, and those around it; a unit nobody counts is left out.
+
+    Attributes:
+        columns: what rows of metrics have beside step and epoch: the names of the clocks around graphs that train.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._units = program.graph.units
-        self._nodes = program.main.nodes
         self._read = program.plan.fields_read
-        self.ends: tuple[Term, ...] = tuple(
-            term
-            for bound in self._nodes.values()
-            if isinstance(trigger := bound.parameters.get("after"), Trigger)
-            for term in trigger.terms
+        self._outer_clocks = {scope: _outer_clocks(scope) for scope in program.training}
+        self.columns: tuple[str, ...] = tuple(
+            dict.fromkeys(name for clocks in self._outer_clocks.values() for name in clocks)
         )
 
+    @property
+    def _scope(self) -> BoundGraph:
+        return self._program.clocked
+
+    @property
+    def ends(self) -> tuple[Term, ...]:
+        """The amounts that end the run."""
+        return _ends(self._program.main)
+
+    @property
+    def shown_ends(self) -> tuple[Term, ...]:
+        """The amounts that end the graph which trains, and those around it."""
+        return tuple(term for scope in reversed([*self._scope.around()]) for term in _ends(scope))
+
     def count(self, unit: str) -> Fraction | None:
-        """The exact value of a unit of the clock; None if there is no such unit."""
-        if unit not in self._units:
-            return None
-        owner, field = self._program.main.counter(unit)
-        return exactly(getattr(owner.instance, field)) if owner is not None else Fraction(0)
+        """The exact value of a unit, of the graph that trains or else of one around it; None if nobody counts it."""
+        scope = self._scope.counting(unit)
+        return scope.count(unit) if scope is not None else None
 
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
-        return {unit: int(self.count(unit) or 0) for unit in self._units if unit not in _NO_RATE}
+        return {unit: int(self.count(unit) or 0) for unit in self._scope.graph.units if unit not in _NO_RATE}
+
+    def outer_counts(self) -> dict[str, int | float]:
+        """The clocks of the graphs around the one that trains, the outermost first: ``{"fold": 2}``."""
+        return {
+            name: value if isinstance(value := getattr(owner.instance, field), int) else float(value)
+            for name, (owner, field) in self._outer_clocks.get(self._scope, {}).items()
+        }
+
+    def nested(self) -> dict[str, Any]:
+        """What tells this training from others of a graph around it, for files; empty where there is none around it."""
+        if self._scope is self._program.main:
+            return {}
+        return {"clock_of": self._scope.prefix.rstrip("/"), "clocks": self.outer_counts()}
+
+    def go_by(self, path: str, position: int) -> None:
+        """Go by the clock of a graph: of the innermost that trains around a position, or else of the body at a path."""
+        training = self._program.training
+        around = [scope for scope in self._program.nodes[position].scope.around() if scope in training]
+        last = [scope for scope in training if scope.prefix == f"{path}/"]
+        self._program.clocked = next(iter([*reversed(around), *last]), self._program.clocked)
 
     def moment(self, position: int) -> Moment | None:
         """How far the run is, before the node at a position; None where the clock counts nothing."""
@@ -92,9 +127,8 @@ class RunClock:
 
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""
-        if "epoch_batches" not in self._units:
-            return None
-        owner, field = self._program.main.counter("epoch_batches")
+        scope = self._scope.counting("epoch_batches")
+        owner, field = scope.counter("epoch_batches") if scope is not None else (None, "")
         return _target(owner, field) or None if owner is not None else None
 
     def epochs_move(self) -> bool:
@@ -103,28 +137,30 @@ class RunClock:
         Of data of unknown length it does once the first epoch is complete, or if the run is to end after epochs.
         """
         epochs = self.count("epochs")
-        if epochs is None or epochs >= _LEAST_EPOCHS or any(term.base.unit == "epochs" for term in self.ends):
+        ends = _ends(self._scope)
+        if epochs is None or epochs >= _LEAST_EPOCHS or any(term.base.unit == "epochs" for term in ends):
             return epochs is not None
         length = self.epoch_length()
         if length is None:
             return not self.count("batches")  # the data is not opened yet
-        in_a_step = max((length for *_, length in self._windows()), default=1) or 1
+        in_a_step = max((length for *_, length in _windows(self._scope)), default=1) or 1
         in_a_unit = {"steps": in_a_step, "batches": 1}
-        counted = [term.base.amount * in_a_unit[term.base.unit] for term in self.ends if term.base.unit in in_a_unit]
+        counted = [term.base.amount * in_a_unit[term.base.unit] for term in ends if term.base.unit in in_a_unit]
         return max(counted) >= length * _LEAST_EPOCHS if counted else length <= _MOST_BATCHES
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
-        return next(((passes, length) for _, _, passes, length in self._windows() if passes), None)
+        return next(((passes, length) for _, _, passes, length in _windows(self._scope) if passes), None)
 
     def mixed_windows(self, former: Graph, renaming: Renaming) -> list[str]:
         """One line for every open window whose length is not that of the graph that began it."""
         lines = []
-        for bound, field, passes, length in self._windows():
-            node = former.nodes.get(renaming.former(bound.path) or "")
+        for bound, field, passes, length in _windows(self._scope):
+            found = Scope(former).inside(renaming.former(bound.path) or "")
             target = bound.kind.parameters.get(field.target or "")
-            if node is None or target is None:
+            if found is None or target is None:
                 continue
+            node = found[1]
             if target.name in {**node.reads, **bound.node.reads}:
                 continue  # an expression, which no former graph tells the value of
             before, now = node.parameters.get(target.name, target.default), bound.parameters[target.name]
@@ -136,15 +172,25 @@ class RunClock:
                 )
         return lines
 
-    def done(self, term: Term) -> float | None:
-        """The share of an amount that is reached; None if the clock does not count it."""
-        now = self.count(term.base.unit)
-        return min(1.0, float(now / term.base.amount)) if now is not None and term.base.amount else None
+    def done(self, trigger: Trigger) -> dict[Term, float]:
+        """The share of each amount at which a run is to stop that is reached, of those that are counted now."""
+        limits = [limit for limit in self._program.limits(trigger) if limit.term.base.amount]
+        around = [*self._scope.around()]
+        return {
+            limit.term: min(1.0, float(exactly(getattr(limit.owner.instance, limit.field)) / limit.term.base.amount))
+            for limit in limits
+            if limit.scope in around or field_of(limit.term.unit) is not None
+        }
+
+    def ends_done(self) -> dict[Term, float]:
+        """The share of each amount that ends the run that is reached; without those that are not counted."""
+        counts = {term: self._program.main.count(term.base.unit) for term in self.ends if term.base.amount}
+        return {term: min(1.0, float(now / term.base.amount)) for term, now in counts.items() if now is not None}
 
     def cut_window(self) -> str | None:
-        """One line if the last window was stepped short, other than by the end of an epoch."""
-        epochs = self.count("epochs")
-        for bound, field, _, length in self._windows():
+        """One line if the last window of the run was stepped short, other than by the end of an epoch."""
+        epochs = self._program.main.count("epochs")
+        for bound, field, _, length in _windows(self._program.main):
             size = getattr(bound.instance, field.last) if field.last else 0
             if 0 < size < length and epochs is not None and epochs.denominator != 1:
                 return (
@@ -153,29 +199,71 @@ class RunClock:
                 )
         return None
 
-    def _windows(self) -> Iterator[tuple[BoundNode, Field, int, int]]:
-        """The nodes that count the backward passes of a window: the field that does, its value, and how many to do."""
-        for bound in self._nodes.values():
-            for field in bound.kind.fields.values():
-                if field.counts is not None:
-                    opened = getattr(bound.instance, field.window) if field.window is not None else 0
-                    yield bound, field, getattr(bound.instance, field.name), opened or _target(bound, field.name)
-
     def describe(self) -> str:
-        """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``.
+        """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``, after ``fold 2`` of a graph around.
 
         Of a graph that counts none of these, the units that it counts: ``4 batches, 8 samples``.
         """
-        parts, epochs_move = [], self.epochs_move()
+        epochs_move = self.epochs_move()
+        parts = [f"{name} {_text(exactly(value))}" for name, value in self.outer_counts().items()]
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):
             if (value := self.count(unit)) is not None and (epochs_move or unit != "epochs"):
-                text = str(value) if value.denominator == 1 else f"{float(value):.2f}"
+                text = _text(value)
                 if unit == "epoch_batches" and epochs_move and (length := self.epoch_length()) is not None:
                     text += f"/{length}"
                 parts.append(f"{word} {text}")
         if (window := self.window()) is not None:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
-        return ", ".join(parts or [f"{decimal(self.count(unit) or Fraction(0))} {unit}" for unit in self._units])
+        units = self._scope.graph.units
+        return ", ".join(parts or [f"{decimal(self.count(unit) or Fraction(0))} {unit}" for unit in units])
+
+
+def _text(value: Fraction) -> str:
+    return str(value) if value.denominator == 1 else f"{float(value):.2f}"
+
+
+def _ends(scope: BoundGraph) -> tuple[Term, ...]:
+    """The amounts that end a graph."""
+    return tuple(
+        term
+        for bound in scope.nodes.values()
+        if isinstance(trigger := bound.parameters.get("after"), Trigger)
+        for term in trigger.terms
+    )
+
+
+def _windows(scope: BoundGraph) -> Iterator[tuple[BoundNode, Field, int, int]]:
+    """The nodes that count the backward passes of a window: the field that does, its value, and how many to do."""
+    for bound in scope.nodes.values():
+        for field in bound.kind.fields.values():
+            if field.counts is not None:
+                opened = getattr(bound.instance, field.window) if field.window is not None else 0
+                yield bound, field, getattr(bound.instance, field.name), opened or _target(bound, field.name)
+
+
+def _outer_clocks(scope: BoundGraph) -> dict[str, tuple[BoundNode, str]]:
+    """What the graphs around one count, the outermost first: name -> node and field.
+
+    Not the time, which differs between equal runs, and not what a graph further in counts as well. A name that rows of
+    metrics have already gets the path of its graph before it, or the name of the outermost.
+    """
+    *outer, innermost = scope.around()
+    known = {innermost.counter(unit) for unit in innermost.graph.units}
+    clocks: list[tuple[BoundGraph, dict[str, tuple[BoundNode, str]]]] = []
+    for graph in reversed(outer):
+        counted: dict[str, tuple[BoundNode, str]] = {}
+        for unit in graph.graph.units:
+            owner, field = graph.counter(unit)
+            if owner is not None and owner.kind.fields[field].in_digest and (owner, field) not in known:
+                counted[unit] = owner, field
+                known.add((owner, field))
+        clocks.insert(0, (graph, counted))
+    columns: dict[str, tuple[BoundNode, str]] = {}
+    for graph, counted in clocks:
+        for unit, counter in counted.items():
+            is_taken = unit in columns or unit in ROW_POSITION
+            columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = counter
+    return columns
 
 
 def _target(bound: BoundNode, name: str) -> int:

@@ -140,14 +140,16 @@ class CompiledGraph:
 
     def has_no_batch(self) -> bool:
         """True if the graph trains, and has been given no batch to train on."""
-        return trains(self.graph) and self.run_clock.count("batches") == 0
+        return trains(self.graph) and self.program.main.count("batches") == 0
 
     # ---- metrics
 
     def hear_row(self, row: Mapping[str, float], position: int) -> None:
-        """Tell the nodes that hear of rows of metrics of one that was recorded by the node at a position."""
+        """Tell the nodes around that hear of rows of metrics of one that was recorded by the node at a position."""
+        around = [*self.program.nodes[position].scope.around()] if self._hearing else []
         for bound in self._hearing:
-            bound.instance.hear_row(row, self.activity(position) is not None)
+            if bound.scope in around:  # the nodes of other bodies may not be set up, and begin again with their body
+                bound.instance.hear_row(row, self.activity(position) is not None)
 
     def has_recorded_all(self) -> bool:
         """True if every node of the outermost graph that may record metrics has run since the run began here."""
@@ -210,14 +212,20 @@ class CompiledGraph:
                 )
         return bound.index
 
-    def refuse_fractions(self, name: str, limit: Trigger | None) -> None:
+    def refuse_fractions(self, name: str, limit: Trigger | None, position: int) -> None:
         """Raise if a limit of the run has an amount that is not counted, as a fraction of an epoch without a length.
+
+        Arguments:
+            position: of the run. Only the data of the graphs around it is known.
 
         Raises:
             UsageError: it has.
         """
-        terms = limit.terms if limit is not None else ()
-        self.compiler.refuse_fractions(self.program.main, [(name, term) for term in terms])
+        around = [*self.program.nodes[position].scope.around()]
+        limits = self.program.limits(limit) if limit is not None else []
+        self.compiler.refuse_fractions(
+            (name, each.term, each.owner, each.field) for each in limits if each.owner.scope in around
+        )
 
     def at_end(self) -> None:
         """What nodes do when the run has ended; once more, it is nothing."""
@@ -303,8 +311,13 @@ class CompiledGraph:
         """The nodes that kept the object that they had in the former graph."""
         return frozenset(self._kept)
 
-    def resume_at(self, position: int) -> None:
-        """Set the nodes around a position up, from the progress that they have. May draw random numbers."""
+    def resume_at(self, position: int, trained_last: str = "") -> None:
+        """Set the nodes around a position up, from the progress that they have. May draw random numbers.
+
+        Arguments:
+            trained_last: the path of the node whose body trained last. Default: none did, or it is not known.
+        """
+        self.run_clock.go_by(trained_last, position)
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self._kept)
         self._runs_before = {bound: bound.instance.runs for bound in self._recording}

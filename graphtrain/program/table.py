@@ -35,8 +35,8 @@ from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after, any_of
 
 Act = Callable[[], Any]
-Amount = tuple[str, Term]
-"""An amount, and what it is called in a message: ``"validate.every"``."""
+Amount = tuple[str, Term, BoundNode, str]
+"""An amount with what it is called in a message, ``"validate.every"``; and the node and the field that count it."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Compiler:
         for counter, declared in self._window_counters:
             if counter.scope is scope and declared.window is not None:
                 self._know_window(counter, declared)
-        self.refuse_fractions(scope, self._fractions.get(scope, ()))
+        self.refuse_fractions(self._fractions.get(scope, ()))
 
     def _optional_outputs(self, scope: BoundGraph) -> set[str]:
         """What may be absent when a graph ends, and then is what an earlier run of it has left otherwise."""
@@ -179,21 +179,18 @@ class Compiler:
     def _amounts(self, bound: BoundNode) -> Iterator[Amount]:
         """The amounts of the trigger of a node, if it has one."""
         if bound.planned.trigger is not None and not bound.bypassed:
-            for term in bound.planned.trigger.terms:
-                yield f"{bound.path}.{bound.kind.trigger}", term
+            for owner, field_name, term in self._program.terms(bound, bound.planned.trigger):
+                yield f"{bound.path}.{bound.kind.trigger}", term, owner, field_name
 
-    def refuse_fractions(self, scope: BoundGraph, amounts: Iterable[Amount]) -> None:
+    def refuse_fractions(self, amounts: Iterable[Amount]) -> None:
         """Raise if some of these amounts are fractions of what is counted as a whole only; whole ones never are.
 
         Raises:
             UsageError: such as ``"0.25 epochs"`` of data without a length.
         """
         refused = []
-        for name, term in amounts:
-            owner, field_name = scope.counter(term.base.unit)
-            if term.base.amount.denominator == 1 or owner is None:
-                continue
-            if not self.clock(owner, field_name).counts_fractions():
+        for name, term, owner, field_name in amounts:
+            if term.base.amount.denominator != 1 and not self.clock(owner, field_name).counts_fractions():
                 refused.append((f'{name} = "{term}"', owner, name))
         if refused:
             texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
@@ -255,6 +252,7 @@ class Compiler:
         start = self.position(body.nodes[body.graph.start])
         trigger, watch, is_due = bound.trigger, self._watch, self.due(bound)
         inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
+        program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and bound.scope.activity is None
         # What an earlier visit wrote is not kept over a save either.
         slots, forgotten = self._slots, [self._program.slot_index(body.prefix + slot) for slot in body.names.written]
@@ -268,6 +266,8 @@ class Compiler:
                 watch.enter(bound.node.name)
             for inner in inner_nodes:
                 inner.kind.reset(inner.instance)
+            if is_training:
+                program.clocked = body
             self.enter(body, reset=True)
             return start
 
@@ -283,10 +283,16 @@ class Compiler:
         ]
         slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
         ends_activity = scope.activity is not None and outer.scope.activity is None
+        program = self._program
+        # Where none of the graphs around trains, the run goes by the clock of this one until another begins.
+        around = [graph for graph in outer.scope.around() if graph in program.training]
+        resumed = around[-1] if around and scope in program.training else None
 
         def finish() -> int:
             if ends_activity:
                 watch.leave()
+            if resumed is not None:
+                program.clocked = resumed
             for source, target in copies:
                 slots[target] = slots[source]
             if isinstance(trigger, Every):

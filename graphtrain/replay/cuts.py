@@ -139,7 +139,7 @@ class CutTraining:
         self._compiled, self._loop = compiled, loop
         limit = parse_amount(self._until, compiled.graph) if self._until is not None else Trigger("never")
         _refuse_wall_clock(limit, compiled)
-        compiled.refuse_fractions("until", limit)
+        compiled.refuse_fractions("until", limit, loop.position)
         self._start_time = time.monotonic()
         transitions = with_breakpoints(compiled.table.transitions, at_limit(compiled, limit), loop.requests)
         return [self._counted(transition) for transition in transitions]
@@ -174,11 +174,10 @@ class CutTraining:
 
 
 def _refuse_wall_clock(limit: Trigger, compiled: CompiledGraph) -> None:
-    for term in limit.terms:
-        owner, counted = compiled.program.main.counter(term.base.unit)
-        if owner is not None and not owner.kind.fields[counted].in_digest:
+    for counted in compiled.program.limits(limit):
+        if not counted.owner.kind.fields[counted.field].in_digest:
             raise UsageError(
-                f"--until: `{term.unit}` are wall-clock time, at which no two runs are at the same place",
+                f"--until: `{counted.term.unit}` are wall-clock time, at which no two runs are at the same place",
                 "use batches, steps or epochs",
             )
 

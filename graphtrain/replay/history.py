@@ -61,8 +61,22 @@ class SavedCheckpoint:
 
     def leads_to(self, newer: SavedCheckpoint) -> bool:
         """True unless the run was resumed from a checkpoint before this one, and so never came from here to `newer`."""
-        before, after = ((*checkpoint.trained, checkpoint.manifest["metrics_bytes"]) for checkpoint in (self, newer))
-        return all(map(operator.le, before, after))
+        if self.manifest["metrics_bytes"] > newer.manifest["metrics_bytes"]:
+            return False
+        if self._training != newer._training or None in (self._training, newer._training):
+            return self._outer_counts <= newer._outer_counts  # steps and epochs begin again with a body
+        return all(map(operator.le, self.trained, newer.trained))
+
+    @property
+    def _outer_counts(self) -> list[float]:
+        return [*self.manifest.get("clocks", {}).values()]
+
+    @property
+    def _training(self) -> tuple[str, list[float]] | None:
+        """Which training its steps and epochs are of, by the clocks around; None where that is not known."""
+        path = self.manifest.get("clock_of", "")
+        is_inside = self.manifest["position"].startswith(f"{path}/") and self._outer_counts
+        return (path, self._outer_counts) if is_inside or not path else None
 
 
 @dataclass(frozen=True)
@@ -180,7 +194,11 @@ class RunHistory:
 
 def _trained_spans(lineage: list[SavedCheckpoint]) -> int:
     """How many of the spans between checkpoints have batches in them: the one at the very end of a run has none."""
-    return sum(start.trained != goal.trained for start, goal in itertools.pairwise(lineage))
+    moments = [
+        (checkpoint.trained, checkpoint.manifest.get("clock_of"), checkpoint.manifest.get("clocks"))
+        for checkpoint in lineage
+    ]
+    return sum(start != goal for start, goal in itertools.pairwise(moments))
 
 
 def _device(value: Any) -> str:

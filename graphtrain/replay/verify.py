@@ -147,7 +147,7 @@ class _Reexecution:
     def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
         """The transitions, with breakpoints where the replay stops; the loop is where the span begins."""
         self._compiled, self._loop = compiled, loop
-        self._start_time, self._start_batches = time.monotonic(), compiled.run_clock.trained()[0]
+        self._start_time, self._start_batches = time.monotonic(), compiled.program.main.count("batches") or 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._timed = timed_nodes(compiled.program)
         # An observer takes means of metrics by wall-clock time.
@@ -192,7 +192,7 @@ class _Reexecution:
             notes.append("means of metrics are not compared, for wall-clock time decides when a row is logged")
         if comparison.differences:
             notes += self._compiled.program.timed()
-        batches = self._compiled.run_clock.trained()[0] - self._start_batches
+        batches = int((self._compiled.program.main.count("batches") or 0) - self._start_batches)
         return Verdict(segment, comparison, batches, seconds, tuple(notes), divergence=self._divergence)
 
     # ---- the place

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
@@ -60,6 +61,9 @@ class ResumeOptions:
     def is_named(self) -> bool:
         """True if a checkpoint is named."""
         return self.resume not in ("auto", "never")
+
+
+_NOT_NESTED: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     fresh = hyper_parameters.reinitialised(chosen)
     with _named_failure(checkpoint):
         not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
-    compiled.resume_at(position)
+    compiled.resume_at(position, change.renaming.path(manifest.get("clock_of", "")))
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
         compiled.state.share(manifest.get("aliases", {}))
@@ -195,7 +199,12 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
 
-def repeated(trained: tuple[int, float], status: Mapping[str, Any], now: float | None = None) -> str:
+def repeated(
+    trained: tuple[int, float],
+    status: Mapping[str, Any],
+    now: float | None = None,
+    nested: Mapping[str, Any] = _NOT_NESTED,
+) -> str:
     """What was trained after the checkpoint and is lost, as far as the last status tells.
 
     A process that was killed did more than its last status tells: at most what it trains, at the rate of that status,
@@ -203,6 +212,7 @@ def repeated(trained: tuple[int, float], status: Mapping[str, Any], now: float |
 
     Arguments:
         now: the time in Unix seconds. Default: the clock's.
+        nested: what tells the training of a body from others, as `RunClock.nested` has it: each counts for itself.
 
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
@@ -211,7 +221,11 @@ def repeated(trained: tuple[int, float], status: Mapping[str, Any], now: float |
     ('repeating 40 to 61 batches, 41 to 43 s', 'repeating up to 21 batches, 2 s', 'repeating 40 to 46 batches, 41 s')
     >>> repeated((100, 7.5), {**killed, "rates": {}})
     'repeating 40 batches, 41 s, or a little more'
+    >>> repeated((3, 7.5), {**killed, "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
+    'repeating what came after it'
     """
+    if any(status.get(name) != nested.get(name) for name in ("clock_of", "clocks") if name in nested):
+        return "repeating what came after it"
     try:
         batches, seconds = status["trained"]
         lost, lost_seconds = int(batches) - trained[0], float(seconds) - trained[1]

@@ -44,5 +44,5 @@ def move(state: RunState, former: CompiledGraph, loop: Loop, compiled: CompiledG
     progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
     compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
     former.release(compiled.kept)  # before the new ones open the same data
-    compiled.resume_at(position)
+    compiled.resume_at(position, renaming.path(former.program.clocked.prefix.rstrip("/")))
     return Moved(position, change.difference.matters, compiled.run_clock.mixed_windows(former.graph, renaming))

@@ -13,7 +13,6 @@ from typing import Any, final
 from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.rows import Rows
-from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import quoted, suggestion
 from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy
@@ -387,7 +386,7 @@ def _no_best(recorder: Recorder, name: str) -> str:
     values = [row[name] for row in recorder.rows if name in row]
     line = "no checkpoint was kept as the best: "
     if not values:
-        nearest = suggestion(name, [metric for metric in recorder.latest if metric not in ROW_POSITION])
+        nearest = suggestion(name, recorder.metrics_in(recorder.latest))
         return f"{line}no row of metrics has `{name}`{f'; {nearest}' if nearest else ''}"
     finite = [value for value in values if math.isfinite(value)]
     if not finite:

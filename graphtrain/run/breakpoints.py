@@ -7,19 +7,22 @@ without one pays nothing, and a run with one pays a call and a comparison at tha
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from graphtrain.checks.guards import no_node
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
+from graphtrain.guards.syntax import field_of
 from graphtrain.kind.trigger import Term, Trigger, known_units
 from graphtrain.names import nearest, suggestion
+from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request, Requests
-from graphtrain.program.triggers import Every, after
+from graphtrain.program.triggers import Clock, Every, after
 
 
 @dataclass(frozen=True)
@@ -74,35 +77,67 @@ def with_breakpoints(
 def parse_amount(text: str, graph: Graph, option: str = "until", example: str = "'500 steps'") -> Trigger:
     """The amount at which a run is to stop.
 
-    Raises:
-        UsageError: the text is no amount, or its unit is not on the clock of the graph.
+    Its unit is one of the clock of the graph, or of a graph inside that trains; or a field that a node changes.
 
-    >>> str(parse_amount("500 steps", Graph.load("fit")))
-    '500 steps'
+    Raises:
+        UsageError: the text is no amount, or nothing counts its unit.
+
+    >>> str(parse_amount("500 steps", Graph.load("fit"))), str(parse_amount("2 validate.runs", Graph.load("fit")))
+    ('500 steps', '2 validate.runs')
     """
+    number, _, named = text.strip().rpartition(" ")
+    is_field = field_of(named) is not None
     try:
-        trigger = Trigger(text)
+        trigger = Trigger(f"{number} units" if is_field else text)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}", f"as in {example}") from None
-    known = known_units(graph.units)
+        raise UsageError(f"{option}: {error}".replace(f"{number} units", text), f"as in {example}") from None
+    if is_field:
+        trigger.terms = tuple(replace(term, unit=named) for term in trigger.terms)
+    scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
+    known = known_units(dict.fromkeys(unit for scope in scopes for unit in scope.graph.units))
     for term in trigger.terms:
-        if term.unit not in known:
+        if (field := field_of(term.unit)) is not None:
+            _refuse_field(f'{option}: "{term}"', *field, Scope(graph))
+        elif term.unit not in known:
             raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known, {}))
     return trigger
+
+
+def _refuse_field(amount: str, path: str, name: str, scope: Scope) -> None:
+    """Raise unless a field of the node at a path is a number that the node changes."""
+    if scope.inside(path) is None:
+        message, hint = no_node(scope, path, f"`{path}.{name}`")
+        raise UsageError(f"{amount}: {message}", hint)
+    if scope.field_type(path, name) is None:
+        raise UsageError(f"{amount}: `{path}` has no field `{name}`", suggestion(name, scope.fields(path)))
+    if not scope.counts(path, name):
+        raise UsageError(f"{amount}: `{path}.{name}` is no number that the node changes", f"as in {path}.runs")
 
 
 def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     """Stop instead of fetching another batch once an amount is reached; none for "never".
 
-    So everything that the amount makes due, such as a validation, is done before the run stops. A graph that counts no
-    batches stops before the node that counts the unit.
+    So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that counts
+    no batches the run stops before the node that counts the unit.
+
+    Raises:
+        UsageError: an amount is of a field that never changes, since a node around it is bypassed.
     """
-    if not limit.terms:
-        return []
-    main, units = compiled.program.main, compiled.graph.units
-    is_reached = after(compiled.compiler.clocks(next(iter(main.nodes.values())), limit))
-    counter, _ = main.counter("batches" if "batches" in units else limit.terms[0].base.unit)
-    return [Breakpoint(counter.index, is_reached, request="reached")] if counter is not None else []
+    limits = compiled.program.limits(limit)
+    for term in limit.terms:
+        if field_of(term.unit) is not None and all(counted.term != term for counted in limits):
+            raise UsageError(
+                f"until: `{term.unit}` never changes: its node is bypassed, or in the body of one that is",
+                "supply the resource that it lacks, or name another amount",
+            )
+    reached: dict[int, list[tuple[Clock, Term]]] = {}
+    for counted in limits:
+        has_batches = "batches" in counted.scope.graph.units
+        before = counted.scope.counter("batches")[0] if has_batches else counted.owner
+        if before is not None:
+            clock = compiled.compiler.clock(counted.owner, counted.field)
+            reached.setdefault(before.index, []).append((clock, counted.term))
+    return [Breakpoint(index, after(terms), request="reached") for index, terms in reached.items()]
 
 
 # ---- run(before=...), replay --node
@@ -183,6 +218,13 @@ def parse_moment(text: str, graph: Graph) -> Term:
     terms = parse_amount(text, graph, "--to", example).terms
     if len(terms) != 1:
         raise UsageError(f'--to: "{text}" is not an amount', f"as in {example}")
+    if terms[0].base.unit not in graph.units:
+        units = f" ({', '.join(graph.units)})" if graph.units else ""
+        raise UsageError(
+            f"--to: `{terms[0].unit}` is not on the clock of `{graph.name}`; what a body counts starts again with it, "
+            "so that no amount is one moment",
+            f"use a unit of that clock{units}; --node PATH --runs N leads on to a node in a body",
+        )
     return terms[0]
 
 
@@ -225,7 +267,7 @@ def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> 
         if owner is None:
             continue
         declaration = owner.kind.fields[field]
-        amount = compiled.run_clock.count(unit) or 0
+        amount = compiled.program.main.count(unit) or 0
         if declaration.in_digest and declaration.restarts is None and int(amount) > 0:
             runs = bound.fields["runs"] - has_run
             return ["--to", f"{int(amount)} {unit}", "--node", bound.path, "--runs", str(runs)]

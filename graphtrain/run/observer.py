@@ -10,7 +10,7 @@ from typing import final
 import torch
 
 from graphtrain.display.snapshot import Snapshot
-from graphtrain.kind.trigger import Term
+from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.program.clock import RunClock
 from graphtrain.program.stopwatch import Stopwatch
@@ -30,15 +30,15 @@ class Observer:
         self._recorder = recorder
         self._watch = watch
         self._device = device
-        self._until: tuple[Term, ...] = ()
+        self._until = Trigger("never")
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
         self._earlier: float | None = None
         self._started = 0.0
         self._shares_at_start: dict[Term, float] = {}
 
-    def begin(self, run_clock: RunClock, until: tuple[Term, ...]) -> None:
+    def begin(self, run_clock: RunClock, until: Trigger | None) -> None:
         """The run starts, or continues, in this process; `until` has amounts at which it is to pause."""
-        self._until = until
+        self._until = until or Trigger("never")
         self._samples.clear()
         self._rates(self._watch.seconds(), run_clock.counts())
         self._started = self._watch.running()
@@ -52,7 +52,7 @@ class Observer:
         shares = self._shares(run_clock)
         done, until_done = (
             max((shares[term] for term in terms if term in shares), default=None)
-            for terms in (run_clock.ends, self._until)
+            for terms in (run_clock.ends, self._until.terms)
         )
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         epochs_move = run_clock.epochs_move()
@@ -62,9 +62,10 @@ class Observer:
             position=position,
             step=int(steps) if steps is not None else None,
             epoch=float(epochs) if epochs is not None and epochs_move else None,
-            end=tuple(map(str, run_clock.ends)),
+            clocks=run_clock.outer_counts(),
+            end=tuple(map(str, run_clock.shown_ends)),
             done=done,
-            until=tuple(map(str, self._until)),
+            until=tuple(map(str, self._until.terms)),
             until_done=until_done,
             batch=int(batch) if batch is not None else None,
             epoch_batches=run_clock.epoch_length() if epochs_move else None,
@@ -83,6 +84,9 @@ class Observer:
         """Counts per second of training and fetching its data; evaluating and saving do not count."""
         spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
         samples = self._samples
+        before = samples[-1][1] if samples else counts
+        if counts.keys() != before.keys() or any(counts[unit] < count for unit, count in before.items()):
+            samples.clear()  # another graph trains, or the same one from the start
         if not samples or spent - samples[-1][0] >= _SAMPLE_SECONDS:
             samples.append((spent, counts))
             while len(samples) > 2 and spent - samples[1][0] >= _RATE_SECONDS:
@@ -95,8 +99,7 @@ class Observer:
 
     def _shares(self, run_clock: RunClock) -> dict[Term, float]:
         """How much of each amount that ends or pauses the run is reached, where the clock counts it."""
-        ends = (*run_clock.ends, *self._until)
-        return {term: share for term in ends if (share := run_clock.done(term)) is not None}
+        return {**run_clock.ends_done(), **run_clock.done(self._until)}
 
     def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
         """Until the end that comes first, at the average pace since the run was started or continued."""

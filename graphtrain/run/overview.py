@@ -101,4 +101,4 @@ def beginning_of(
         values = {name: value for name, value in bound.parameters.items() if value is not None}
         hyper_parameters |= {f"{bound.path}.{name}": plain_value(value) for name, value in values.items()}
     picture = functools.partial(picture_of, compiled.graph)
-    return Beginning(compiled.graph, tuple(rows), hyper_parameters, run_dir, picture)
+    return Beginning(compiled.graph, tuple(rows), hyper_parameters, run_dir, picture, compiled.run_clock.columns)

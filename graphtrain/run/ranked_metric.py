@@ -7,7 +7,6 @@ from typing import final
 
 from graphtrain.errors import UnknownMetricError
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
 
@@ -22,7 +21,7 @@ class RankedMetric:
 
     def hear_evaluation(self, row: Mapping[str, float]) -> None:
         """Note what an evaluation has recorded."""
-        self._evaluated += [name for name in row if name not in ROW_POSITION]
+        self._evaluated += self._recorder.metrics_in(row)
 
     def forget(self) -> None:
         """Drop what an evaluation has recorded that was cut short."""
@@ -54,7 +53,7 @@ class RankedMetric:
         given = list(dict.fromkeys(evaluated))
         of_group = [metric for metric in given if slash and metric.startswith(group + slash)]
         if given and not of_group:
-            trained = self._recorder.gathered("train") | set(known).difference(given, ROW_POSITION)
+            trained = self._recorder.gathered("train") | set(self._recorder.metrics_in(known)).difference(given)
             is_misspelt = name not in trained and _letters(name) in map(_letters, given)
             given = given if is_misspelt or not compiled.may_record(name, trained) else []
         if given := of_group or given:
@@ -65,7 +64,7 @@ class RankedMetric:
                 hint if "did you mean" in hint else "set checkpoint.best to one of these, or return it too",
             )
         if not evaluated and compiled.has_recorded_all():
-            hint = suggestion(name, [metric for metric in known if metric not in ROW_POSITION])
+            hint = suggestion(name, self._recorder.metrics_in(known))
             raise UnknownMetricError(
                 f"no row of metrics has `{name}`, by which checkpoint.best ranks checkpoints", hint
             )

@@ -158,7 +158,11 @@ class Trainer:
         self._device = resolve_device(device)
         self._life = LifeCycle()
         self._watch = Stopwatch(lambda now: self._reporter.tick(now))
-        self._recorder = Recorder(lambda: self._compiled.run_clock.step_and_epoch())
+        self._recorder = Recorder(
+            lambda: self._compiled.run_clock.step_and_epoch(),
+            lambda: self._compiled.run_clock.outer_counts(),
+            lambda: self._compiled.run_clock.columns,
+        )
         self._ranked_metric = RankedMetric(self._recorder)
         self._observer = Observer(self._recorder, self._watch, self._device)
         self._requests = Requests()
@@ -245,7 +249,11 @@ class Trainer:
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """The rows recorded so far, oldest first; `pandas.DataFrame` takes them as they are."""
+        """The rows recorded so far, oldest first; `pandas.DataFrame` takes them as they are.
+
+        `step` and `epoch` are those of the innermost graph that trains; graphs around it have a column for each unit of
+        their clocks.
+        """
         return list(self._recorder.rows)
 
     def read(self, name: str) -> Any:
@@ -346,7 +354,8 @@ class Trainer:
             resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
                 begins; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
-                Default: no limit but the graph's own.
+                In nested graphs, steps of the training that runs; a field can be named by its path, as in
+                ``"3 fit/step.steps"``. Default: no limit but the graph's own.
             before: a breakpoint: the path of a node, ``"step"`` or ``"validate/eval_batch"``. The run stops each time
                 it is about to run this node; a run that stopped or was saved there runs it first. Default: none.
             from_setup: used by the first call, where hyper-parameters of the optimizer, the scheduler and the like are
@@ -654,7 +663,7 @@ class Trainer:
         if not self._begun:
             self._begin(options)
             self._begun = True
-        self._compiled.refuse_fractions("until", limit)
+        self._compiled.refuse_fractions("until", limit, self._loop.position)
         self._choose_again()
         if self._loop.ended and not self._end_is_saved:
             self._compiled.at_end()
@@ -664,7 +673,7 @@ class Trainer:
                     f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
                     f"call {name}.train() before, unless that is meant"
                 )
-        self._observer.begin(self._compiled.run_clock, limit.terms if limit is not None else ())
+        self._observer.begin(self._compiled.run_clock, limit)
         self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
 
@@ -700,7 +709,7 @@ class Trainer:
         try:
             checkpoint, rows = self._writer.last_save_point(self._recorder.rows, self._resumed_from)
             former = self._compiled.state
-            trained = self._compiled.run_clock.trained()
+            trained = {"trained": self._compiled.run_clock.trained(), **self._compiled.run_clock.nested()}
             # Whatever nodes held is gone, with their objects; as in a new process.
             self._recorder.forget_means()
             prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
@@ -712,7 +721,7 @@ class Trainer:
             self._ranked_metric.forget()
             self._end_is_saved, self._is_other_graph = True, False
             self._explainer.goes_untraced()
-            self._resume(checkpoint, ResumeOptions(), {"trained": trained}, rows)
+            self._resume(checkpoint, ResumeOptions(), trained, rows)
             self._started(checkpoint)
         except BaseException:
             self._life.go("fail")
@@ -795,7 +804,7 @@ class Trainer:
         run_clock, manifest = self._compiled.run_clock, checkpoint.manifest
         is_ours = rows is not None or (run_files is not None and run_files.owns(checkpoint))
         self._changes, facts = report(restored, manifest, run.environment, different_setup)
-        facts = [repeated(run_clock.trained(), status) if is_ours else "", *facts]
+        facts = [repeated(run_clock.trained(), status, nested=run_clock.nested()) if is_ours else "", *facts]
         place = run_clock.describe() or f"at `{self.position}`"
         self._notify("; ".join([f"resumed {where}: {place}", *filter(None, facts)]))
         for line in restored.below:
@@ -897,6 +906,7 @@ class Trainer:
             **replace(snapshot, state=state or snapshot.state).as_plain(),
             "place": self._compiled.run_clock.describe(),
             "trained": self._compiled.run_clock.trained(),
+            **self._compiled.run_clock.nested(),
         }
         try:
             self._run_files.write_status(status)

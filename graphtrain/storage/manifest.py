@@ -288,6 +288,8 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "ended": lambda value: isinstance(value, bool),
     "digest": _is_text,
     "step": _is_count,
+    "clock_of": _is_text,
+    "clocks": lambda value: _is_table(value, _is_number),
     "metrics_bytes": _is_count,
     "origin": _is_origin,
     "data": lambda value: _is_table(value, _is_table),
@@ -304,4 +306,4 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 }
 # Not to know them is something else than that there were none; and a checkpoint may take the place of no other, and be
 # made where nothing is ranked.
-_WITHOUT_A_DEFAULT = ("hyper_parameters", "hyper_parameters_in_force", "replaces", "best")
+_WITHOUT_A_DEFAULT = ("hyper_parameters", "hyper_parameters_in_force", "replaces", "best", "clock_of", "clocks")

@@ -316,3 +316,22 @@ def test_links_in_the_run_directory_are_not_written_through(tmp_path: Path) -> N
     logger.close()
     assert (tmp_path / "secret").read_text() == "secret"
     assert not (tmp_path / "theirs" / DESCRIBED_FILE).is_symlink()
+
+
+def test_each_round_of_an_outer_graph_is_a_curve_of_its_own_and_none_is_lost_or_repeated(tmp_path: Path) -> None:
+    rows = [
+        {"step": step, "epoch": step / 2, "fold": fold, "loss": fold + step / 10}
+        for fold in (1, 2)
+        for step in (1, 2, 3)
+    ]
+    logger = began(tmp_path, [], clocks=("fold",))
+    tell(logger, rows[:5])
+    logger.writer = None  # killed; the newest checkpoint was made in the first round
+    logger = began(tmp_path, rows[:2], clocks=("fold",))
+    tell(logger, rows[2:])
+    logger.close()
+    expected: Shown = {}
+    for row in rows:
+        for name in ("epoch", "loss"):
+            expected.setdefault(f"{name}/fold {row['fold']}", []).append((int(row["step"]), single(row[name])))
+    assert shown_in(tmp_path) == expected

@@ -163,7 +163,15 @@ def test_explain_shows_a_path() -> None:
         (lambda g: g.guard("done", "train/step > 3"), "`train/step` is the path of a node, not of one of its fields"),
         (lambda g: g.guard("done", "train/stp.steps > 3"), "unknown node `stp` in `train/stp.steps`"),
         (lambda g: g.guard("done", "train/step/x.y > 3"), "leads into `train/step`, which has no graph inside"),
-        (lambda g: g.guard("done", "shrink/step.steps > 3"), "unknown node `step`"),
+        (
+            lambda g: g.guard("done", "shrink/step.steps > 3"),
+            "`shrink/step.steps` leads into `shrink`, which has no graph",
+        ),
+        (lambda g: g.guard("done", "trian/step.steps > 3"), "unknown node `trian` in `trian/step.steps`"),
+        (lambda g: g.set("shrink", reads={"share": "1.0*note/a/b.c"}), "`note/a/b.c` leads into `note`"),
+        (lambda g: g.set("shrink", reads={"share": "train/a.b"}), "unknown node `a` in `train/a.b`"),
+        (lambda g: g.clock("inner", "shrink/step.steps"), "`shrink/step.steps` leads into `shrink`"),
+        (lambda g: g.clock("inner", "train/clip.max_norm"), "`train/clip.max_norm` is not a number, so no unit"),
         (lambda g: g.set("shrink", reads={"share": "train/step.stps"}), "`train/step` has no field `stps`"),
         (lambda g: g.clock("inner", "train/step"), 'expected "node.field", got "train/step"'),
     ],
@@ -172,3 +180,16 @@ def test_a_path_that_leads_nowhere_is_named(graph: Any, expected: str) -> None:
     with pytest.raises(GraphError) as caught:
         make_trainer(graph(rounds()))
     assert expected in str(caught.value)
+    assert "problems" not in str(caught.value)
+
+
+def test_what_is_read_in_a_body_that_is_bypassed_is_reported() -> None:
+    graph = (
+        Graph.load("fit")
+        .guard("log_due", "log.due and validate/next_batch.batches == 0")
+        .clock("seen", "validate.runs")
+    )
+    lines: list[str] = []
+    Trainer(graph, notify=lines.append, display=None, **resources())
+    never = "`validate.runs`, `validate/next_batch.batches` never changes"
+    assert f"`validate` is bypassed: there is no `val_data`; {never}" in lines
