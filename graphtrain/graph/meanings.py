@@ -82,6 +82,19 @@ class Meanings:
         return rebuilt(expression, lambda part: self.by_count(part, reader, name))
 
 
+def written_in(graph: Graph) -> set[str]:
+    """The names under which some node of a graph, or of a graph inside it, writes a slot."""
+    written: set[str] = set()
+    for node in graph.nodes.values():
+        kind = kind_of_node(node)
+        if node.body is not None:
+            written |= written_in(node.body)
+        elif kind is not None:
+            written.update(node.writes.get(slot, slot) for slot in kind.writes)
+        written.update(node.writes.values())
+    return written
+
+
 def _has_size(node: Node, counter: Field) -> bool:
     """True if the parameter that sizes the windows of a counter has a value, which no window of 0 has."""
     kind, target = kind_of_node(node), counter.target

@@ -6,6 +6,7 @@ from graphtrain.kind.declaration import FunctionRecord as FunctionRecord
 from graphtrain.kind.declaration import Kind as Kind
 from graphtrain.kind.declaration import Read as Read
 from graphtrain.kind.declaration import StepFunction as StepFunction
+from graphtrain.kind.declaration import WrittenBatches as WrittenBatches
 from graphtrain.kind.fields import EFFECTS as EFFECTS
 from graphtrain.kind.fields import Field as Field
 from graphtrain.kind.fields import derived_clock as derived_clock

@@ -36,6 +36,17 @@ class Batches:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class WrittenBatches:
+    """Data that nodes of the graph write, which a `setup` with a slot of ``Batches | WrittenBatches`` is given then.
+
+    Attributes:
+        now: returns what the slot holds; None before it is written.
+    """
+
+    now: Callable[[], Any]
+
+
 class StepFunction:
     """Annotation of a slot that holds a user's function of ``(model, batch)``.
 
@@ -56,6 +67,7 @@ class Read:
     default: Any = REQUIRED
     is_step_function: bool = False
     is_batches: bool = False
+    takes_written: bool = False
 
     @property
     def required(self) -> bool:
@@ -86,6 +98,7 @@ class Kind:
     step_inputs: Mapping[str, str]
     records: str
     keeps: str
+    renews: str
     begins_epoch: bool
     also_due: Mapping[str, str]
     observer: bool
