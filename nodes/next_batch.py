@@ -17,7 +17,7 @@ from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.source import Indexed, Recut, Resume, Source, source_of
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError, UsageError
-from graphtrain.kind import Batches, WrittenBatches, derived_clock, node, progress
+from graphtrain.kind import Batches, Indices, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
@@ -232,7 +232,7 @@ class NextBatch:
 
         return hold
 
-    def __call__(self, indices: Any = None) -> tuple[Any, int]:
+    def __call__(self, indices: Indices | None = None) -> tuple[Any, int]:
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
@@ -277,7 +277,7 @@ class NextBatch:
             return 0
         return length
 
-    def _open_epoch(self, indices: Any) -> None:
+    def _open_epoch(self, indices: Indices | None) -> None:
         if self._written is not None:
             self._take_written(self._written.now())
         selected = self._source.select(indices)

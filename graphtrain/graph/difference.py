@@ -19,12 +19,12 @@ from graphtrain.printable import one_line
 
 What = Literal[
     "node", "kind", "parameter", "reads", "writes", "edge", "order", "guard", "unit",
-    "start", "outputs", "optional", "allow", "name",
+    "start", "outputs", "optional", "allow", "optimizer", "name",
 ]  # fmt: skip
 How = Literal["added", "removed", "changed"]
 
 _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
-_VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "name")
+_VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "optimizer", "name")
 _LONGEST = 160  # characters of a value that are shown
 
 
@@ -76,14 +76,20 @@ class Change:
                 return f"edge {self.path} -> {self.before if self.before is not None else self.after}"
             case "order":
                 return f"order of the edges of {self.path}"
-            case "start" | "outputs" | "optional" | "allow" | "name":
+            case "start" | "outputs" | "optional" | "allow" | "optimizer" | "name":
                 return f"{self.what} of {self.inside}" if self.inside else self.what
         return f"{self.what} {self.path}"
 
     @property
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
-        absent = "default" if self.what == "parameter" else "as named" if self.what in ("reads", "writes") else ""
+        absent = (
+            "default"
+            if self.what == "parameter"
+            else "as named"
+            if self.what in ("reads", "writes", "optimizer")
+            else ""
+        )
         before, after = (absent if value is None else _short(value) for value in (self.before, self.after))
         return before, after
 
@@ -288,7 +294,7 @@ def _node_changes(
             if before != after and (what == "writes" or slot not in computed):
                 matters = what == "writes" or _reads_something_else(old, new, slot, meanings)
                 if what == "reads" and {former.get(slot, slot), latter.get(slot, slot)}.isdisjoint(written):
-                    matters = matters and not _is_optional(new, slot)  # whatever it is called, it is not there
+                    matters = matters and not _is_selection(new, slot)  # whatever it is called, it is not there
                 yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after, matters=matters)
 
 
@@ -299,10 +305,10 @@ def _reads_something_else(old: Node, new: Node, name: str, meanings: tuple[Meani
     return meanings[0].of_read(old, name) != meanings[1].of_read(new, name)
 
 
-def _is_optional(node: Node, slot: str) -> bool:
-    """True for what the kind of a node reads at visits with a default."""
+def _is_selection(node: Node, slot: str) -> bool:
+    """True for a selection of samples, which a node does without where nothing writes it."""
     kind = kind_of_node(node)
-    return kind is not None and any(read.name == slot and not read.required for read in kind.reads)
+    return kind is not None and any(read.name == slot and read.is_selection for read in kind.reads)
 
 
 def _given(node: Node, computed: Collection[str]) -> dict[str, Any]:
@@ -381,6 +387,8 @@ def _other_changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]
         old, new = getattr(before, what), getattr(after, what)
         if old != new:
             yield Change(what, inside, what, _names(old), _names(new), matters=what != "allow")
+    if before.optimizer != after.optimizer:
+        yield Change("optimizer", inside, "optimizer", before.optimizer or None, after.optimizer or None)
     if before.name != after.name:
         yield Change("name", inside, "name", before.name, after.name, matters=False)
 

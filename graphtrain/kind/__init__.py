@@ -3,6 +3,7 @@
 from graphtrain.kind.copies import copy_of as copy_of
 from graphtrain.kind.declaration import Batches as Batches
 from graphtrain.kind.declaration import FunctionRecord as FunctionRecord
+from graphtrain.kind.declaration import Indices as Indices
 from graphtrain.kind.declaration import Kind as Kind
 from graphtrain.kind.declaration import Read as Read
 from graphtrain.kind.declaration import StepFunction as StepFunction

@@ -47,6 +47,10 @@ class WrittenBatches:
     now: Callable[[], Any]
 
 
+class Indices:
+    """Annotation of a slot with numbers of samples, which a node of the graph writes; where none does, it is empty."""
+
+
 class StepFunction:
     """Annotation of a slot that holds a user's function of ``(model, batch)``.
 
@@ -68,6 +72,7 @@ class Read:
     is_step_function: bool = False
     is_batches: bool = False
     takes_written: bool = False
+    is_selection: bool = False
 
     @property
     def required(self) -> bool:
