@@ -20,6 +20,7 @@ from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leave
 from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
+from graphtrain.program.factories import Renewals
 from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
@@ -88,9 +89,9 @@ class CompiledGraph:
         self.retention = Retention.merged(retentions) if retentions else None
 
     def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
-        renewals = self.program.resources.get("renewals")
+        renewals: Renewals | None = self.program.resources.get("renewals")
         for bound in self.program.nodes:
-            if bound.kind.renews and not bound.bypassed:
+            if bound.kind.renews and not bound.bypassed and renewals is not None:
                 name = bound.parameters[bound.kind.renews]
                 target = bound.scope.names.resolve(name)
                 if target != ResourceTarget(name):

@@ -641,8 +641,8 @@ class Trainer:
         if not is_traced:
             self._explainer.goes_untraced()
         try:
-            while (outcome := self._loop.drive(transitions(), self._serve)) == "renewed":
-                pass  # what is run is compiled again
+            while not isinstance(outcome := self._loop.drive(transitions(), self._serve), Outcome):
+                pass  # a resource was renewed, and what is run is compiled again
             return outcome
         except (SaveFailedError, UnknownMetricError):  # between two nodes: the run can continue from here
             self._requests.clear()

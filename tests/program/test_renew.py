@@ -247,6 +247,46 @@ def test_a_failure_after_a_renewal_goes_back_before_it(tmp_path: Path, whole: tu
     assert trainer.progress["judge"]["results"] == whole[1]
 
 
+def active_learning() -> Graph:
+    """In each round a new model learns from what is labelled, and chooses what is labelled next."""
+
+    @node(writes="indices")
+    class Label:
+        """Label the sample of which the model is least sure; labels stay."""
+
+        labelled: list[int] = progress([])
+
+        def __call__(self, model: Any) -> list[int]:
+            with torch.no_grad():
+                inputs = torch.stack([sample for sample, _ in DATA])
+                unsure = model.layers[0](inputs).abs().sum(1).argsort().tolist()
+            new = [number for number in unsure if number not in self.labelled][:2]
+            self.labelled = [*self.labelled, *new]
+            return self.labelled
+
+    fit = Graph.load("fit").set("accumulate", every=2).set("log", every="never").set("finish", after="4 epochs")
+    return fit.insert("label", Label, after="begin_epoch").insert("renew", after="label", resource="model")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_active_learning_is_exact(workers: int, tmp_path: Path) -> None:
+    whole, _ = trainer_of(active_learning(), workers=workers)
+    whole.run()
+    labelled = whole.progress["label"]["labelled"]
+    assert len(set(labelled)) == 8
+    assert whole.read("next_batch.samples") == 2 + 4 + 6 + 8
+    for cut in (4, 9, 20, 37) if not workers else (20,):
+        first, _ = trainer_of(active_learning(), tmp_path / str(cut), workers=workers)
+        first.advance(cut)
+        first.save()
+        second, lines = trainer_of(active_learning(), tmp_path / str(cut), workers=workers)
+        second.run()
+        (line,) = [line for line in lines if line.startswith("resumed")]
+        assert line.endswith("exact") and "not exact" not in line
+        assert second.digest() == whole.digest(), cut
+        assert second.progress["label"]["labelled"] == labelled
+
+
 FIT = (
     Graph.load("fit").set("finish", after="3 epochs").set("log", every="never").set("schedule", every="1 epochs")
     .insert("renew", after="begin_epoch", resource="model")
