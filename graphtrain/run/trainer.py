@@ -491,6 +491,7 @@ class Trainer:
         renewed = {name: value for name, value in self._compiled.state.renewed.items() if name not in resources}
         made, renaming = self._made | newly_made, Renaming(rename or {}, self.graph, graph)
         self._replace(graph, renaming, resources, renewals, made, renewed, moves=self._begun)
+        self._explainer.is_rewired()
         first = {**self._first_made, **resources}
         self._first_made = {name: first[name] for name in (*renewals.factories, *made)}
         self._notify_of_graph()
@@ -609,7 +610,6 @@ class Trainer:
         renewals.current = all_resources
         self._compiled, self._loop.position, self._hyper_parameters = compiled, moved.position, hyper_parameters
         self._is_other_graph |= moved.is_other_graph
-        self._explainer.is_rewired()
         self._writer.keep_newest()
 
     def save(self) -> Path | None:

@@ -18,6 +18,8 @@ from graphtrain.program import run_state
 from graphtrain.program.run_state import StatefulObjects
 from graphtrain.replay.comparison import StateDifference
 from graphtrain.replay.cuts import (
+from tests.program.test_renew import FIT as RENEWING
+from tests.program.test_renew import trainer_of as renewing_trainer
     CutTraining,
     TrainedRun,
     compare_runs,
@@ -260,3 +262,10 @@ def test_cuts_are_a_sample_of_all_transitions() -> None:
 def test_the_estimate_counts_the_start_of_each_process_and_what_is_left_to_train() -> None:
     assert expected_seconds(whole=12.0, training=10.0, transitions=100, cuts=[1, 100]) == pytest.approx(2 + 9.9 + 2)
     assert expected_seconds(whole=12.0, training=10.0, transitions=100, cuts=[]) == 0
+
+
+def test_a_run_that_renews_a_model_is_cut_too(tmp_path: Path) -> None:
+    trainer, _ = renewing_trainer(RENEWING, tmp_path / "run")
+    outcome, trained = CutTraining(tmp_path / "run", [9, 30], tmp_path / "cuts").run(trainer)
+    assert outcome is Outcome.FINISHED
+    assert [cut.transition for cut in trained.cuts] == [9, 30]
