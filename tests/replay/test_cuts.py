@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer
+from graphtrain import Graph, Loader, Outcome, Trainer
 from graphtrain.errors import UsageError
 from graphtrain.kind.mark import node
 from graphtrain.program import run_state
 from graphtrain.program.run_state import StatefulObjects
 from graphtrain.replay.comparison import StateDifference
 from graphtrain.replay.cuts import (
-from tests.program.test_renew import FIT as RENEWING
-from tests.program.test_renew import trainer_of as renewing_trainer
     CutTraining,
     TrainedRun,
     compare_runs,
@@ -29,6 +27,9 @@ from tests.program.test_renew import trainer_of as renewing_trainer
     newest_checkpoint,
     sampled_transitions,
 )
+from tests.program.test_renew import DATA
+from tests.program.test_renew import FIT as RENEWING
+from tests.program.test_renew import trainer_of as renewing_trainer
 
 GRAPH = (
     Graph.load("fit")
@@ -265,7 +266,7 @@ def test_the_estimate_counts_the_start_of_each_process_and_what_is_left_to_train
 
 
 def test_a_run_that_renews_a_model_is_cut_too(tmp_path: Path) -> None:
-    trainer, _ = renewing_trainer(RENEWING, tmp_path / "run")
+    trainer, _ = renewing_trainer(RENEWING, tmp_path / "run", train_data=Loader(DATA, batch_size=3))
     outcome, trained = CutTraining(tmp_path / "run", [9, 30], tmp_path / "cuts").run(trainer)
     assert outcome is Outcome.FINISHED
     assert [cut.transition for cut in trained.cuts] == [9, 30]
