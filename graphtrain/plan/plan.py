@@ -89,7 +89,7 @@ class PlanNode:
         """What has to be there when it is set up: all of `setup_reads` but data that nodes write, read at visits."""
         return tuple(pair for pair in self.setup_reads if not _is_written_data(pair))
 
-    @property
+    @functools.cached_property
     def trigger(self) -> Trigger | None:
         """What makes it due; None where it always is."""
         value = self.parameters.get(self.kind.trigger or "") if self.kind is not None else None
