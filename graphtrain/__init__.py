@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from graphtrain.display.snapshot import Snapshot as Snapshot
     from graphtrain.metrics.logger import RunLogger as RunLogger
     from graphtrain.metrics.tensorboard import TensorBoard as TensorBoard
+    from graphtrain.program.factories import Factory as Factory
     from graphtrain.run.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, and one the command line.
 _LATE = {
     "Display": "graphtrain.display.snapshot",
+    "Factory": "graphtrain.program.factories",
     "Loader": "graphtrain.data.loader",
     "RunLogger": "graphtrain.metrics.logger",
     "Snapshot": "graphtrain.display.snapshot",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -15,8 +16,8 @@ from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_coun
 from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.source import Indexed, Recut, Resume, Source, source_of
 from graphtrain.data.state import DataState
-from graphtrain.errors import UsageError
-from graphtrain.kind import Batches, derived_clock, node, progress
+from graphtrain.errors import DataError, UsageError
+from graphtrain.kind import Batches, Indices, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
@@ -37,6 +38,11 @@ class NextBatch:
     Sized data is not looked ahead in until its length is reached, unless `prefetch` is set; unsized data is looked
     ahead in by one batch. The batch ahead is kept in every checkpoint, or drawn again if it is no plain data. Data that
     gives fewer batches than its `len()` ends its epoch there (`exhausted`); data that gives more is read to its end.
+
+    The slot `indices`, which a node of the graph may write, selects what an epoch has: the numbers of samples in the
+    data set of a `graphtrain.Loader`, or of batches in a list, in this order, or shuffled where the loader shuffles. It
+    is taken when an epoch is opened, as is `train_data` itself where a node writes it. Until it is written, and where
+    it is None, an epoch has everything.
 
     Arguments:
         limit: the most batches in an epoch. Default: all.
@@ -63,6 +69,7 @@ class NextBatch:
 
     Raises:
         UsageError: `batch_size` returned no whole number.
+        DataError: `indices` are no numbers of samples, or an epoch is opened before its data is written.
         UnsaveableError: a checkpoint is due, and the batch fetched ahead can neither be saved nor drawn again.
 
     >>> from graphtrain import Graph
@@ -93,6 +100,7 @@ class NextBatch:
     _data_state: DataState
     _turns: int
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
+    _read: Callable[[Any], Source]
     _clock: Callable[[], float]
     _mark: float
     _count: Callable[[Any], int]
@@ -101,7 +109,9 @@ class NextBatch:
     _notify: Callable[[str], None]
 
     def __init__(self) -> None:
-        self._source: Source = Indexed(())  # until it is set up
+        self._source: Source = Indexed(())  # until it is set up, or its data is written
+        self._data = _NOTHING
+        self._written: WrittenBatches | None = None  # looked up when an epoch is opened
         self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
@@ -110,7 +120,7 @@ class NextBatch:
 
     def setup(
         self,
-        train_data: Batches,
+        train_data: Batches | WrittenBatches,
         seed: int,
         device: Any,
         saving: bool,
@@ -119,29 +129,37 @@ class NextBatch:
         running_seconds: Callable[[], float] | None = None,
         data_state: DataState | None = None,
     ) -> None:
-        self._data, self._data_state = train_data, data_state or DataState()
+        self._data_state, self._notify = data_state or DataState(), notify
         self._held, self._begin_cut = _NOTHING, None
-        self._source = source_of(
-            train_data, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
+        position, self._position = self._position, {}
+        inside = self.opened and not self.last  # of an epoch: this is a resume
+        self._written = train_data if isinstance(train_data, WrittenBatches) else None
+        self._read = functools.partial(
+            source_of, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
         )
-        if self._source.replays:
-            self._data_state.is_redrawn(train_data)
+        if self._written is None:
+            self._take(train_data)
+        elif inside:
+            self._take(position["epoch_data"] if "epoch_data" in position else self._written.now())
         self._count = sample_counter() if batch_size is None else _whole(batch_size)
-        self._notify = notify
         self._turns = 0
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
         self._certain = self._first_uncertain()
-        inside = self.opened and not self.last  # of an epoch: this is a resume
-        position, self._position = self._position, {}
         self._source.load_position(dict(position), inside=inside)
         self._ahead = list(position.get("ahead", ())) if inside else []
         if inside:
+            self._source.select(self.source_state.get("indices"))
             self._iterator = self._resumed()
         self._move, self._hold = batch_mover(device), self._ahead.append
         if self.prefetch and device.type == "cuda":
             early = EarlyMover(device)
             self._move, self._hold = early.move, self._begin_early(early)
+
+    def _take(self, data: Any) -> None:
+        self._data, self._source = data, self._read(data)
+        if self._source.replays:
+            self._data_state.is_redrawn(data)
 
     def _resumed(self) -> Iterator[Any]:
         """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""
@@ -214,12 +232,12 @@ class NextBatch:
 
         return hold
 
-    def __call__(self) -> tuple[Any, int]:
+    def __call__(self, indices: Indices | None = None) -> tuple[Any, int]:
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
         if self.last or not self.opened:
-            self._open_epoch()
+            self._open_epoch(indices)
         if self._ahead:
             batch = self._ahead.pop()
             self.fetched_ahead = 0
@@ -259,7 +277,10 @@ class NextBatch:
             return 0
         return length
 
-    def _open_epoch(self) -> None:
+    def _open_epoch(self, indices: Indices | None) -> None:
+        if self._written is not None:
+            self._take_written(self._written.now())
+        selected = self._source.select(indices)
         if self.opened:
             self.epoch += 1
         self.opened = True
@@ -270,8 +291,19 @@ class NextBatch:
         self._iterator, self.length, self.source_state = self._source.open(self.epoch)
         if state:
             self.source_state["data"] = state
+        if selected is not None:
+            self.source_state["indices"] = selected
         self._certain = self._first_uncertain()
         self._turns += 1
+
+    def _take_written(self, data: Any) -> None:
+        if data is None:
+            raise DataError(
+                "an epoch is opened before anything has written its data",
+                "connect the node that writes it before `next_batch`",
+            )
+        if data is not self._data:
+            self._take(data)
 
     def _close_epoch(self) -> None:
         self.last = True
@@ -308,6 +340,8 @@ class NextBatch:
         for line in self._source.unsaved():
             self._data_state.unsaved[f"{self._data_state.name(self._data)}{line}"] = None
         position = self._source.position()
+        if self._written is not None and self.opened and not self.last and self._data is not self._written.now():
+            position["epoch_data"] = self._data  # another is written, for the next epoch
         # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
         if self._ahead:
             if _has_plain_form(self._ahead):

@@ -15,6 +15,7 @@ NAMES = (
     "Display",
     "Edge",
     "EditError",
+    "Factory",
     "Graph",
     "GraphError",
     "GraphtrainError",

@@ -163,7 +163,8 @@ def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str
     whole = _level(graph, "")
     overlays = (one_line(f"with {overlays_text(graph.layers.names)}"),) if graph.layers.names else ()
     legend = _legend(whole, counts is not None, position is not None)
-    whole = replace(whole, caption=(whole.name, *overlays, *legend))
+    default = (f"optimizer {graph.optimizer}",) if graph.optimizer else ()
+    whole = replace(whole, caption=(whole.name, *overlays, *default, *legend))
     if position is not None:
         whole = whole.map_boxes(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
     if counts is not None:

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from graphtrain.graph.problem import Problem
 from graphtrain.plan.flow import Flow, FlowPoint, names_on
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import ResourceTarget, Scope, SlotTarget, Target, leaves, outputs_of, slots_of
+from graphtrain.plan.scope import (
+    ResourceTarget,
+    Scope,
+    SlotTarget,
+    Target,
+    leaves,
+    named_by,
+    outputs_of,
+    slots_of,
+)
 from graphtrain.plan.slots import Slots, alive
 
 
@@ -258,7 +267,7 @@ def _kept_inside(flow: Flow) -> Iterator[Problem]:
         if point.kind is None or point.node is None or not point.acts or point.node.body is not None:
             continue
         for read in point.kind.reads:
-            target = point.node.reads.get(read.name, read.name)
+            target = named_by(point.scope.graph, point.node, read.name)
             for name in (target,) if isinstance(target, str) else target:
                 if not read.required or "." in name or point.scope.may_hold(name):
                     continue

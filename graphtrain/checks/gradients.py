@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from graphtrain.graph import layers
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import (
@@ -33,7 +34,7 @@ from graphtrain.kind.parameter import Above
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.plan import PlanAction
-from graphtrain.plan.scope import Scope
+from graphtrain.plan.scope import Scope, named_by
 
 State = Literal["clean", "fresh", "exchanged", "scaled", "clipped", "used"]
 # Gradients that are there, and that no step has used.
@@ -239,12 +240,14 @@ class Gradients:
             several = quoted(self.optimizers)
             bound = next(name for name in self.optimizers if name != "optimizer")
             for point in unbound.values():
+                assert point.node is not None
+                default = named_by(point.scope.graph, point.node, "optimizer")
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
                 yield _problem(
                     point,
                     "G410",
-                    f"`{point.path}` {does} of `optimizer` by default, and there are several optimizers: {several}",
-                    f'name the one it is for: reads = {{ optimizer = "{bound}" }}, or "optimizer" for that one',
+                    f"`{point.path}` {does} of `{default}` by default, and there are several optimizers: {several}",
+                    f'name the one it is for: reads = {{ optimizer = "{bound}" }}, or "{default}" for that one',
                 )
             return
         for name in self.optimizers:
@@ -269,11 +272,22 @@ def _is_unbound(point: FlowPoint) -> bool:
         return False  # its kind names the optimizers by slots of their own
     scope: Scope | None = point.scope
     node = point.node
+    is_of_overlay = _is_of_overlay(point)
     while scope is not None and node is not None:
-        if "optimizer" in node.reads:
+        if "optimizer" in node.reads or (scope.graph.optimizer and not is_of_overlay):
             return False
         node, scope = scope.outer_node, scope.outer
     return True
+
+
+def _is_of_overlay(point: FlowPoint) -> bool:
+    """True for a node that an overlay added, or one in a body that it added: it did not know the graph's optimizer."""
+    scope = point.scope
+    while scope.outer is not None:
+        scope = scope.outer
+    names = point.path.split("/")
+    paths = ("/".join(names[: count + 1]) for count in range(len(names)))
+    return any(scope.graph.layers.overlay_of(layers.node(path)) for path in paths)
 
 
 class _Automaton:

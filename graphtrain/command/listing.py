@@ -73,6 +73,7 @@ def nodes_command(name: str | None) -> None:
         ("bypassed without", [*kind.optional, *kind.idle_without]),
         ("step inputs", list(kind.step_inputs)),
         ("records under", [kind.records] if kind.records else []),
+        ("renews", [kind.renews] if kind.renews else []),
         ("also due by", [f"{field} (with {parameter})" for field, parameter in kind.also_due.items()]),
         ("drawn as", [kind.family]),
     ]

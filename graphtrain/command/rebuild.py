@@ -14,6 +14,7 @@ from graphtrain.command.settings import arguments_in_force, setup_arguments, spl
 from graphtrain.command.warm_start import warm_start
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.program.bind import without_unread
+from graphtrain.program.factories import with_made
 from graphtrain.replay.history import SavedCheckpoint
 from graphtrain.resume.environment import run_environment
 from graphtrain.run.trainer import Trainer
@@ -73,7 +74,7 @@ class TrainerFactory:
         not_state = not_state_of(resources, name)
         resources, _ = without_unread(graph, resources)
         if from_the_beginning:
-            warm_start(resources, map(str, about.get("init") or ()))
+            warm_start(with_made(resources), map(str, about.get("init") or ()))
         about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(self._path)}
         if self.changes is None:
             now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)

@@ -35,6 +35,7 @@ from graphtrain.graph.renaming import paths_of
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
 from graphtrain.program.bind import without_unread
+from graphtrain.program.factories import with_made
 from graphtrain.program.resources import resolve_device
 from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.run.trainer import Trainer
@@ -126,14 +127,15 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
         resources, unread = without_unread(graph, resources)
         for line in unread:
             report(line)
-    loaded = warm_start(resources, options.init)
+    made = with_made(resources)
+    loaded = warm_start(made, options.init)
     about = {
         "command": _command_as_typed(program),
         "arguments": in_force,
         "given": sorted(arguments),
         "script": str(program.script) if program.script is not None else "",
         "init": list(options.init),
-        "weights": fingerprints(resources),
+        "weights": fingerprints(made),
     }
     with named_or_new_directory(options.run_dir, program.stem) as run_dir:
         trainer = Trainer(

@@ -125,20 +125,29 @@ class Loader:
         """The batches of the next epoch: epoch 0 on the first call, epoch 1 on the second, and so on."""
         return self.batches(next(self._epochs))
 
-    def batches(self, epoch: int, start: int = 0, seed: int = 0, *, sample: int | None = None) -> Iterator[Any]:
+    def batches(
+        self,
+        epoch: int,
+        start: int = 0,
+        seed: int = 0,
+        *,
+        sample: int | None = None,
+        indices: torch.Tensor | None = None,
+    ) -> Iterator[Any]:
         """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none.
 
         Arguments:
             sample: the place in the order of the epoch at which that batch begins. Default: where it does if all
                 batches before it are of the same size.
+            indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
         """
         seed = seed if self.seed is None else self.seed
         generators = generators_of(self)
         with RandomAside([*HOST.values(), *generators]):
             seed_all(derived_seed(seed, epoch), generators)
             announce_epoch(self, epoch)
-            indices = self._order(start, sample)
-        self._numbered.jobs = ((seed, epoch, number, batch) for number, batch in enumerate(indices, start))
+            order = self._order(start, sample, indices)
+        self._numbered.jobs = ((seed, epoch, number, batch) for number, batch in enumerate(order, start))
         if self._inner is None:
             if self.num_workers and self._reports is None:
                 self._reports = Reports(self.num_workers)
@@ -167,14 +176,17 @@ class Loader:
             batches = batches if persistent is None else persistent
         return shut_down(batches, even_persistent=True)
 
-    def samples_from(self, sample: int) -> int:
-        """How many samples of an epoch remain from a place in its order on."""
-        total = len(self.dataset) if self.sampler is None else _length(self.sampler, "sampler")
+    def samples_from(self, sample: int, indices: torch.Tensor | None = None) -> int:
+        """How many samples of an epoch remain from a place in its order on; `indices` as for `batches`."""
+        if indices is not None:
+            total = len(indices)
+        else:
+            total = len(self.dataset) if self.sampler is None else _length(self.sampler, "sampler")
         return max(total - sample, 0)
 
-    def batches_from(self, sample: int) -> int:
+    def batches_from(self, sample: int, indices: torch.Tensor | None = None) -> int:
         """How many batches those samples make."""
-        rest, size = self.samples_from(sample), self.batch_size or 1
+        rest, size = self.samples_from(sample, indices), self.batch_size or 1
         return rest // size if self.drop_last else -(-rest // size)
 
     def unsaved(self) -> list[str]:
@@ -187,7 +199,7 @@ class Loader:
             for name in names
         ]
 
-    def _order(self, start: int, sample: int | None) -> Iterable[Any]:
+    def _order(self, start: int, sample: int | None, indices: torch.Tensor | None) -> Iterable[Any]:
         """The indices of each batch from number `start`. A sampler is exhausted here, while the epoch's seed is set."""
         if self.batch_sampler is not None:
             return list(itertools.islice(self.batch_sampler, start, None))
@@ -195,7 +207,10 @@ class Loader:
         if self.sampler is not None:
             order = list(self.sampler)
         elif self.shuffle:
-            order = torch.randperm(len(self.dataset))
+            order = torch.randperm(len(self.dataset if indices is None else indices))
+            order = order if indices is None else indices[order]
+        elif indices is not None:
+            order = indices
         else:
             order = range(len(self.dataset))
         first = start * (self.batch_size or 1) if sample is None else sample

@@ -19,10 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, final
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from graphtrain.data.loader import Loader
 from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_of, of_torchdata, samples_per_batch
+from graphtrain.data.selection import selection_of
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
@@ -71,6 +73,9 @@ class Source(ABC):
     replays = False
     """True if `reopen` draws all batches of the epoch again."""
 
+    selected: torch.Tensor | None = None
+    """The numbers that `select` took; None for everything."""
+
     redrawn: Sequence[Any] = ()
     """The last batches that `reopen` was asked to draw again."""
 
@@ -88,6 +93,23 @@ class Source(ABC):
             again: how many of the batches before are drawn again for `redrawn`; fewer if the data has no more. Only of
                 a source that `redraws`. Default: none.
         """
+
+    def select(self, indices: Any) -> torch.Tensor | None:
+        """Take the numbers of what the next epoch has, or the one that is opened again; None takes everything.
+
+        Raises:
+            DataError: they are no such numbers, or this data has none.
+        """
+        if indices is not None:
+            raise self._cannot_select()
+        return None
+
+    def _cannot_select(self) -> DataError:
+        data = getattr(self, "_data", self)
+        return DataError(
+            f"`indices` selects samples by their numbers, which a {type(data).__name__} does not draw by",
+            "pass a graphtrain.Loader, which takes the keywords of DataLoader, or a list of batches",
+        )
 
     def has_length(self) -> bool:
         """False if the length of an epoch is not known."""
@@ -259,11 +281,23 @@ class Indexed(Source):
         self._batches = batches
 
     def open(self, epoch: int) -> Opened:
-        return Opened(iter(self._batches), len(self._batches), {})
+        if self.selected is None:
+            return Opened(iter(self._batches), len(self._batches), {})
+        return Opened(self._from(0), len(self.selected), {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
-        self.redrawn = self._batches[max(drawn - again, 0) : drawn]
-        return itertools.islice(self._batches, drawn, None)
+        first = max(drawn - again, 0)
+        self.redrawn = list(itertools.islice(self._from(first), drawn - first))
+        return self._from(drawn)
+
+    def select(self, indices: Any) -> torch.Tensor | None:
+        self.selected = None if indices is None else selection_of(indices, len(self._batches), "batches")
+        return self.selected
+
+    def _from(self, first: int) -> Iterator[Any]:
+        if self.selected is None:
+            return itertools.islice(self._batches, first, None)
+        return (self._batches[number] for number in self.selected[first:].tolist())
 
 
 @final
@@ -276,12 +310,26 @@ class Ordered(Source):
         self._data, self._seed = loader, seed
 
     def open(self, epoch: int) -> Opened:
-        return Opened(self.reopen(epoch, 0, {}), len(self._data), {})
+        length = len(self._data) if self.selected is None else self._data.batches_from(0, self.selected)
+        return Opened(self.reopen(epoch, 0, {}), length, {})
+
+    def select(self, indices: Any) -> torch.Tensor | None:
+        loader = self._data
+        if indices is not None and (loader.sampler is not None or loader.batch_sampler is not None):
+            name = "sampler" if loader.sampler is not None else "batch_sampler"
+            raise DataError(
+                f"`indices` selects the samples of an epoch, and so does the {name} of the Loader",
+                f"leave the {name} out, or leave `indices` unwritten",
+            )
+        self.selected = None if indices is None else selection_of(indices, len(loader.dataset), "samples")
+        return self.selected
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         first = max(drawn - again, 0)
         sample = self._sample(first, state) if "cut" in state else None
-        batches: Iterator[Any] = self._data.batches(epoch, start=first, seed=self._seed, sample=sample)
+        batches: Iterator[Any] = self._data.batches(
+            epoch, start=first, seed=self._seed, sample=sample, indices=self.selected
+        )
         self.redrawn = list(itertools.islice(batches, drawn - first))
         return batches
 
@@ -294,10 +342,11 @@ class Ordered(Source):
         if size is None or now is None or size == now:
             return None
         sample = self._sample(drawn, state, size)
-        rest = self._data.samples_from(sample)
+        selected = self.selected
+        rest = self._data.samples_from(sample, selected)
         return Recut(
             {"batches": drawn, "sample": sample},
-            lambda: drawn + self._data.batches_from(sample),
+            lambda: drawn + self._data.batches_from(sample, selected),
             f"the {rest} samples that remain of the epoch are cut into batches of {now}",
             is_complete=True,
         )

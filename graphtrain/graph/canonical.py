@@ -107,6 +107,7 @@ def _plain(graph: Graph) -> dict[str, Any]:
         "outputs": list(graph.outputs),
         "optional": list(graph.optional),
         "allow": list(graph.allow),
+        **({"optimizer": graph.optimizer} if graph.optimizer else {}),
     }
 
 
@@ -157,6 +158,7 @@ def _graph(plain: dict[str, Any], depth: int = 0) -> Graph:
         outputs=tuple(map(_text, plain["outputs"])),
         optional=tuple(map(_text, plain["optional"])),
         allow=tuple(map(_text, plain["allow"])),
+        optimizer=_text(plain.get("optimizer", "")),
     )
 
 

@@ -12,18 +12,19 @@ from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import NESTED, Edge, Node, is_computed
 from graphtrain.graph.graph import Graph
-from graphtrain.graph.meanings import Meanings
+from graphtrain.graph.meanings import Meanings, written_in
+from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
 What = Literal[
     "node", "kind", "parameter", "reads", "writes", "edge", "order", "guard", "unit",
-    "start", "outputs", "optional", "allow", "name",
+    "start", "outputs", "optional", "allow", "optimizer", "name",
 ]  # fmt: skip
 How = Literal["added", "removed", "changed"]
 
 _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
-_VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "name")
+_VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "optimizer", "name")
 _LONGEST = 160  # characters of a value that are shown
 
 
@@ -75,14 +76,20 @@ class Change:
                 return f"edge {self.path} -> {self.before if self.before is not None else self.after}"
             case "order":
                 return f"order of the edges of {self.path}"
-            case "start" | "outputs" | "optional" | "allow" | "name":
+            case "start" | "outputs" | "optional" | "allow" | "optimizer" | "name":
                 return f"{self.what} of {self.inside}" if self.inside else self.what
         return f"{self.what} {self.path}"
 
     @property
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
-        absent = "default" if self.what == "parameter" else "as named" if self.what in ("reads", "writes") else ""
+        absent = (
+            "default"
+            if self.what == "parameter"
+            else "as named"
+            if self.what in ("reads", "writes", "optimizer")
+            else ""
+        )
         before, after = (absent if value is None else _short(value) for value in (self.before, self.after))
         return before, after
 
@@ -126,7 +133,8 @@ class Difference:
     def between(cls, before: Graph, after: Graph) -> Difference:
         """The difference of two graphs; see `Graph.diff`."""
         changes = [
-            replace(change, overlay=_overlay_of(change, before, after)) for change in _changes(before, after, "")
+            replace(change, overlay=_overlay_of(change, before, after))
+            for change in _changes(before, after, "", written_in(before) | written_in(after))
         ]
         return cls(before, after, tuple(changes))
 
@@ -242,7 +250,7 @@ def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
     return ""
 
 
-def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
+def _changes(before: Graph, after: Graph, inside: str, written: Collection[str]) -> Iterator[Change]:
     bodies = []
     meanings = Meanings(before), Meanings(after)
     for name in dict.fromkeys([*after.nodes, *before.nodes]):
@@ -250,7 +258,7 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
         if old is None or new is None:
             yield Change("node", inside, name, _described(old), _described(new))
             continue
-        yield from _node_changes(old, new, inside, meanings)
+        yield from _node_changes(old, new, inside, meanings, written)
         if old.body is not None and new.body is not None:
             bodies.append((name, old.body, new.body))
     for source in dict.fromkeys([*after.edges, *before.edges]):
@@ -265,10 +273,12 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
         yield Change("unit", inside, unit, former, counted)
     yield from _other_changes(before, after, inside)
     for name, old_body, body in bodies:
-        yield from _changes(old_body, body, f"{inside}/{name}" if inside else name)
+        yield from _changes(old_body, body, f"{inside}/{name}" if inside else name, written)
 
 
-def _node_changes(old: Node, new: Node, inside: str, meanings: tuple[Meanings, Meanings]) -> Iterator[Change]:
+def _node_changes(
+    old: Node, new: Node, inside: str, meanings: tuple[Meanings, Meanings], written: Collection[str]
+) -> Iterator[Change]:
     if old.use != new.use or (old.body is None) != (new.body is None):
         yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
     computed = {name for node in (new, old) for name, target in node.reads.items() if is_computed(target)}
@@ -283,6 +293,8 @@ def _node_changes(old: Node, new: Node, inside: str, meanings: tuple[Meanings, M
             before, after = (_names(targets[slot]) if slot in targets else None for targets in (former, latter))
             if before != after and (what == "writes" or slot not in computed):
                 matters = what == "writes" or _reads_something_else(old, new, slot, meanings)
+                if what == "reads" and {former.get(slot, slot), latter.get(slot, slot)}.isdisjoint(written):
+                    matters = matters and not _is_selection(new, slot)  # whatever it is called, it is not there
                 yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after, matters=matters)
 
 
@@ -291,6 +303,12 @@ def _reads_something_else(old: Node, new: Node, name: str, meanings: tuple[Meani
     if name not in old.reads or name not in new.reads:
         return True
     return meanings[0].of_read(old, name) != meanings[1].of_read(new, name)
+
+
+def _is_selection(node: Node, slot: str) -> bool:
+    """True for a selection of samples, which a node does without where nothing writes it."""
+    kind = kind_of_node(node)
+    return kind is not None and any(read.name == slot and read.is_selection for read in kind.reads)
 
 
 def _given(node: Node, computed: Collection[str]) -> dict[str, Any]:
@@ -369,6 +387,8 @@ def _other_changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]
         old, new = getattr(before, what), getattr(after, what)
         if old != new:
             yield Change(what, inside, what, _names(old), _names(new), matters=what != "allow")
+    if before.optimizer != after.optimizer:
+        yield Change("optimizer", inside, "optimizer", before.optimizer or None, after.optimizer or None)
     if before.name != after.name:
         yield Change("name", inside, "name", before.name, after.name, matters=False)
 

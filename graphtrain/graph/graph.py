@@ -38,6 +38,8 @@ class Graph(Editable):
         outputs: slots that leave the graph when it is the body of a node; of one with a `?` behind it there may be
             nothing, and its readers have a default.
         optional: resources without which a node with this graph as its body is bypassed.
+        optimizer: what the slot `optimizer` means to nodes here, and in graphs inside, that do not bind it themselves:
+            the name of a resource or a slot. Default: that of the graph around, or the resource `optimizer`.
         allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
         source: the file that it was read from; edits keep it. Default: none.
         layers: what overlays have added to it; edits keep it. Default: none have.
@@ -60,6 +62,7 @@ class Graph(Editable):
     outputs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    optimizer: str = ""
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
     source: str = field(default="", compare=False, repr=False)
     layers: Layers = field(default_factory=Layers, compare=False, repr=False)

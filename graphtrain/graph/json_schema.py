@@ -93,7 +93,7 @@ def json_schema() -> Schema:
     }
 
 
-_TOP = ("format", "name", "start", "outputs", "optional", "allow")
+_TOP = ("format", "name", "start", "outputs", "optional", "allow", "optimizer")
 
 
 def _graph(kinds: Mapping[str, Kind]) -> Schema:
@@ -128,6 +128,11 @@ def _graph(kinds: Mapping[str, Kind]) -> Schema:
         "outputs": _strings("Slots that a node with this graph as its body writes; one with a ? may be absent."),
         "optional": _strings("Resources without which what reads them is bypassed."),
         "allow": _strings("Codes of problems that are intended, such as G401."),
+        "optimizer": {
+            "description": "What the slot `optimizer` means to nodes that do not bind it. Default: `optimizer`.",
+            "type": "string",
+            "pattern": _NAME,
+        },
     }
     return _table("Nodes, guards and edges.", properties, required=["start", "nodes", "edges"])
 

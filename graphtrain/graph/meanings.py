@@ -67,7 +67,7 @@ class Meanings:
             reader, name: the node that reads it, and under which name. Default: it is a guard.
         """
         if isinstance(expression, FieldOf) and (node := self._graph.nodes.get(expression.node)) is not None:
-            kind = kind_of_node(node)
+            kind, default = kind_of_node(node), self._graph.optimizer
             counter = kind.counter(expression.field) if kind is not None else None
             if counter is not None and counter.window is not None:
                 count, size = FieldOf(expression.node, counter.name), FieldOf(expression.node, counter.window)
@@ -77,9 +77,26 @@ class Meanings:
                 is_full = Comparison((count, size), (">=",))
                 if expression.field == counter.full:
                     return is_full if is_sized else Both((Comparison((count, Constant(0)), (">",)), is_full))
-                if expression.field == counter.window and reader is not None and _opens(reader, name, node, counter):
+                if (
+                    expression.field == counter.window
+                    and reader is not None
+                    and _opens(reader, name, node, counter, default)
+                ):
                     return size
         return rebuilt(expression, lambda part: self.by_count(part, reader, name))
+
+
+def written_in(graph: Graph) -> set[str]:
+    """The names under which some node of a graph, or of a graph inside it, writes a slot."""
+    written: set[str] = set()
+    for node in graph.nodes.values():
+        kind = kind_of_node(node)
+        if node.body is not None:
+            written |= written_in(node.body)
+        elif kind is not None:
+            written.update(node.writes.get(slot, slot) for slot in kind.writes)
+        written.update(node.writes.values())
+    return written
 
 
 def _has_size(node: Node, counter: Field) -> bool:
@@ -91,19 +108,19 @@ def _has_size(node: Node, counter: Field) -> bool:
     return isinstance(size, int | float) and size > 0
 
 
-def _opens(reader: Node, name: str, node: Node, counter: Field) -> bool:
+def _opens(reader: Node, name: str, node: Node, counter: Field, default: str) -> bool:
     """True if a visit of a node opens a window before it reads its size: before that, no size is known."""
     kind, of_counter = kind_of_node(reader), kind_of_node(node)
     if kind is None or of_counter is None:
         return False
-    opened = {_optimizer(reader, action.slot) for action in kind.actions if action.effect == counter.counts}
+    opened = {_optimizer(reader, default, action.slot) for action in kind.actions if action.effect == counter.counts}
     is_read_before = any(read.name == name for read in kind.setup_reads or ())
-    return not is_read_before and not _may_be_bypassed(of_counter) and _optimizer(node) in opened
+    return not is_read_before and not _may_be_bypassed(of_counter) and _optimizer(node, default) in opened
 
 
 def _may_be_bypassed(kind: Kind) -> bool:
     return bool(kind.optional or kind.idle_without)
 
 
-def _optimizer(node: Node, slot: str = "optimizer") -> str | tuple[str, ...]:
-    return node.reads.get(slot, slot)
+def _optimizer(node: Node, default: str, slot: str = "optimizer") -> str | tuple[str, ...]:
+    return node.reads.get(slot, default if default and slot == "optimizer" else slot)

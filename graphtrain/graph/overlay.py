@@ -137,7 +137,7 @@ class Overlay:
 
     Arguments:
         name: what messages and pictures call it.
-        head: `start`, `outputs` and `optional`, as far as it replaces those of the graph.
+        head: `start`, `outputs`, `optional` and `optimizer`, as far as it replaces those of the graph.
         allow: problems that are intended; they are added to those of the graph.
         place: its file.
     """

@@ -28,8 +28,20 @@ MAX_NESTING = 20
 MAX_NODES = 10_000
 _MAX_EDITED_NODES = 500_000  # a few seconds
 
-_PLAIN_KEYS = ("format", "name", "start", "nodes", "guards", "edges", "clock", "outputs", "optional", "allow")
-_OVERLAY_KEYS = ("format", "name", "start", "outputs", "optional", "allow", "edit")
+_PLAIN_KEYS = (
+    "format",
+    "name",
+    "start",
+    "nodes",
+    "guards",
+    "edges",
+    "clock",
+    "outputs",
+    "optional",
+    "allow",
+    "optimizer",
+)
+_OVERLAY_KEYS = ("format", "name", "start", "outputs", "optional", "allow", "optimizer", "edit")
 _EXTENDING_KEYS = (*_OVERLAY_KEYS, "extends")
 _SECTIONS = ("nodes", "edges", "guards", "clock", "start")
 _FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
@@ -316,6 +328,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
         units=_string_table(data, "clock", reader),
         outputs=_strings(data, "outputs", reader),
         optional=_strings(data, "optional", reader),
+        optimizer=_optimizer(data, reader),
         allow=allow,
         places={
             "start": reader.place("start"),
@@ -481,9 +494,24 @@ def _extended(data: Mapping[str, Any], name: str, allow: tuple[str, ...], reader
     return graph
 
 
+def _optimizer(data: Mapping[str, Any], reader: Reader) -> str:
+    name: str = _typed(data, "optimizer", str, "", reader)
+    if "optimizer" in data and isinstance(data["optimizer"], str) and not name.isidentifier():
+        reader.problem(
+            "G003",
+            ("optimizer",),
+            f'`optimizer` names a resource or a slot; got "{name}"',
+            'as in optimizer = "d_optimizer"; several are named at a node: reads = { optimizer = ["a", "b"] }',
+        )
+        return ""
+    return name
+
+
 def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
     """What stands at the top of a file with edits, and replaces what its base has there."""
     head: dict[str, Any] = {"start": _typed(data, "start", str, "", reader)} if "start" in data else {}
+    if "optimizer" in data:
+        head["optimizer"] = _optimizer(data, reader)
     return head | {key: _strings(data, key, reader) for key in ("outputs", "optional") if key in data}
 
 

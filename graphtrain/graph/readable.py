@@ -22,10 +22,11 @@ def readable_text(graph: Graph) -> str:
 
     >>> print(readable_text(Graph.load("evaluate")))
     graph evaluate: start begin_evaluation; outputs metrics; optional val_data
-      begin_evaluation  split = "val"                   -> next_batch
-      next_batch        reads train_data from val_data  -> end_evaluation if data_exhausted, eval_batch
-      eval_batch                                        -> end_evaluation if last_batch, next_batch
-      end_evaluation                                    -> end
+      begin_evaluation  split = "val"  -> next_batch
+      next_batch        reads indices from val_indices, reads train_data from val_data
+                                       -> end_evaluation if data_exhausted, eval_batch
+      eval_batch                       -> end_evaluation if last_batch, next_batch
+      end_evaluation                   -> end
       guards  data_exhausted  next_batch.exhausted
               last_batch      next_batch.last
       clock   batches = next_batch.batches, samples = next_batch.samples
@@ -36,6 +37,7 @@ def readable_text(graph: Graph) -> str:
 def _lines(graph: Graph, indent: str) -> Iterator[str]:
     lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
     lists["overlays"] = graph.layers.names
+    lists["optimizer"] = (graph.optimizer,) if graph.optimizer else ()
     head = [f"start {graph.start}", *(f"{key} {', '.join(values)}" for key, values in lists.items() if values)]
     yield indent + one_line(f"graph {graph.name}: {'; '.join(head)}")
     indent += "  "

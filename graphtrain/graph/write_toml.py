@@ -48,6 +48,7 @@ def _graph_text(graph: Graph, prefix: str) -> str:
     head = [f"name = {_text(graph.name)}", f"start = {_text(graph.start)}"]
     lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
     head += [f"{key} = {_text(values)}" for key, values in lists.items() if values]
+    head += [f"optimizer = {_text(graph.optimizer)}"] if graph.optimizer else []
     nodes, bodies = [], []
     for name, node in graph.nodes.items():
         items: list[str] = []

@@ -3,9 +3,11 @@
 from graphtrain.kind.copies import copy_of as copy_of
 from graphtrain.kind.declaration import Batches as Batches
 from graphtrain.kind.declaration import FunctionRecord as FunctionRecord
+from graphtrain.kind.declaration import Indices as Indices
 from graphtrain.kind.declaration import Kind as Kind
 from graphtrain.kind.declaration import Read as Read
 from graphtrain.kind.declaration import StepFunction as StepFunction
+from graphtrain.kind.declaration import WrittenBatches as WrittenBatches
 from graphtrain.kind.fields import EFFECTS as EFFECTS
 from graphtrain.kind.fields import Field as Field
 from graphtrain.kind.fields import derived_clock as derived_clock

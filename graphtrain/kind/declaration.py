@@ -36,6 +36,21 @@ class Batches:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class WrittenBatches:
+    """Data that nodes of the graph write, which a `setup` with a slot of ``Batches | WrittenBatches`` is given then.
+
+    Attributes:
+        now: returns what the slot holds; None before it is written.
+    """
+
+    now: Callable[[], Any]
+
+
+class Indices:
+    """Annotation of a slot with numbers of samples, which a node of the graph writes; where none does, it is empty."""
+
+
 class StepFunction:
     """Annotation of a slot that holds a user's function of ``(model, batch)``.
 
@@ -56,6 +71,8 @@ class Read:
     default: Any = REQUIRED
     is_step_function: bool = False
     is_batches: bool = False
+    takes_written: bool = False
+    is_selection: bool = False
 
     @property
     def required(self) -> bool:
@@ -86,6 +103,7 @@ class Kind:
     step_inputs: Mapping[str, str]
     records: str
     keeps: str
+    renews: str
     begins_epoch: bool
     also_due: Mapping[str, str]
     observer: bool

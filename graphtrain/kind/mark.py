@@ -36,6 +36,7 @@ def node(
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
     keeps: str = "",
+    renews: str = "",
     begins_epoch: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
@@ -58,6 +59,7 @@ def node(
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
     keeps: str = "",
+    renews: str = "",
     begins_epoch: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
@@ -90,6 +92,8 @@ def node(
             one value of it. Default: none.
         keeps: of a kind that calls a step function: the parameter with the names of what that returns and what the
             beginning of an epoch leaves in its slots. Default: none; it leaves nothing.
+        renews: the parameter with the name of a resource that it makes again, by the `Factory` which is supplied.
+            Default: none.
         begins_epoch: True if a visit begins an epoch: what step functions of the graph have written to slots is then
             not written any more. Default: False.
         also_due: of a kind with a trigger: the guard fields that make it due too, and for each of them the parameter
@@ -121,6 +125,7 @@ def node(
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "records": records,
         "keeps": keeps,
+        "renews": renews,
         "begins_epoch": begins_epoch,
         "also_due": MappingProxyType(dict(also_due)),
         "observer": observer,
@@ -205,9 +210,9 @@ def _passed_at_calls(
 
 
 def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> set[str]:
-    """The parameters that are read before the node runs: its trigger, and those that say what it records, or is due."""
+    """The parameters that are read before the node runs: its trigger, and what it records, renews or is due by."""
     triggers = {name for name, parameter in parameters.items() if is_trigger(parameter.annotation)}
-    return {*triggers, declared["records"], *declared["also_due"].values()}
+    return {*triggers, declared["records"], declared["renews"], *declared["also_due"].values()}
 
 
 def _check(kind: Kind) -> None:
@@ -250,7 +255,7 @@ def _check(kind: Kind) -> None:
         if parameter not in kind.parameters:
             known = ", ".join(kind.parameters) or "none"
             raise TypeError(f"{kind.name}: varying {parameter!r}, which is no parameter; known: {known}")
-        if kind.remade or parameter in _fixed(kind.parameters, {"records": kind.records, "also_due": kind.also_due}):
+        if kind.remade or parameter in _fixed(kind.parameters, vars(kind)):
             why = "it is made again with what it was called with" if kind.remade else "it is read before the node runs"
             raise TypeError(f"{kind.name}: {parameter!r} cannot be varying: {why}")
     if kind.records and kind.records not in kind.parameters:
@@ -258,6 +263,9 @@ def _check(kind: Kind) -> None:
         raise TypeError(f"{kind.name}: records by {kind.records!r}, which is no parameter; known: {known}")
     if kind.keeps and not (kind.keeps in kind.parameters and kind.calls_step_function):
         raise TypeError(f"{kind.name}: it keeps {kind.keeps!r}, which is no parameter of a kind with a StepFunction")
+    if kind.renews and kind.renews not in kind.parameters:
+        known = ", ".join(kind.parameters) or "none"
+        raise TypeError(f"{kind.name}: renews by {kind.renews!r}, which is no parameter; known: {known}")
     for name, field in kind.step_inputs.items():
         if field not in kind.fields:
             raise TypeError(

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from graphtrain.kind.declaration import Batches, Read, StepFunction
+from graphtrain.kind.declaration import Batches, Indices, Read, StepFunction, WrittenBatches
 from graphtrain.kind.fields import EFFECTS, Field, Progress
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
@@ -152,5 +152,6 @@ def _read(function: Callable[..., Any], name: str, *, method: bool) -> tuple[tup
             parameters[argument.name] = Parameter(argument.name, annotation, default)
         else:
             annotations = (annotation, *get_args(annotation))
-            reads.append(Read(argument.name, default, StepFunction in annotations, Batches in annotations))
+            marks = (mark in annotations for mark in (StepFunction, Batches, WrittenBatches, Indices))
+            reads.append(Read(argument.name, default, *marks))
     return tuple(reads), parameters

@@ -17,7 +17,7 @@ from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, leaves, outputs_of
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, SlotTarget, Target, leaves, outputs_of
 
 
 @dataclass(eq=False)
@@ -77,7 +77,17 @@ class PlanNode:
     @property
     def visit_reads(self) -> tuple[tuple[Read, Target], ...]:
         """What a visit reads: the slots of the kind, and what gives it its parameters."""
-        return (*self.reads, *((Read(name), target) for name, target in self.expressions.items()), *self.opens)
+        return (
+            *self.reads,
+            *filter(_is_written_data, self.setup_reads),
+            *((Read(name), target) for name, target in self.expressions.items()),
+            *self.opens,
+        )
+
+    @property
+    def set_up_with(self) -> tuple[tuple[Read, Target], ...]:
+        """What has to be there when it is set up: all of `setup_reads` but data that nodes write, read at visits."""
+        return tuple(pair for pair in self.setup_reads if not _is_written_data(pair))
 
     @functools.cached_property
     def trigger(self) -> Trigger | None:
@@ -237,6 +247,11 @@ class Plan:
             named = [leaf for target in targets for leaf in leaves(target)]
             read[path] = frozenset((leaf.node, leaf.field) for leaf in named if isinstance(leaf, FieldTarget))
         return read
+
+
+def _is_written_data(pair: tuple[Read, Target]) -> bool:
+    read, target = pair
+    return read.takes_written and isinstance(target, SlotTarget)
 
 
 def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:

@@ -251,11 +251,11 @@ class Scope:
             return SlotTarget(f"{self.path}{name}")
         if self.outer is None or self.outer_node is None:
             return ResourceTarget(name)
-        return self.outer.resolve(self.outer_node.reads.get(name, name))
+        return self.outer.read_by(self.outer_node, name)
 
     def read_by(self, node: Node, slot: str) -> Target:
         """What a slot of the kind of a node means here, where the node may rename it."""
-        return self.resolve(node.reads.get(slot, slot), f"{self.path}{node.name}.{slot}")
+        return self.resolve(named_by(self.graph, node, slot), f"{self.path}{node.name}.{slot}")
 
     def written_by(self, node: Node) -> tuple[str, ...]:
         """The slots that a node writes, by their names in this graph, in the order in which its kind declares them."""
@@ -353,6 +353,17 @@ def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:
     return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
 
 
+def named_by(graph: Graph, node: Node, slot: str) -> str | tuple[str, ...]:
+    """What a node of a graph calls a slot that its kind, or its body, reads; of `optimizer` the graph may say so.
+
+    >>> fit = Graph.load("fit").with_optimizer("d_optimizer")
+    >>> [named_by(fit, fit.nodes["step"], slot) for slot in ("optimizer", "model")]
+    ['d_optimizer', 'model']
+    """
+    default = graph.optimizer if slot == "optimizer" and graph.optimizer else slot
+    return node.reads.get(slot, default)
+
+
 def reads_of(graph: Graph) -> set[str]:
     """The slots that nodes of a graph read, those of graphs inside included unless they are written there."""
     slots: set[str] = set()
@@ -364,7 +375,7 @@ def reads_of(graph: Graph) -> set[str]:
             kind = kind_of_node(node)
             names = kind.slots if kind is not None else ()
         for name in names:
-            renamed = node.reads.get(name, name)
+            renamed = named_by(graph, node, name)
             slots.update([renamed] if isinstance(renamed, str) else renamed)
         slots.update(text for text in node.reads.values() if isinstance(text, str))
     plain = {text for text in slots if text.isidentifier()}

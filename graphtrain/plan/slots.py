@@ -82,7 +82,7 @@ class Slots:
 
     def set_up_with(self, scope: Scope) -> tuple[int, int]:
         """What the nodes of a graph are set up with: without a default, and in all."""
-        reads = [pair for planned in self.flow.plan.nodes_in(scope) for pair in planned.setup_reads]
+        reads = [pair for planned in self.flow.plan.nodes_in(scope) for pair in planned.set_up_with]
         return self._bits_of(reads)
 
     def _bits_of(self, reads: Iterable[tuple[Read, Target]]) -> tuple[int, int]:

@@ -32,6 +32,7 @@ from graphtrain.plan.scope import (
     leaves,
     reads_of,
 )
+from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
 from graphtrain.state.generators import generator_of
@@ -482,12 +483,13 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
         resources: with step functions wrapped.
     """
     functions = [value for value in resources.values() if isinstance(value, StepCall)]
-    return reads_of(graph) | {read.name for function in functions for read in function.extra_inputs}
+    needs = [*factory_needs(resources), *(read.name for function in functions for read in function.extra_inputs)]
+    return reads_of(graph) | {*needs}
 
 
 def may_be_unread(value: Any) -> bool:
     """True for what may be supplied although nothing reads it: nothing at all, and what has state to be saved."""
-    return value is None or keeps_state(value) or generator_of(value) is not None
+    return value is None or isinstance(value, Factory) or keeps_state(value) or generator_of(value) is not None
 
 
 def unread_line(name: str, readable: Collection[str]) -> str:
@@ -502,8 +504,8 @@ def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str
 
     What is usual for every graph stays, and so do objects whose state is saved.
     """
-    prepared = with_step_functions(resources)
-    readable = resources_read(graph, prepared) | set(USUAL)
+    prepared = with_step_functions(with_made(resources))
+    readable = resources_read(graph, prepared) | factory_needs(resources) | set(USUAL)
     kept = {name: value for name, value in resources.items() if name in readable or may_be_unread(value)}
     readable -= set(PROVIDED) | Scope(graph).written
     return kept, [unread_line(name, readable) for name in resources if name not in kept]

@@ -20,6 +20,7 @@ from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leave
 from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
+from graphtrain.program.factories import Renewals
 from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
@@ -41,7 +42,7 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or one that is new is not read.
-        UsageError: two nodes rank checkpoints in different ways.
+        UsageError: two nodes rank checkpoints in different ways, or one renews what is no `Factory`.
 
     Attributes:
         retention: which checkpoints stay; None if no node says so.
@@ -72,6 +73,7 @@ class CompiledGraph:
         # Everything that is read, by users' step functions too, is known now.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
+        self._refuse_renewals(resources)
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
@@ -85,6 +87,20 @@ class CompiledGraph:
         self._runs_before: dict[BoundNode, int] = {}
         retentions = {bound.path: bound.instance.retention() for bound in self.program.nodes if _retains(bound)}
         self.retention = Retention.merged(retentions) if retentions else None
+
+    def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
+        renewals: Renewals | None = self.program.resources.get("renewals")
+        for bound in self.program.nodes:
+            if bound.kind.renews and not bound.bypassed and renewals is not None:
+                name = bound.parameters[bound.kind.renews]
+                target = bound.scope.names.resolve(name)
+                if target != ResourceTarget(name):
+                    raise UsageError(
+                        f"`{bound.path}` renews `{name}`, which means something else in its graph, and no resource of "
+                        "that name",
+                        "name the resource as it is supplied",
+                    )
+                renewals.refuse(bound.path, name, resources)
 
     @property
     def start(self) -> int:
@@ -227,6 +243,14 @@ class CompiledGraph:
             (name, each.term, each.owner, each.field) for each in limits if each.owner.scope in around
         )
 
+    def clear_windows(self) -> None:
+        """Note that the gradients of windows are gone where no parameter of their optimizers has any."""
+        for bound in self.program.nodes:
+            counted = [declared.name for declared in bound.kind.fields.values() if declared.counts is not None]
+            optimizers = [self.program.resources.get(name) for name in bound.planned.optimizers if counted]
+            if counted and not bound.bypassed and not any(map(_has_gradients, optimizers)):
+                bound.fields.update(dict.fromkeys(counted, 0))
+
     def at_end(self) -> None:
         """What nodes do when the run has ended; once more, it is nothing."""
         for act in self.table.at_end:
@@ -323,6 +347,12 @@ class CompiledGraph:
         self._runs_before = {bound: bound.instance.runs for bound in self._recording}
 
 
+def _has_gradients(optimizer: Any) -> bool:
+    """True unless it is known that no parameter of an optimizer has a gradient."""
+    groups = getattr(optimizer, "param_groups", None)
+    return groups is None or any(parameter.grad is not None for group in groups for parameter in group["params"])
+
+
 def _may_record(bound: BoundNode) -> bool:
     """True for a node that is given the recorder, or whose body holds one that is, unless it never runs.
 
@@ -362,6 +392,8 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
         if old is None or old.bypassed or bound.bypassed:
             continue
         is_same = bound.kind is old.kind and bound.parameters == old.parameters
+        # What reads a slot whenever it likes has to read that of this program.
+        is_same &= bound.planned.set_up_with == bound.planned.setup_reads
         if is_same and _supplies(program, bound) == _supplies(former, old, renaming):
             bound.hold(old.instance)
             kept.add(bound)

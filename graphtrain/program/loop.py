@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import TypeVar, final
 
-from graphtrain.outcome import Outcome
 from graphtrain.program.requests import Requests
 
 Transition = Callable[[], int]
+Answer = TypeVar("Answer")
 
 
 @final
@@ -28,15 +28,15 @@ class Loop:
         self.inside = False
         self.ended = False
 
-    def drive(self, transitions: Sequence[Transition], serve: Callable[[], Outcome | None]) -> Outcome:
-        """Run until `serve`, called at each new position where something is asked for, returns an outcome."""
+    def drive(self, transitions: Sequence[Transition], serve: Callable[[], Answer | None]) -> Answer:
+        """Run until `serve`, called at each new position where something is asked for, returns an answer."""
         pending = self.requests.pending
         position = self.position
         self.inside = True
         try:
             while True:
                 self.position = position = transitions[position]()
-                if pending and (outcome := serve()) is not None:
-                    return outcome
+                if pending and (answer := serve()) is not None:
+                    return answer
         finally:
             self.inside = False

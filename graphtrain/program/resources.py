@@ -16,7 +16,18 @@ from graphtrain.metrics.values import described
 from graphtrain.names import nearest, quoted
 
 # What the engine itself supplies under the names of slots.
-PROVIDED = ("checkpoints", "data_state", "device", "notify", "recorder", "running_seconds", "saving", "say", "seed")
+PROVIDED = (
+    "checkpoints",
+    "data_state",
+    "device",
+    "notify",
+    "recorder",
+    "renewals",
+    "running_seconds",
+    "saving",
+    "say",
+    "seed",
+)
 
 STEP_FUNCTIONS = ("training_step", "validation_step")
 

@@ -22,6 +22,7 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.aliases import aliases_of, with_aliases
@@ -219,6 +220,20 @@ def _restore_made(run: StatefulObjects, saved: Section, exempt: Exemptions) -> N
     run.remade.restore(saved, run.owned)
 
 
+def _capture_renewed(run: StatefulObjects, alive: set[int]) -> Section:
+    drifts = {name: renewed.listed.drift(states=run.states) for name, renewed in run.renewed.items()}
+    run.unknown_of_renewed = [line for drift in drifts.values() for line in drift.unknown]
+    return {
+        name: {"random": renewed.random, "setup": renewed.setup, "reachable": drifts[name].section}
+        for name, renewed in run.renewed.items()
+    }
+
+
+def _restore_renewed(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, renewed in run.renewed.items():
+        renewed.listed.restore(saved[name]["reachable"])
+
+
 def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, value in saved.items():
         if name in run.program.slot_names:
@@ -235,6 +250,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
         *run.lost_forms(),
         *run.lost_of_further(),
         *run.unknown_of_made,
+        *run.unknown_of_renewed,
         *drift.unknown,
         *run.data_state.unsaved,
     ]
@@ -288,6 +304,8 @@ class RunState:
         slots: values between nodes: those alive.
         made: the objects among them that nodes have made and make again, by the paths of these nodes.
         metrics: running means.
+        renewed: of the resources that were made again, by name: the random numbers that made them, and what has changed
+            of them since.
         reachable: what has changed since the run was set up, of all that is reachable and that nothing else saves.
         random: of the process, and of the generators that data holds.
     """
@@ -300,6 +318,7 @@ class RunState:
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
     made: Annotated[Section, Handler(_capture_made, _restore_made)]
     metrics: Annotated[Section, Handler(lambda run, alive: run.recorder.state_dict(), _restore_metrics)]
+    renewed: Annotated[Section, Handler(_capture_renewed, _restore_renewed)]
     reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
     random: Annotated[Section, Handler(_capture_generators, _restore_generators)]
 
@@ -322,12 +341,13 @@ SECTIONS: Mapping[str, Handler] = {
 }
 # What another graph takes over in memory; resources and means are the same objects, and stay as they are.
 OF_NODES = ("progress", "slots", "random")
-_RARE = ("made", "reachable")
+_RARE = ("made", "renewed", "reachable")
 # Put back once nodes are set up, which calls code of the data, and draws random numbers.
-_AFTER_SETUP = ("reachable", "random")
+_AFTER_SETUP = ("reachable", "renewed", "random")
 
 
 _NO_COPIES: Mapping[str, str] = MappingProxyType({})
+_NOT_RENEWED: Mapping[str, Renewed] = MappingProxyType({})
 
 
 @final
@@ -344,6 +364,8 @@ class StatefulObjects:
         data_state: of the data; nodes report to it.
         baseline: what was reachable when the run began; None before.
         unknown: a line for all that the last capture could not describe.
+        renewed: the resources that were made again since the run began, by name.
+        made_otherwise: a line for all that a resume makes again in another way than the run did.
     """
 
     def __init__(
@@ -367,6 +389,9 @@ class StatefulObjects:
         self.gradients: dict[str, Any] = {}  # by module, while a state is restored
         self._further: list[Baseline] = []
         self.unknown_of_made: list[str] = []
+        self.unknown_of_renewed: list[str] = []
+        self.renewed: Mapping[str, Renewed] = {}
+        self.made_otherwise: list[str] = []
         self.remade = Remade(program)
 
     def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
@@ -379,7 +404,11 @@ class StatefulObjects:
         Raises:
             UsageError: nothing is reachable under one of them.
         """
-        roots = {name: value for name, value in self._resources.items() if value is not None}
+        renewals = self.program.resources.get("renewals")
+        factories = renewals.factories.items() if isinstance(renewals, Renewals) else ()
+        # Before what they make: what a function holds is not replaced with it.
+        roots: dict[str, Any] = {f"factory {name}": factory.function for name, factory in factories}
+        roots |= {name: value for name, value in self._resources.items() if value is not None}
         for bound in self.program.nodes:
             implementation = bound.kind.implementation
             if is_users(implementation.__module__):
@@ -406,24 +435,47 @@ class StatefulObjects:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
         self.watch(baseline)
 
-    def watch(self, baseline: Baseline, former: StatefulObjects | None = None) -> None:
+    def watch(
+        self, baseline: Baseline, former: StatefulObjects | None = None, renewed: Mapping[str, Renewed] = _NOT_RENEWED
+    ) -> None:
         """Save what differs from a baseline, and the objects with a `state_dict` that it lists.
 
         Arguments:
             former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
+            renewed: the resources that were made again since the run began, what others are made of first. Default:
+                none.
         """
         self.baseline = self.data_state.baseline = baseline
+        self.renewed = renewed
+        baseline.replace(renewed)
+        self._list_renewed(baseline)
         self.program.elsewhere = baseline.reachable.by_id
         objects = self.objects
         for path in filter(baseline.is_left_out, [*objects.stateful]):
             objects.drop(path)
         known = {id(value) for value in objects.stateful.values()}
         for path, value in baseline.stateful.items():
-            if id(value) not in known and keeps_state(value) and not baseline.is_left_out(path):
+            is_left = baseline.is_left_out(path) or baseline.is_replaced(path)
+            if id(value) not in known and keeps_state(value) and not is_left:
                 objects.add(path, value)
+        for listed in (each.listed for each in renewed.values()):
+            for path, value in listed.stateful.items():
+                if id(value) not in known and keeps_state(value) and not baseline.is_left_out(path):
+                    objects.add(path, value)
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._watch_further(baseline, former)
+
+    def _list_renewed(self, baseline: Baseline) -> None:
+        """Note what can be reached from each resource that was made again, as it is now, and from nothing else."""
+        by_id = baseline.reachable.by_id
+        elsewhere = {identity for identity, reached in by_id.items() if not baseline.is_replaced(reached.path)}
+        elsewhere |= {id(value) for value in self.generators.values()}
+        for name, renewed in self.renewed.items():
+            if renewed.baseline is None:
+                roots = {name: renewed.value}
+                renewed.baseline = Baseline(roots, elsewhere=elsewhere, left_out=baseline.left_out, with_code=False)
+            elsewhere |= renewed.baseline.reachable.by_id.keys()
 
     def _watch_further(self, baseline: Baseline, former: StatefulObjects) -> None:
         """Note what was supplied since the run began: of that nothing but its `state_dict` is saved."""
@@ -431,7 +483,7 @@ class StatefulObjects:
         further = {
             name: value
             for name, value in self._resources.items()
-            if value is not None and listed.find(value) is None and id(value) not in known
+            if value is not None and listed.find(value) is None and id(value) not in known and name not in self.renewed
         }
         self._further = former._further
         if further:
@@ -478,8 +530,17 @@ class StatefulObjects:
 
     def path_of(self, parameter: torch.Tensor) -> str:
         """Where a parameter was reached when the run began; empty where it was not."""
-        reached = self.baseline.reachable.find(parameter) if self.baseline is not None else None
-        return reached.path if reached is not None else ""
+        for baseline in self._baselines():
+            reached = baseline.reachable.find(parameter)
+            if reached is not None and not baseline.is_replaced(reached.path):
+                return reached.path
+        return ""
+
+    def _baselines(self) -> Iterator[Baseline]:
+        """All that is known of what was reachable when it was made."""
+        if self.baseline is not None:
+            yield self.baseline
+            yield from (renewed.listed for renewed in self.renewed.values())
 
     def parameter_at(self, path: str) -> torch.Tensor:
         """The parameter that was reached there.
@@ -487,7 +548,10 @@ class StatefulObjects:
         Raises:
             CheckpointError: there is none.
         """
-        reached = self.baseline.reachable.by_path.get(path) if self.baseline is not None else None
+        baselines = [baseline for baseline in self._baselines() if not baseline.is_replaced(path)]
+        reached = next(
+            (baseline.reachable.by_path[path] for baseline in baselines if path in baseline.reachable.by_path), None
+        )
         if reached is None or not isinstance(reached.value, torch.Tensor):
             raise CheckpointError(
                 f"the parameter `{path}` of a group that was added during training does not exist now",
@@ -497,8 +561,8 @@ class StatefulObjects:
 
     def not_restored(self) -> list[str]:
         """A line for everything that was saved and has no place now, or is not what it was."""
-        missing = self.baseline.not_restored if self.baseline is not None else []
-        return [*missing, *self.data_state.not_as_before()]
+        missing = [line for baseline in self._baselines() for line in baseline.not_restored]
+        return [*self.made_otherwise, *missing, *self.data_state.not_as_before()]
 
     def drift(self, states: Mapping[str, Any] | None = None) -> Drift:
         """What has changed since the run began, that nothing else saves; `states` as for `Baseline.drift`."""
@@ -551,6 +615,8 @@ class StatefulObjects:
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """The sections of which the continuation depends on a part only: that part."""
         parts: dict[str, Section] = {"progress": _essential_progress(self, state.progress)}
+        if state.renewed:
+            parts["renewed"] = {name: {"reachable": entry["reachable"]} for name, entry in state.renewed.items()}
         # By how much a form differs depends on what was set up; the form itself is that of the tensors.
         if any("forms" in entry for entry in state.modules.values()):
             parts["modules"] = {

@@ -14,7 +14,7 @@ from typing import Any
 from graphtrain.errors import GuardError, UsageError
 from graphtrain.guards.closures import compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
-from graphtrain.kind import Field, FunctionRecord, Read
+from graphtrain.kind import Field, FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -150,9 +150,17 @@ class Compiler:
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
             return _nothing
-        getters = [self._getter(bound, read, target) for read, target in bound.planned.setup_reads]
+        getters = [self._setup_getter(bound, read, target) for read, target in bound.planned.setup_reads]
         setup = bound.instance.setup
         return lambda: setup(*(get() for get in getters))
+
+    def _setup_getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
+        """A call that returns what a node is set up with; data that nodes write is looked up when it is opened."""
+        get = self._getter(bound, read, target)
+        if not (read.takes_written and isinstance(target, SlotTarget)):
+            return get
+        data = WrittenBatches(get)
+        return lambda: data
 
     # ---- triggers
 
@@ -469,6 +477,8 @@ class Compiler:
     def _call(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
         slots, reads = self._slots, bound.planned.reads
+        while reads and self._is_at_default(bound, *reads[-1]):  # 0.05 us for one that is passed
+            reads = reads[:-1]
         if any(self._varies(target) or self._may_be_absent(read, target) for read, target in reads):
             getters = [self._getter(bound, read, target) for read, target in reads]
             return lambda: function(*[get() for get in getters])
@@ -496,6 +506,12 @@ class Compiler:
             return self._window_slot(self._program.by_path[target.node], target.field)
         self._slots.append(self._constant(bound, read, target))
         return len(self._slots) - 1
+
+    def _is_at_default(self, bound: BoundNode, read: Read, target: Target) -> bool:
+        """True for a resource that nobody supplies, and that is read with a default."""
+        if read.required or not isinstance(target, ResourceTarget):
+            return False
+        return self._program.resource(target.name, read, bound.path) is read.default
 
     def _may_be_absent(self, read: Read, target: Target) -> bool:
         """True for a slot that a body may leave without a value, of which its reader has a default in its place."""

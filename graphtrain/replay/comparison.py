@@ -15,7 +15,10 @@ from graphtrain.plain import is_scalar
 from graphtrain.printable import shorten
 
 # In this order the first difference is the likely cause, such as a counter that was lost, and the rest follows from it.
-_SECTIONS = ("progress", "random", "reachable", "slots", "modules", "resources", "optimizers", "gradients", "metrics")
+_SECTIONS = (
+    *("progress", "random", "reachable", "renewed", "slots"),
+    *("modules", "resources", "optimizers", "gradients", "metrics"),
+)
 
 
 @dataclass(frozen=True)

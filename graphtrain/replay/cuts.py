@@ -105,7 +105,7 @@ class CutTraining:
     def __init__(self, run_dir: Path, transitions: Sequence[int], folder: Path, until: str | None = None) -> None:
         self._run_dir, self._folder, self._until = run_dir, folder, until
         self._remaining = sorted(transitions, reverse=True)
-        self._count = 0
+        self._count, self._start_time = 0, 0.0
         self._is_asked = False
         self._cuts: list[Cut] = []
 
@@ -119,7 +119,7 @@ class CutTraining:
         compiled, loop = self._compiled, self._loop
         seconds, program = time.monotonic() - self._start_time, compiled.program
         state = compiled.state.capture(compiled.alive(loop.position, loop.ended))
-        essential = compiled.state.essential_parts(state)
+        essential = {"progress": compiled.state.essential_parts(state)["progress"]}
         progress = {
             path: {name: sorted(value) if name == "fired" else None for name, value in fields.items()}
             for path, fields in essential["progress"].items()
@@ -140,7 +140,7 @@ class CutTraining:
         limit = parse_amount(self._until, compiled.graph) if self._until is not None else Trigger("never")
         _refuse_wall_clock(limit, compiled)
         compiled.refuse_fractions("until", limit, loop.position)
-        self._start_time = time.monotonic()
+        self._start_time = self._start_time or time.monotonic()  # called again where a resource was renewed
         transitions = with_breakpoints(compiled.table.transitions, at_limit(compiled, limit), loop.requests)
         return [self._counted(transition) for transition in transitions]
 

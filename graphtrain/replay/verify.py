@@ -139,6 +139,7 @@ class _Reexecution:
         self._goal, self._digests = goal, digests
         self._expected_digests = iter(expected) if expected is not None else None
         self._divergence = ""
+        self._start_time: float | None = None
         self._goal_path = goal.manifest["position"]
         self._goal_ended = bool(goal.manifest["ended"])
         self._nearest: StateComparison | None = None
@@ -147,7 +148,8 @@ class _Reexecution:
     def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
         """The transitions, with breakpoints where the replay stops; the loop is where the span begins."""
         self._compiled, self._loop = compiled, loop
-        self._start_time, self._start_batches = time.monotonic(), compiled.program.main.count("batches") or 0
+        if self._start_time is None:  # called again where a resource was renewed
+            self._start_time, self._start_batches = time.monotonic(), compiled.program.main.count("batches") or 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._timed = timed_nodes(compiled.program)
         # An observer takes means of metrics by wall-clock time.
@@ -174,6 +176,7 @@ class _Reexecution:
 
     def result(self, segment: Segment) -> Verdict:
         """The comparison, once the run has stopped."""
+        assert self._start_time is not None, "it has begun"
         seconds = time.monotonic() - self._start_time
         notes: list[str] = []
         comparison = self._nearest

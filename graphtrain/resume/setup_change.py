@@ -119,6 +119,12 @@ def setup_changes(
     return changes
 
 
+def made_otherwise(name: str, saved: Mapping[str, str], made: Mapping[str, str]) -> list[str]:
+    """A line for each path at which a resource that was made again is not what it was made as when it was saved."""
+    differing = [path for path, found in made.items() if not _is_same(saved.get(path, found), found)]
+    return [f"{path} differs from what the Factory of `{name}` made: seed it" for path in differing[:_MOST]]
+
+
 def unexplained(changes: Mapping[str, str]) -> list[str]:
     """A line for each path that differs although nobody changed anything.
 

@@ -39,6 +39,7 @@ from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
@@ -52,7 +53,7 @@ from graphtrain.resume.report import report
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.rewiring import Moved, move
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.resume.setup_change import SetupHashes, setup_changes
+from graphtrain.resume.setup_change import SetupHashes, made_otherwise, setup_changes
 from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of
@@ -63,7 +64,7 @@ from graphtrain.run.overview import beginning_of, progress_of, summary_of, value
 from graphtrain.run.ranked_metric import RankedMetric
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
-from graphtrain.state.random import seed_everything
+from graphtrain.state.random import RandomAside, global_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_manifest
 from graphtrain.storage.run_files import RunFiles, named_checkpoint
 
@@ -89,8 +90,8 @@ class Trainer:
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of what is no state of the training, such as ``"task.started_at"``: it is neither saved nor
             restored. Default: none.
-        resources: `model`, `optimizer`, `train_data`, ... by the slot names of the graph. A model's own `training_step`
-            and `validation_step` are used where none is given.
+        resources: `model`, `optimizer`, `train_data`, ... by the slot names of the graph, each an object or a `Factory`
+            that makes it. A model's own `training_step` and `validation_step` are used where none is given.
 
     Raises:
         GraphError: the graph has problems, or a resource that it reads is missing, or one is supplied that it does not
@@ -152,8 +153,12 @@ class Trainer:
         self._about = dict(about or {})
         self._setup = SetupHashes()
         self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
+        self._requests = Requests()
+        self._renewals = Renewals(resources, self._requests)
+        resources = dict(self._renewals.current)
         self._made = made_resources(graph, resources)
         resources = self._resources = with_copies(resources, self._made)
+        self._first_made = {name: resources[name] for name in (*self._renewals.factories, *self._made)}
         self._seed = seed
         self._device = resolve_device(device)
         self._life = LifeCycle()
@@ -165,12 +170,12 @@ class Trainer:
         )
         self._ranked_metric = RankedMetric(self._recorder)
         self._observer = Observer(self._recorder, self._watch, self._device)
-        self._requests = Requests()
         provided = {
             "checkpoints": self._requests,
             "data_state": DataState(),
             "device": self._device,
             "recorder": self._recorder,
+            "renewals": self._renewals,
             "running_seconds": self._watch.running,
             "saving": run_dir is not None,
             "notify": self._notify_once,
@@ -406,10 +411,13 @@ class Trainer:
             if self._is_resumed or not begins:
                 standing.add(self._loop.position)
             if not self._loop.ended:
-                table = self._compiled.table.transitions
-                if trace is not None:
-                    table = self._explainer.transitions(self._compiled, trace)
-                transitions = with_breakpoints(table, breakpoints(), self._requests)
+
+                def transitions() -> list[Transition]:
+                    table = self._compiled.table.transitions
+                    if trace is not None:
+                        table = self._explainer.transitions(self._compiled, trace)
+                    return with_breakpoints(table, breakpoints(), self._requests)
+
                 return self._drive(transitions, is_traced=trace is not None)
             if self._end_is_saved:
                 return Outcome.ALREADY_FINISHED
@@ -450,14 +458,16 @@ class Trainer:
 
         Arguments:
             place: given the compiled graph and the loop, once both are where the run resumes; returns the transitions
-                with the breakpoints in them.
+                with the breakpoints in them. Called again where a node has renewed a resource.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
             read: reads the checkpoint, by its path, without a run directory. Default: from the disk.
         """
         self._is_replay = True
         with self._running(ResumeOptions(resume, from_saved=True, read=read)):
-            transitions = place(self._compiled, self._loop)
-            return Outcome.ALREADY_FINISHED if self._loop.ended else self._drive(transitions)
+            if self._loop.ended:
+                place(self._compiled, self._loop)
+                return Outcome.ALREADY_FINISHED
+            return self._drive(lambda: place(self._compiled, self._loop))
 
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
@@ -481,21 +491,101 @@ class Trainer:
         """
         self._life.refuse("start")
         graph = checked_graph(graph)
+        renewals = self._renewals.with_others(resources, self._resources)
+        resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self._resources, **resources}
         newly_made = made_resources(graph, all_resources)
         all_resources = with_copies(all_resources, newly_made)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
+        renewed = {name: value for name, value in self._compiled.state.renewed.items() if name not in resources}
+        made, renaming = self._made | newly_made, Renaming(rename or {}, self.graph, graph)
+        self._replace(graph, renaming, resources, renewals, made, renewed, moves=self._begun)
+        self._explainer.is_rewired()
+        first = {**self._first_made, **resources}
+        self._first_made = {name: first[name] for name in (*renewals.factories, *made)}
+        self._notify_of_graph()
+        if self._begun:
+            self._announce()
+
+    def _renew(self) -> None:
+        """Put what a node has made again in the place of what there was."""
+        self._put_renewed(self._renewals.take(), self._compiled.state.renewed, self._resources, moves=True)
+        self._compiled.clear_windows()
+
+    def _renew_as(self, saved: Mapping[str, Any]) -> None:
+        """Make again what a run had made again when it was saved; everything else is as it was at the start.
+
+        Raises:
+            CheckpointError: it is no `Factory` now.
+        """
+        if not saved and not self._compiled.state.renewed:
+            return
+        first = {**self._resources, **self._first_made}
+        resources, again = dict(first), {}
+        with RandomAside(global_generators()):
+            for name in [name for name in saved if name not in self._made]:
+                again[name] = self._renewals.make_as(name, saved[name]["random"], resources)
+                resources[name] = again[name].value
+        self._put_renewed(again, {}, first, moves=False)
+        state = self._compiled.state
+        state.made_otherwise = [
+            line
+            for name, renewed in state.renewed.items()
+            for line in made_otherwise(name, saved.get(name, {}).get("setup", {}), renewed.setup)
+        ]
+
+    def _put_renewed(
+        self, again: Mapping[str, Renewed], before: Mapping[str, Renewed], resources: Mapping[str, Any], *, moves: bool
+    ) -> None:
+        """Put resources that were made again, and copies of them, in the place of what there was.
+
+        Arguments:
+            before: those that were made again earlier.
+            resources: the others.
+            moves: as for `_replace`.
+        """
+        values = {name: renewed.value for name, renewed in again.items()}
+        made = {name: source for name, source in self._made.items() if source in again}
+        copies = with_copies({**resources, **values}, made)
+        again = {**again, **{name: Renewed({}, copies[name]) for name in made}}
+        now = {name: copies[name] for name in self._first_made}
+        given = {name: value for name, value in now.items() if value is not self._resources[name]}
+        renewed = {**{name: value for name, value in before.items() if name not in again}, **again}
+        renaming = Renaming({}, self.graph, self.graph)
+        self._replace(self.graph, renaming, given, self._renewals, self._made, renewed, moves=moves)
+        for each in again.values():
+            each.setup = SetupHashes.of(each.listed).by_path
+
+    def _replace(
+        self,
+        graph: Graph,
+        renaming: Renaming,
+        resources: Mapping[str, Any],
+        renewals: Renewals,
+        made: Mapping[str, str],
+        renewed: Mapping[str, Renewed],
+        *,
+        moves: bool,
+    ) -> None:
+        """Compile a graph with some resources in the place of others, and continue with it.
+
+        Arguments:
+            resources: further ones, or others in the place of those so far.
+            made: the resources that are copies, and of what.
+            renewed: the resources that were made again since the run began.
+            moves: True if what nodes hold moves to the graph. Default: they are set up later.
+        """
+        all_resources = {**self._resources, **resources}
         former, policy = self._compiled, self._requests.policy
         # What nodes hold moves to the other graph in memory; resources are the same objects.
-        state = former.state.capture(former.written(), OF_NODES if self._begun else ("random",))
+        state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self._device)
+            prepared["renewals"] = renewals
             # Before the data is opened: to look at it may draw from its generator.
             environment = self._environment
             if environment is not None:
                 environment = environment.with_resources(self._resources, all_resources)
-            renaming = Renaming(rename or {}, former.graph, graph)
-            kept = former if self._begun else None
             compiled = CompiledGraph(
                 graph,
                 all_resources,
@@ -503,21 +593,21 @@ class Trainer:
                 self._requests,
                 self._recorder,
                 self._watch,
-                kept,
+                former if moves else None,
                 renaming,
                 given=resources,
-                made=self._made | newly_made,
+                made=made,
             )
             if compiled.retention is None:  # that of a node that is gone applies no more
                 self._requests.policy = SavePolicy()
             moved = Moved(compiled.start, is_other_graph=False, notes=[])
-            if self._begun:
+            if moves:
                 moved = move(state, former, self._loop, compiled, renaming)
                 for line in moved.notes:
                     self._notify(line)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self._hyper_parameters)
             if former.state.baseline is not None:
-                compiled.state.watch(former.state.baseline, former.state)
+                compiled.state.watch(former.state.baseline, former.state, renewed)
         except BaseException:
             self._requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
@@ -525,14 +615,11 @@ class Trainer:
             former.state.restore_after_setup(state, ("random",))
         self._requests.retention = compiled.retention
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
-        self._made |= newly_made
+        self._renewals, self._made = renewals, dict(made)
+        renewals.current = all_resources
         self._compiled, self._loop.position, self._hyper_parameters = compiled, moved.position, hyper_parameters
         self._is_other_graph |= moved.is_other_graph
-        self._explainer.is_rewired()
         self._writer.keep_newest()
-        self._notify_of_graph()
-        if self._begun:
-            self._announce()
 
     def save(self) -> Path | None:
         """Save a checkpoint now.
@@ -559,11 +646,13 @@ class Trainer:
                     self._one_transition()
         return self._run_files.latest[0] if self._run_files.latest is not None else None
 
-    def _drive(self, transitions: list[Transition], *, is_traced: bool = False) -> Outcome:
+    def _drive(self, transitions: Callable[[], list[Transition]], *, is_traced: bool = False) -> Outcome:
         if not is_traced:
             self._explainer.goes_untraced()
         try:
-            return self._loop.drive(transitions, self._serve)
+            while not isinstance(outcome := self._loop.drive(transitions(), self._serve), Outcome):
+                pass  # a resource was renewed, and what is run is compiled again
+            return outcome
         except (SaveFailedError, UnknownMetricError):  # between two nodes: the run can continue from here
             self._requests.clear()
             raise
@@ -572,11 +661,18 @@ class Trainer:
 
     def _one_transition(self) -> None:
         self._requests.post("pause")
-        self._drive(self._explainer.transitions(self._compiled), is_traced=True)
+        self._drive(lambda: self._explainer.transitions(self._compiled), is_traced=True)
 
-    def _serve(self) -> Outcome | None:
-        """Do what was requested during the last transition, where this position allows it."""
+    def _serve(self) -> Outcome | Literal["renewed"] | None:
+        """Do what was requested during the last transition, where this position allows it.
+
+        Returns:
+            The outcome where the run stops, "renewed" where it continues with another table, else None.
+        """
         requests = self._requests
+        was_renewed = requests.take("renewed")
+        if was_renewed:  # before anything is saved
+            self._renew()
         if requests.take("written"):
             self._writer.settle()
             self._report_written()
@@ -625,7 +721,7 @@ class Trainer:
             return Outcome.BREAKPOINT
         if requests.take("pause"):
             return Outcome.REACHED
-        return None
+        return "renewed" if was_renewed else None
 
     @contextmanager
     def _running(self, options: ResumeOptions, limit: Trigger | None = None) -> Iterator[None]:
@@ -717,7 +813,7 @@ class Trainer:
                 self.graph, self._resources, prepared, self._requests, self._recorder, self._watch, made=self._made
             )
             if former.baseline is not None:
-                self._compiled.state.watch(former.baseline, former)
+                self._compiled.state.watch(former.baseline, former, former.renewed)
             self._ranked_metric.forget()
             self._end_is_saved, self._is_other_graph = True, False
             self._explainer.goes_untraced()
@@ -793,6 +889,7 @@ class Trainer:
             status: how far the run was; empty if that is not known.
             rows: after a failure in this process, the rows of metrics that there were. Default: this is a new process.
         """
+        self._renew_as(checkpoint.sections.get("renewed", {}))
         run_files, run = self._run_files, self._resumable
         restored = restore(checkpoint, run, options)
         different_setup = self._setup_changes(checkpoint) if rows is None else {}

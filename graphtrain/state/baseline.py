@@ -12,7 +12,7 @@ from typing import Any, final
 
 from graphtrain.state.drift import Drift, DriftFinder
 from graphtrain.state.initial import InitialState, States
-from graphtrain.state.reachable import Reached, parts_of
+from graphtrain.state.reachable import Reached, is_within, parts_of
 from graphtrain.state.restorer import Restorer
 
 
@@ -108,7 +108,15 @@ class Baseline:
 
     def is_left_out(self, path: str) -> bool:
         """True for what is declared to be no state, and for all that is reached through it."""
-        return self._initial.is_left_out(path)
+        return is_within(path, self.left_out)
+
+    def replace(self, paths: Collection[str]) -> None:
+        """Note what other objects have taken the place of: what is reached through it is no state any more."""
+        self._initial.replaced = tuple(paths)
+
+    def is_replaced(self, path: str) -> bool:
+        """True for what another object has taken the place of, and for all that was reached through it."""
+        return is_within(path, self._initial.replaced)
 
     def places(self) -> Iterator[str]:
         """The path of everything that is reachable, plain values included."""

@@ -33,6 +33,7 @@ class InitialState:
         reachable: the objects, each with what it held.
         elsewhere: the identities of objects that something else saves.
         left_out: paths that are no state, with all that is reached through them.
+        replaced: paths of what another object has taken the place of since, with all that is reached through them.
         marks: of tensors and arrays, by identity.
         copies: of small tensors and arrays of data, such as the weights of a sampler, by identity.
         structures: of modules, by path.
@@ -52,6 +53,7 @@ class InitialState:
     ) -> None:
         self.reachable = Reachable(roots, data, covered, with_code=with_code)
         self.elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
+        self.replaced: tuple[str, ...] = ()
         by_path = self.reachable.by_path
         self.marks = {id(reached.value): mark_of(reached) for reached in by_path.values() if is_marked(reached)}
         self.copies = _copies_of(by_path.values())
@@ -89,7 +91,7 @@ class InitialState:
             data: the name of a root; only what is reachable from it. Default: everything.
         """
         listed = self.reachable.by_path.values() if data is None else self._of_data[data]
-        if not self.left_out:
+        if not self.left_out and not self.replaced:
             yield from listed
             return
         for reached in listed:
@@ -120,8 +122,8 @@ class InitialState:
         return reached.path if reached is not None and reached.path in self._of_data else None
 
     def is_left_out(self, path: str) -> bool:
-        """True for what is declared to be no state, and for all that is reached through it."""
-        return is_within(path, self.left_out)
+        """True for what is declared to be no state, or was replaced, and for all that is reached through it."""
+        return is_within(path, self.left_out) or is_within(path, self.replaced)
 
     def ignored(self, reached: Reached, states: States) -> frozenset[str]:
         """The attributes that are not compared: those whose very value the `state_dict` has now.

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from graphtrain import Graph, GraphError, Node, Trainer
+from graphtrain import Factory, Graph, GraphError, Node, Trainer
 from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, Kind
 from graphtrain.kind.declaration import FAMILIES
@@ -201,7 +201,8 @@ def example(kind: Kind) -> Example:
     assert isinstance(graph, Graph), "the example makes a `graph`"
     paths = [path for path, use in uses(graph).items() if use == kind.name]
     assert paths, "and the graph uses the kind"
-    return Example(graph, paths, {name: value for name, value in names.items() if name in kind.slots})
+    resources = {name: value for name, value in names.items() if name in kind.slots or isinstance(value, Factory)}
+    return Example(graph, paths, resources)
 
 
 def uses(graph: Graph, prefix: str = "") -> dict[str, str]:

@@ -1,0 +1,265 @@
+"""Resources that a function makes: once when the run is set up, and again where a node renews them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.names import suggestion
+from graphtrain.program.requests import Requests
+from graphtrain.program.resources import keeps_state
+from graphtrain.state.baseline import Baseline
+from graphtrain.state.random import capture_random, restore_random
+
+
+@final
+class Factory:
+    """A resource that a function makes: once at the start, and again where a node of the kind `renew` runs.
+
+    At the start it is as if `setup` had called the function. What is made has a `state_dict`, by which it is saved.
+
+    Arguments:
+        function: called without arguments, or with other resources by the names of its parameters: an optimizer takes
+            the model that it trains, and is renewed with it. A parameter with a default may be absent.
+
+    Raises:
+        UsageError: it cannot be called, or takes ``*args``.
+
+    >>> def make_optimizer(model):
+    ...     return torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> Factory(make_optimizer)
+    Factory(make_optimizer)
+    >>> Factory(torch.nn.Linear(2, 1).weight)
+    Traceback (most recent call last):
+        ...
+    graphtrain.errors.UsageError: a Factory takes a function that makes a resource; got a Parameter
+      hint: as in Factory(make_model), or Factory(lambda: Net(8))
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            raise UsageError(
+                f"a Factory takes a function that makes a resource; got a {type(function).__name__}",
+                "as in Factory(make_model), or Factory(lambda: Net(8))",
+            )
+        self.function = function
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):  # a function of C has no signature to go by
+            parameters = []
+        for parameter in parameters:
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+                raise UsageError(
+                    f"{self!r} takes `{parameter}`, and is given resources by name",
+                    "name the resources that it needs, as in `def make_optimizer(model)`",
+                )
+        named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        self.needs = {parameter.name: parameter.default is parameter.empty for parameter in named}
+        self._made: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"Factory({getattr(self.function, '__name__', None) or repr(self.function)})"
+
+    def make(self, name: str, resources: Mapping[str, Any]) -> Any:
+        """Make the resource of a name.
+
+        Raises:
+            UsageError: what it needs is missing, or what it makes has no `state_dict`.
+        """
+        present = {need: resources[need] for need in self.needs if resources.get(need) is not None}
+        if missing := [need for need, required in self.needs.items() if required and need not in present]:
+            raise UsageError(
+                f"{self!r}, which makes `{name}`, needs `{missing[0]}`, and nothing supplies it",
+                suggestion(missing[0], [other for other in resources if other != name]),
+            )
+        value = self.function(**present)
+        if not keeps_state(value):
+            described = "nothing" if value is None else f"an object of type {type(value).__name__}"
+            raise UsageError(
+                f"{self!r} makes `{name}`, and returned {described}: that has no `state_dict` and `load_state_dict`, "
+                "by which it could be saved",
+                f"let `setup` return `{name}` itself; of data, write what changes to a slot",
+            )
+        return value
+
+    def first(self, name: str, resources: Mapping[str, Any]) -> Any:
+        """Make it, for the start; once until `take`."""
+        if not self._made:
+            self._made = [self.make(name, resources)]
+        return self._made[0]
+
+    def take(self) -> None:
+        """Note that what was made belongs to a run now: another run is given another object."""
+        self._made = []
+
+
+def with_made(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """The resources, with what factories make at the start in their place.
+
+    Raises:
+        UsageError: what a factory needs is missing, or two need each other.
+    """
+    made = dict(resources)
+    for name in _in_order({name: value for name, value in resources.items() if isinstance(value, Factory)}):
+        made[name] = resources[name].first(name, made)
+    return made
+
+
+def _in_order(factories: Mapping[str, Factory]) -> list[str]:
+    """The names of factories, each behind those that it needs.
+
+    Raises:
+        UsageError: two need each other.
+    """
+    ordered: list[str] = []
+
+    def visit(name: str, around: tuple[str, ...]) -> None:
+        if name in around:
+            circle = [*around[around.index(name) :], name]
+            raise UsageError(
+                f"factories need each other: {' needs '.join(f'`{each}`' for each in circle)}",
+                "let one function make what both need, or let `setup` return one of them itself",
+            )
+        if name not in ordered:
+            for need in factories[name].needs:
+                if need in factories:
+                    visit(need, (*around, name))
+            ordered.append(name)
+
+    for name in factories:
+        visit(name, ())
+    return ordered
+
+
+def factory_needs(resources: Mapping[str, Any]) -> set[str]:
+    """The names of the resources that factories need, supplied as they are or known to what renews them."""
+    renewals = resources.get("renewals")
+    factories = [value for value in resources.values() if isinstance(value, Factory)]
+    factories += renewals.factories.values() if isinstance(renewals, Renewals) else ()
+    return {name for factory in factories for name in factory.needs}
+
+
+@dataclass
+class Renewed:
+    """A resource that was made again while the run trained.
+
+    Attributes:
+        random: the state of the random generators before that; empty for a copy of another resource.
+        value: the object.
+        baseline: what was reachable from it when it was made.
+        setup: a hash of what it was set up with, by path.
+    """
+
+    random: Mapping[str, Any]
+    value: Any
+    baseline: Baseline | None = None
+    setup: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def listed(self) -> Baseline:
+        """The baseline, which there is once the run knows it."""
+        assert self.baseline is not None, "made when the run was told of it"
+        return self.baseline
+
+
+@final
+class Renewals:
+    """The factories of a run, and what nodes ask to renew.
+
+    Arguments:
+        resources: as they are supplied, factories among them.
+        requests: is told when something was made again; the trainer puts it in its place between two nodes.
+
+    Attributes:
+        factories: by name.
+        current: the resources as they are now, with what factories have made.
+    """
+
+    def __init__(self, resources: Mapping[str, Any], requests: Requests) -> None:
+        self.factories = {name: value for name, value in resources.items() if isinstance(value, Factory)}
+        self._order = _in_order(self.factories)
+        self._requests = requests
+        self.current: Mapping[str, Any] = with_made(resources)
+        self._pending: dict[str, Renewed] = {}
+        for factory in self.factories.values():
+            factory.take()
+
+    def renewed_with(self, names: Iterable[str]) -> list[str]:
+        """The resources that are renewed where some are: they, and what is made of them, in this order."""
+        renewed = set(names)
+        for name in self._order:
+            if renewed.intersection(self.factories[name].needs):
+                renewed.add(name)
+        return [name for name in self._order if name in renewed]
+
+    def refuse(self, path: str, name: str, supplied: Mapping[str, Any]) -> None:
+        """Raise if a node cannot renew a resource.
+
+        Raises:
+            UsageError: it is no `Factory`, or an optimizer or a scheduler that is none was made of it.
+        """
+        if name not in self.factories:
+            value = supplied.get(name)
+            what = "which nothing supplies" if value is None else f"a {type(value).__name__}, and no Factory"
+            raise UsageError(
+                f"`{path}` renews `{name}`, {what}: nothing is known that could make it again",
+                f"let `setup` return a function that makes it: "
+                f'"{name}": Factory(make_{name}), or Trainer(..., {name}=Factory(make_{name}))',
+            )
+        renewed = self.renewed_with([name])
+        values = [supplied[each] for each in renewed]
+        owned = {id(tensor) for value in values if isinstance(value, torch.nn.Module) for tensor in value.parameters()}
+        for other, value in supplied.items():
+            groups = value.param_groups if isinstance(value, torch.optim.Optimizer) else ()
+            is_of_model = any(id(tensor) in owned for group in groups for tensor in group["params"])
+            is_of_optimizer = any(getattr(value, "optimizer", None) is each for each in values)
+            if other not in renewed and keeps_state(value) and (is_of_model or is_of_optimizer):
+                source = next(each for each in renewed if is_of_model or supplied[each] is value.optimizer)
+                raise UsageError(
+                    f"`{path}` renews `{source}`, of which `{other}` was made, and `{other}` is no Factory: it would "
+                    f"keep the former `{source}`",
+                    f"let `setup` return a function that makes it: "
+                    f'"{other}": Factory(make_{other}), with `def make_{other}({source})`',
+                )
+
+    def renew(self, name: str) -> None:
+        """Make a resource again, and what is made of it, with the random numbers of the run."""
+        resources, pending = {**self.current}, {}
+        for each in self.renewed_with([name]):
+            random = capture_random()
+            resources[each] = self.factories[each].make(each, resources)
+            pending[each] = Renewed(random, resources[each])
+        self._pending = pending
+        self._requests.post("renewed")
+
+    def take(self) -> dict[str, Renewed]:
+        """What was made again since this was last called."""
+        pending, self._pending = self._pending, {}
+        return pending
+
+    def make_as(self, name: str, random: Mapping[str, Any], resources: Mapping[str, Any]) -> Renewed:
+        """Make a resource again as a saved run had, from the random numbers of then.
+
+        Raises:
+            CheckpointError: it is no `Factory` now.
+        """
+        if name not in self.factories:
+            raise CheckpointError(
+                f"the run has made `{name}` again since it began, and `{name}` is no Factory now",
+                f'let `setup` return "{name}": Factory(make_{name}), as it did',
+            )
+        restore_random(dict(random))
+        return Renewed(random, self.factories[name].make(name, resources))
+
+    def with_others(self, others: Mapping[str, Any], resources: Mapping[str, Any]) -> Renewals:
+        """The same with other resources, factories among them, in the place of some."""
+        renewals = Renewals({**resources, **others}, self._requests)
+        kept = {name: factory for name, factory in self.factories.items() if name not in others}
+        renewals.factories = kept | renewals.factories
+        renewals._order = _in_order(renewals.factories)
+        return renewals
