@@ -16,6 +16,7 @@ from graphtrain.graph import Graph
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import Parameter
 from graphtrain.names import suggestion
+from graphtrain.program.planned_run import RUN_ARGUMENT
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)  # *args and **kwargs
@@ -107,10 +108,19 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
     """
     parameters = inspect.signature(setup).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {key: parameter for key, parameter in parameters.items() if parameter.kind not in _VARIADIC}
+    named = {
+        key: parameter
+        for key, parameter in parameters.items()
+        if parameter.kind not in _VARIADIC and key != RUN_ARGUMENT
+    }
     hints = hints_of(setup)
     checked = {}
     for key, value in values.items():
+        if key == RUN_ARGUMENT:
+            raise UsageError(
+                f"`{key}` is no argument that can be set: {name} is given the run itself by that name",
+                "give the argument another name",
+            )
         if key not in named:
             if takes_any:
                 checked[key] = value
@@ -142,7 +152,7 @@ def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> d
     hints = hints_of(setup)
     values = {}
     for name, parameter in inspect.signature(setup).parameters.items():
-        if parameter.kind in _VARIADIC or name in given or parameter.default is parameter.empty:
+        if parameter.kind in _VARIADIC or name in {RUN_ARGUMENT, *given} or parameter.default is parameter.empty:
             continue
         values[name] = parameter.default
         with suppress(UsageError):

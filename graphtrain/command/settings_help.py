@@ -18,6 +18,7 @@ from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, plain_value, show_value, type_name
+from graphtrain.program.planned_run import RUN_ARGUMENT
 
 
 def print_arguments(setup: Callable[..., Any], name: str) -> None:
@@ -47,7 +48,7 @@ def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str, str, str]]
     descriptions = descriptions_of(setup)
     for parameter in inspect.signature(setup).parameters.values():
         name = parameter.name
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == RUN_ARGUMENT:
             continue
         default = "required" if parameter.default is parameter.empty else _shown(parameter.default)
         type_text = "a path" if hints.get(name) is Path else type_name(hints[name]) if name in hints else ""
@@ -60,7 +61,7 @@ def graph_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str, str, 
         kind = kind_of_node(node)
         if kind is None:
             continue  # declared by a script that is not loaded
-        descriptions = descriptions_of(kind.implementation)
+        descriptions = kind.descriptions
         for parameter in kind.parameters.values():
             if node.use == NESTED and parameter.name not in node.parameters:
                 continue

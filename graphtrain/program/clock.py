@@ -17,7 +17,8 @@ from graphtrain.program.bind import BoundNode, Program
 _LEAST_EPOCHS = Fraction(1, 200)
 # An epoch of more batches is not worth its words until it moves, in a run that no number of steps or batches ends.
 _MOST_BATCHES = 100_000
-# Units that start again at 0, or that count what another one counts: no rate is taken of them.
+# Units that start again at 0, or that count what another one counts: no rate is taken of them, nor of how often a
+# node has run.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 
 
@@ -64,7 +65,11 @@ class RunClock:
 
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
-        return {unit: int(self.count(unit) or 0) for unit in self._units if unit not in _NO_RATE}
+        return {
+            unit: int(self.count(unit) or 0)
+            for unit, text in self._units.items()
+            if unit not in _NO_RATE and not text.endswith(".runs")
+        }
 
     def moment(self, position: int) -> Moment | None:
         """How far the run is, before the node at a position; None where the clock counts nothing."""

@@ -13,7 +13,7 @@ from typing import Literal
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
-from graphtrain.kind.trigger import Term, Trigger, known_units
+from graphtrain.kind.trigger import RUN, Term, Trigger, known_units
 from graphtrain.names import nearest, suggestion
 from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -84,7 +84,9 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
         trigger = Trigger(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}", f"as in {example}") from None
-    known = known_units(graph.units)
+    known = [unit for unit in known_units(graph.units) if unit != RUN]
+    if trigger.once or any(term.per for term in trigger.terms):
+        raise UsageError(f'{option}: expected an amount, got "{text}"', f"as in {example}")
     for term in trigger.terms:
         if term.unit not in known:
             raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known, {}))
