@@ -161,7 +161,12 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
     units = scope.graph.units
     known = known_units(units)
     for term in trigger.terms:
-        if term.unit not in known:
+        if term.unit not in known and term.per:
+            hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
+            hint = hint or suggestion(term.unit, known, {})
+            message = f'`{term.per}` in {node.name}.{name} = "{term}" is no single unit of the clock'
+            yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
+        elif term.unit not in known:
             singular = f"{term.unit}s"
             hint = f"did you mean `{singular}`?" if singular in known else suggestion(term.unit, known, {})
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'

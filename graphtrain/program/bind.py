@@ -298,17 +298,17 @@ class Program:
         """
         terms = self.plan.terms(bound.scope.names, trigger)
         return [
-            (self.by_path[owner.path], field_name, self._of_whole(bound, owner, term))
+            (self.by_path[owner.path], field_name, self._of_whole(bound, owner, field_name, term))
             for owner, field_name, term in terms
             if owner.path in self.by_path
         ]
 
-    def _of_whole(self, bound: BoundNode, owner: BoundNode, term: Term) -> Term:
+    def _of_whole(self, bound: BoundNode, owner: PlanNode, field_name: str, term: Term) -> Term:
         """An amount; of a part of the run, with what the whole run counts."""
         if term.unit != RUN:
             return term
         try:
-            return replace(term, whole=self.whole_run.total(owner.planned, bound.scope.names.counter(term.counted)[1]))
+            return replace(term, whole=self.whole_run.total(owner, field_name))
         except UsageError as error:
             raise UsageError(f'`{bound.path}` is due by "{term}": {error.message}', error.hint) from None
 

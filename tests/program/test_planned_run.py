@@ -86,7 +86,7 @@ GRAPHS = {
     "validations": FIT.set("validate", every="7 steps").set("finish", after="5 validations"),
     "once": FIT.insert("test", graph="evaluate", at="decide", before="checkpoint", every="once", reads={"val_data": "train_data"}).guard(
         "ending", or_="test.runs == 1 and step.steps >= 12"
-    ),
+    ).set("test/begin_evaluation", split="test"),
 }
 
 
