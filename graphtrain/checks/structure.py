@@ -180,7 +180,9 @@ def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) 
     thing = f"nodes.{node.name}.{name}"
     repeated = [text for text in trigger.texts if text == ONCE or " per " in text]
     if repeated:
-        message = f'{node.name}.{name}: "{repeated[0]}" tells how often, and `{name}` takes an amount that is reached once'
+        message = (
+            f'{node.name}.{name}: "{repeated[0]}" tells how often, and `{name}` takes an amount that is reached once'
+        )
         yield scope.problem("G104", node.place, thing, message, f'write an amount, as in {name} = "5 epochs"')
     elif name == FROM and trigger.is_never:
         message = f'{node.name}.{FROM}: "never" would keep the node from being due at all'

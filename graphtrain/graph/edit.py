@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from abc import ABC
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -419,7 +420,8 @@ def _node(name: str, use: str | Callable[..., Any] | None, parameters: Mapping[s
 
 
 def _with_parameters(node: Node, parameters: Mapping[str, Any]) -> Node:
-    rest = dict(parameters)
+    # `from_` stands for `from`, which Python takes for itself, as `or_` does for `or`.
+    rest = {key[:-1] if keyword.iskeyword(key[:-1]) and key[-1:] == "_" else key: parameters[key] for key in parameters}
     if "graph" in rest:
         body, reference = body_graph(rest.pop("graph"))
         node = replace(node, use=NESTED, kind=None, body=body, reference=reference)

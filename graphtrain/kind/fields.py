@@ -66,7 +66,7 @@ class EpochFields(NamedTuple):
     opened: str = "opened"
     epochs: str = "epochs"
     length: str = "epoch_length"
-    index: str = "batch_index"
+    batch_index: str = "batch_index"
     limit: str = "limit"
 
     @property
@@ -86,7 +86,7 @@ class EpochFields(NamedTuple):
     @property
     def computed(self) -> tuple[str, ...]:
         """Those that are computed from it."""
-        return (self.epochs, self.length, self.index)
+        return (self.epochs, self.length, self.batch_index)
 
 
 @dataclass(frozen=True)

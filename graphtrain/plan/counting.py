@@ -7,7 +7,7 @@ million batches take as long as a few. Nodes that change nothing that decides ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple, final
@@ -16,9 +16,9 @@ from graphtrain.errors import UsageError
 from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.kind.fields import EpochFields, Field
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly, next_multiple
-from graphtrain.plan.linear import UNKNOWN, Coefficients, Exact, Linear, Notes, combined, evaluate_linear, shift
+from graphtrain.plan.linear import UNKNOWN, Coefficients, Exact, Linear, Notes, evaluate_linear, shift
 from graphtrain.plan.plan import Exit, Plan, PlanNode
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ResourceTarget, Scope, leaves
+from graphtrain.plan.scope import ExpressionTarget, ResourceTarget, Scope, leaves
 
 # Visits after which it is given up: guards that follow no line have to be gone through, at 30 us a batch.
 MOST_VISITS = 1_000_000
@@ -272,7 +272,7 @@ class Counting:
             if "/" in path:
                 inner = self._plan.by_path[f"{self._scope.path}{path}"]
                 self._values[text] = _first(inner, field_name)
-        for name, planned in self._nodes.items():
+        for planned in self._nodes.values():
             if planned.kind is not None and planned.kind.trigger == "every" and planned.trigger is not None:
                 for text, _ in self._fired(planned):
                     self._values[text] = 0
@@ -367,7 +367,7 @@ class Counting:
         length = self._around.length_of(planned).batches
         if field_name == epoch.length:
             return Linear(length)
-        if field_name == epoch.index:
+        if field_name == epoch.batch_index:
             return Linear(max(batches - 1, 0), ((f"{name}.{epoch.epoch_batches}", 1),) if batches else ())
         whole = (f"{name}.{epoch.epoch}", 1)
         if not self._values[f"{name}.{epoch.opened}"]:
@@ -642,7 +642,7 @@ class Counting:
     def _repeat(self, before: _Mark) -> None:
         """Multiply what has happened since, if nothing speaks against it.
 
-        A long stretch that could not be multiplied is not tried again at every edge: it would be gone through each time.
+        A long stretch that could not be multiplied is not tried again at every edge, to go through it each time.
         """
         length = len(self._stretches) - before.number
         if length > _SHORT and len(self._stretches) - self._tried_at < length // 2:

@@ -22,7 +22,6 @@ from graphtrain.guards.syntax import (
     Constant,
     Either,
     Expression,
-    FieldOf,
     Negative,
     Not,
 )
@@ -66,7 +65,7 @@ _MARGIN = Fraction(1, 10**9)
 
 @dataclass
 class Notes:
-    """What the answers of a stretch of a run depend on: of everything that is asked, the value nearest to another answer.
+    """What the answers of a stretch of a run depend on: of all that is asked, the value nearest to another answer.
 
     Attributes:
         values: by what is asked.
@@ -110,7 +109,7 @@ class Notes:
             self.add(asked, coefficients, value)
 
     def repeats(self, changes: Mapping[str, Exact]) -> float:
-        """How often the counters can change by so much with every answer as it is; infinity where nothing sets an end."""
+        """How often the counters can change by so much with every answer as it is; infinity if nothing sets an end."""
         most: float = math.inf
         for (asked, coefficients), value in self.values.items():
             change = shift(coefficients, changes)
@@ -123,9 +122,10 @@ class Notes:
                 return 0
             elif (change < 0) == (asked[0] == ">"):
                 if asked[-1] == "~":
-                    value = max(abs(value) * (1 - _MARGIN) - abs(change), 0)
+                    certain = _size(value) * (1 - _MARGIN) - _size(change)
+                    value = certain if certain > 0 else 0
                 # As whole numbers, which is faster than as fractions: the last time before the answer is another one.
-                times = abs(value) // abs(change) if "=" in asked else -(-abs(value) // abs(change)) - 1
+                times = _size(value) // _size(change) if "=" in asked else -(-_size(value) // _size(change)) - 1
                 most = min(most, times)
         return max(most, 0)
 
@@ -140,6 +140,10 @@ class Notes:
 def exact(number: Any) -> Exact:
     """A number without rounding."""
     return number if isinstance(number, int | Fraction) else Fraction(number)
+
+
+def _size(number: Exact) -> Exact:
+    return -number if number < 0 else number
 
 
 def shift(coefficients: Coefficients, changes: Mapping[str, Exact]) -> Exact:
@@ -264,7 +268,7 @@ def _computed(symbol: str, left: Linear, right: Linear, notes: Notes) -> Linear:
         case "%" | "//" if not (right.coefficients or rounded):
             divisor = exact(right.value)
             if divisor < _OFTEN:
-                notes.depends_on(left, abs(divisor))
+                notes.depends_on(left, _size(divisor))
                 return Linear(value, combined((), left.coefficients, 1 / Fraction(divisor)) if symbol == "//" else ())
             quotient = value if symbol == "//" else left.value // divisor
             notes.within(left, quotient * divisor, (quotient + 1) * divisor)

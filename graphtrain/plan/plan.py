@@ -213,7 +213,7 @@ class Plan:
         return counters
 
     def _is_counted(self, scope: Scope, unit: str) -> bool:
-        """True unless a unit is the `runs` of a node which no trigger counts by: that is on the clock for who needs it."""
+        """True unless a unit is the `runs` of a node which no trigger counts by: it is there for those who need it."""
         if scope.counter(unit)[1] != "runs":
             return True
         return any(
@@ -240,7 +240,9 @@ class Plan:
         fields: set[tuple[str, str]] = set()
         for scope in self.scopes.values():
             targets = [target for guard in scope.guards.values() for target in scope.read_in(guard)]
-            targets += [scope.resolve(text) for unit, text in scope.graph.units.items() if self._is_counted(scope, unit)]
+            targets += [
+                scope.resolve(text) for unit, text in scope.graph.units.items() if self._is_counted(scope, unit)
+            ]
             for node in scope.graph.nodes.values():
                 parameters = scope.expressions(node)
                 targets += [scope.parameter(node, name) for name in parameters]

@@ -30,10 +30,12 @@ def horizon_of(scheduler: Any) -> tuple[int, str] | None:
         case CosineAnnealingLR():
             return int(scheduler.T_max), "CosineAnnealingLR.T_max"
         case SequentialLR():
-            schedulers, milestones = getattr(scheduler, "_schedulers", ()), getattr(scheduler, "_milestones", ())
+            schedulers: list[Any] = getattr(scheduler, "_schedulers", [])
+            milestones: list[int] = getattr(scheduler, "_milestones", [])
             last = horizon_of(schedulers[-1]) if schedulers and milestones else None
             if last is not None:
-                return milestones[-1] + last[0], f"SequentialLR: {milestones[-1]} and {last[1]} of {last[0]}"
+                number, name = last
+                return milestones[-1] + number, f"SequentialLR: {milestones[-1]} and {name} of {number}"
     return None
 
 

@@ -197,7 +197,10 @@ def _essential_progress(run: StatefulObjects, saved: Section) -> Section:
             name: value
             for name, value in saved[bound.path].items()
             if name not in bound.kind.fields
-            or (bound.kind.fields[name].in_digest and (name != "runs" or (bound.path, "runs") in read or _is_once(bound)))
+            or (
+                bound.kind.fields[name].in_digest
+                and (name != "runs" or (bound.path, "runs") in read or _is_once(bound))
+            )
         }
         if "fired" in kept:
             timed = _units_of_time(bound)

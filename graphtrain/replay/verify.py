@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
-from graphtrain.kind.trigger import Trigger
 from graphtrain.plain import is_scalar
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.compiled_graph import CompiledGraph

@@ -1,4 +1,4 @@
-"""`setup(run)`: the number of steps of the run, as the command line makes it; the same at a resume, a replay, a proof."""
+"""`setup(run)`: the number of steps of the run, as the command line makes it; the same at a resume and a replay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.command.conftest import Command
 
-SCRIPT = '''\
+SCRIPT = """\
 import torch
 
 
@@ -29,7 +29,7 @@ def setup(run, lr: float = 0.1, batches: int = 10):
         "train_data": train_data,
         "training_step": training_step,
     }
-'''
+"""
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Trainer, UsageError, node
+from graphtrain import Edge, Graph, Node, Trainer, UsageError, node
 from graphtrain.kind.trigger import Trigger
 from tests.program.cuts import assert_cuts_are_exact
 
@@ -114,7 +114,6 @@ def test_validations_are_a_unit() -> None:
 
 
 def test_once_in_a_body_is_once_each_time() -> None:
-    from graphtrain import Edge, Node
 
     body = nudged("once", graph=FIT.set("finish", after="1 epochs"))
     graph = Graph(
@@ -169,7 +168,11 @@ def test_a_part_of_an_epoch_needs_a_length() -> None:
         (FIT.set("log", **{"every": "1 epochs", "from": "once"}), 'log.from: "once" tells how often', "as in from"),
         (FIT.set("log", **{"from": "never"}), 'log.from: "never" would keep the node', 'every = "never"'),
         (FIT.set("log", **{"from": "5 epoch"}), "unknown unit `epoch` in log.from", "did you mean `epochs`?"),
-        (FIT.set("log", every="4 per epochs"), '`epochs` in log.every = "4 per epochs" is no single unit', 'did you mean "4 per epoch"?'),
+        (
+            FIT.set("log", every="4 per epochs"),
+            '`epochs` in log.every = "4 per epochs" is no single unit',
+            'did you mean "4 per epoch"?',
+        ),
         (FIT.set("log", every="0.1 runs"), "unknown unit `runs` in log.every", "did you mean `run`?"),
         (FIT.set("finish", **{"from": "5 epochs"}), "unknown parameter `finish.from`", ""),
         (FIT.set("log", **{"from": 5}), "log.from: expected a trigger", ""),
@@ -189,7 +192,7 @@ def test_a_wrong_moment_is_refused_with_the_fix(graph: Graph, message: str, hint
 
 @pytest.mark.parametrize("until", ["once", "4 per epoch", "0.5 run"])
 def test_until_is_an_amount(until: str) -> None:
-    with pytest.raises(UsageError, match="^until"):
+    with pytest.raises(UsageError, match=r"^until"):
         make_trainer(FIT).run(until=until)
 
 
@@ -200,7 +203,9 @@ def test_explain_tells_what_it_waits_for() -> None:
     while trainer.position != "decide":
         trainer.advance()
     trainer.advance()
-    assert "nudge.due = False (once from 1 epochs: it has not run; not before 1 epochs, epochs 1/6)" in str(trainer.explain())
+    assert "nudge.due = False (once from 1 epochs: it has not run; not before 1 epochs, epochs 1/6)" in str(
+        trainer.explain()
+    )
     trainer.run(until="2 epochs")
     assert "nudge  " in str(trainer.summary())
     assert "once, from 1 epochs" in str(trainer.summary())
@@ -210,6 +215,7 @@ def test_they_are_written_and_read_back(tmp_path: Path) -> None:
     graph = Graph.load("fit").set("log", **{"every": ["once", "4 per epoch", "0.1 run"], "from": "2 epochs"})
     graph.save(tmp_path / "mine.toml")
     assert Graph.load(tmp_path / "mine.toml") == graph
+    assert graph == Graph.load("fit").set("log", every=["once", "4 per epoch", "0.1 run"], from_="2 epochs")
     assert str(Trigger(["once", "4 per epoch", "0.1 run"])) == "once or 4 per epoch or 0.1 run"
 
 

@@ -84,9 +84,11 @@ GRAPHS = {
         "accumulate", every=3
     ),
     "validations": FIT.set("validate", every="7 steps").set("finish", after="5 validations"),
-    "once": FIT.insert("test", graph="evaluate", at="decide", before="checkpoint", every="once", reads={"val_data": "train_data"}).guard(
-        "ending", or_="test.runs == 1 and step.steps >= 12"
-    ).set("test/begin_evaluation", split="test"),
+    "once": FIT.insert(
+        "test", graph="evaluate", at="decide", before="checkpoint", every="once", reads={"val_data": "train_data"}
+    )
+    .guard("ending", or_="test.runs == 1 and step.steps >= 12")
+    .set("test/begin_evaluation", split="test"),
 }
 
 
@@ -102,7 +104,9 @@ def test_it_is_the_number_of_steps_that_are_made(name: str, length: int) -> None
     assert run.steps(data, node="train_batch") == trained(graph, data, "train_batch", **resources)
 
 
-@pytest.mark.parametrize("every", ["2 steps", "0.3 epochs", ["3 batches", "7 samples"], "4 epoch_batches", "3 per epoch"])
+@pytest.mark.parametrize(
+    "every", ["2 steps", "0.3 epochs", ["3 batches", "7 samples"], "4 epoch_batches", "3 per epoch"]
+)
 @pytest.mark.parametrize("start", [None, "1.5 epochs", "9 steps"])
 def test_what_is_due_now_and_then(every: Any, start: str | None) -> None:
     graph = FIT.set("log", every=every, **({"from": start} if start else {})).set("finish", after="4 epochs")
@@ -151,7 +155,13 @@ def test_metrics_do_not_end_it() -> None:
 @pytest.mark.parametrize(
     ("graph", "data", "node", "message", "hint"),
     [
-        (FIT.set("finish", after="2 hours"), batches(3), "step", '`finish.after` = "2 hours" ends by time', "10 epochs"),
+        (
+            FIT.set("finish", after="2 hours"),
+            batches(3),
+            "step",
+            '`finish.after` = "2 hours" ends by time',
+            "10 epochs",
+        ),
         (
             FIT.set("finish", after=["3 epochs", "10 minutes"]),
             batches(3),
@@ -159,7 +169,13 @@ def test_metrics_do_not_end_it() -> None:
             '`finish.after` = "10 minutes" ends by time',
             "count epochs or steps",
         ),
-        (FIT.set("finish", after="never"), batches(3), "step", "nothing that is counted ends the graph `fit`", "finish.after"),
+        (
+            FIT.set("finish", after="never"),
+            batches(3),
+            "step",
+            "nothing that is counted ends the graph `fit`",
+            "finish.after",
+        ),
         (
             FIT.set("finish", after="never").overlay("early_stop"),
             batches(3),
