@@ -20,6 +20,7 @@ from graphtrain.guards.syntax import (
     Either,
     Expression,
     FieldOf,
+    Name,
     Not,
     rebuilt,
 )
@@ -251,6 +252,8 @@ def _filled_in(expression: Expression, known: Known) -> Expression:
         case FieldOf():
             value = known(expression)
             return value if isinstance(value, Constant) else expression
+        case Constant() | Name():
+            return expression
     filled = rebuilt(expression, lambda part: _filled_in(part, known))
     match filled:
         case Conditional(condition, then, otherwise):

@@ -6,6 +6,7 @@ clock has moved, and not due once its node has run. Bypassed nodes change nothin
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, get_origin
@@ -61,23 +62,16 @@ class Changes:
 
     Arguments:
         points: of the graph, without those in bodies.
-        bypassed: the names of nodes that do nothing.
 
     Attributes:
         adding, clearing: the optimizers of which a visit adds to the gradients, or clears them.
         acting: name of a node that is not bypassed -> where it does its work.
     """
 
-    def __init__(self, points: Collection[FlowPoint], gradients: Gradients, bypassed: Collection[str] = ()) -> None:
+    def __init__(self, points: Collection[FlowPoint], gradients: Gradients) -> None:
         self.gradients = gradients
-        self._bypassed = frozenset(bypassed)
-        self.acting: dict[str, FlowPoint] = {}
-        self._nodes: dict[str, FlowPoint] = {}
-        for point in points:
-            if point.acts and point.node is not None:
-                self._nodes[point.node.name] = point
-                if point.node.name not in self._bypassed:
-                    self.acting[point.node.name] = point
+        self._nodes = {point.node.name: point for point in points if point.acts and point.node is not None}
+        self.acting = self._nodes
         self._scope = next(iter(points)).scope
         self._grows = {
             text
@@ -87,9 +81,32 @@ class Changes:
         }
         self.adding = {point: gradients.acted_on("backward", point) for point in self.acting.values()}
         self.clearing = {point: gradients.acted_on("zero_grad", point) for point in self.acting.values()}
+        self._whole = self  # with all nodes acting, as in `_moves`
         self._moves: dict[Expression, Moves] = {}
+        self._always: dict[FieldOf, Constant | Values] = {}
+        self._doing = frozenset(self._nodes.values())
+
+    def without(self, bypassed: Collection[str]) -> Changes:
+        """What they change if some nodes do nothing.
+
+        Arguments:
+            bypassed: the names of the nodes.
+        """
+        changes = copy.copy(self)
+        changes.acting = {name: point for name, point in self._nodes.items() if name not in bypassed}
+        changes._doing = frozenset(changes.acting.values())
+        changes.adding = {point: names for point, names in self.adding.items() if point in changes._doing}
+        changes.clearing = {point: names for point, names in self.clearing.items() if point in changes._doing}
+        if changes.growing != self.growing:
+            changes._always = {}
+        return changes
 
     # ---- what is known of a field
+
+    @property
+    def growing(self) -> frozenset[str]:
+        """The optimizers to whose gradients some visit adds."""
+        return frozenset().union(*self.adding.values())
 
     @functools.cached_property
     def _never_due(self) -> frozenset[str]:
@@ -118,10 +135,6 @@ class Changes:
         always = self._always
         return of
 
-    @functools.cached_property
-    def _always(self) -> dict[FieldOf, Constant | Values]:
-        return {}
-
     def _known(self, field: FieldOf) -> Constant | Values:
         if field.node not in self._nodes:  # in a body, where counting starts again at every visit
             return ANY
@@ -136,8 +149,7 @@ class Changes:
             plain = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
             return Values(least=least, whole=plain is int)
         if kind.fields[field.field].counts == "backward":
-            grows = any(self.counted(field) & optimizers for optimizers in self.adding.values())
-            return Values(least=0, whole=True) if grows else Constant(0)
+            return Values(least=0, whole=True) if self.counted(field) & self.growing else Constant(0)
         if field.field == "runs":
             return Values(least=0, whole=True)
         return Values(whole=kind.fields[field.field].type is int)
@@ -155,20 +167,22 @@ class Changes:
     def breaking(self, literal: Literal) -> Points:
         """The points of which a visit may give an atom another answer than the one it has."""
         atom, answer = literal
-        return self.moves(atom).down if answer else self.moves(atom).up
+        moves = self._moves_of(atom)
+        return (moves.down if answer else moves.up) & self._doing
 
     def moving(self, guard: Expression) -> Points:
         """The points of which a visit may change what a guard reads, except by counting backward passes."""
-        return NOWHERE.union(
+        moving = NOWHERE.union(
             *(
-                self.moves(read).either_way.up
+                self._moves_of(read).either_way.up
                 for read in walk(guard)
                 if isinstance(read, Name) or (isinstance(read, FieldOf) and not self.counted(read))
             )
         )
+        return moving & self._doing
 
-    def moves(self, expression: Expression) -> Moves:
-        """The points that change the value of an expression."""
+    def _moves_of(self, expression: Expression) -> Moves:
+        """The points that change the value of an expression, or would if they were not bypassed."""
         if expression not in self._moves:
             self._moves[expression] = self._moved(expression)
         return self._moves[expression]
@@ -180,25 +194,25 @@ class Changes:
             case Name():
                 return self._by(changers(self.gradients.flow.plan, self._scope, expression)).either_way
             case Not(operand) | Negative(operand):
-                return self.moves(operand).swapped
+                return self._moves_of(operand).swapped
             case Both(operands) | Either(operands):
-                return _all(map(self.moves, operands))
+                return _all(map(self._moves_of, operands))
             case Arithmetic("+", left, right):
-                return _all((self.moves(left), self.moves(right)))
+                return _all((self._moves_of(left), self._moves_of(right)))
             case Arithmetic("-", left, right):
-                return _all((self.moves(left), self.moves(right).swapped))
+                return _all((self._moves_of(left), self._moves_of(right).swapped))
             case Arithmetic("*" | "/" | "//", left, Constant(int() | float() as factor)) if factor > 0:
-                return self.moves(left)
+                return self._moves_of(left)
             case Arithmetic("*", Constant(int() | float() as factor), right) if factor > 0:
-                return self.moves(right)
+                return self._moves_of(right)
             case Comparison((left, right), ("<" | "<=",)):
-                return _all((self.moves(left).swapped, self.moves(right)))
+                return _all((self._moves_of(left).swapped, self._moves_of(right)))
             case Comparison((left, right), (">" | ">=",)):
-                return _all((self.moves(left), self.moves(right).swapped))
-        return _all(map(self.moves, parts(expression))).either_way
+                return _all((self._moves_of(left), self._moves_of(right).swapped))
+        return _all(map(self._moves_of, parts(expression))).either_way
 
     def _by(self, names: Iterable[str]) -> Moves:
-        return Moves(frozenset(self.acting[name] for name in names if name in self.acting))
+        return Moves(frozenset(self._nodes[name] for name in names if name in self._nodes))
 
     def _of_field(self, read: FieldOf) -> Moves:
         plan, scope = self.gradients.flow.plan, self._scope
@@ -207,8 +221,8 @@ class Changes:
         kind = self._nodes[read.node].kind
         if kind is not None and read.field not in kind.parameters and (counted := self.counted(read)):
             return Moves(
-                frozenset(point for point, optimizers in self.adding.items() if optimizers & counted),
-                frozenset(point for point, optimizers in self.clearing.items() if optimizers & counted),
+                frozenset(point for point, optimizers in self._whole.adding.items() if optimizers & counted),
+                frozenset(point for point, optimizers in self._whole.clearing.items() if optimizers & counted),
             )
         if kind is None or read.field != "due":
             moves = self._by({read.node} if read.field == "runs" else changers_of_field(plan, scope, read))

@@ -21,10 +21,10 @@ from graphtrain.checks.changes import NOWHERE, Changes, Points
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.meanings import Meanings
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, FieldOf, walk
+from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
-from graphtrain.plan.scope import ResourceTarget, Scope, leaves
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
 
 MOST_SETS = 20_000
 # Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
@@ -249,7 +249,9 @@ class _Search:
         self._in_order = points
         self._table = Table()
         self._meanings = Meanings(points[0].scope.graph)
-        self._begin(frozenset())
+        self._unchanged = Changes(points, gradients)
+        self._changes = self._unchanged
+        self._read: dict[int, tuple[Expression, tuple[FieldOf, ...]]] = {}  # the plan keeps the guards
         self._order = {point: number for number, point in enumerate(points)}
         self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
         self._ways = {point: self._ways_of(point) for point in points}
@@ -265,8 +267,13 @@ class _Search:
 
     def _begin(self, bypassed: frozenset[str]) -> None:
         """Look for the traps that there are if some nodes do nothing."""
-        self._changes = Changes(self._in_order, self._gradients, bypassed)
-        self._always = NO_ANSWERS
+        changes = self._unchanged.without(bypassed)
+        if changes.growing != self._changes.growing:  # so that a count is 0, or is not
+            self._taken.clear()
+            for way in (way for ways in self._ways.values() for way in ways):
+                way.answers.clear()
+        self._changes = changes
+        self._always = self._where_entered()
         for name in sorted(bypassed):
             kind = self._in_order[0].scope.kinds[name]
             heard = kind.fields.items() if kind is not None and kind.hears_rows else ()  # bypassed, it hears nothing
@@ -276,6 +283,20 @@ class _Search:
                     self._always = self._always.both(answer) or self._always
         self._breaking: dict[int, Points] = {}
         self._countings: dict[frozenset[str], _Counting] = {}
+
+    def _where_entered(self) -> Answers:
+        """What holds as long as a run is in a body: that the nodes around, entered when due, are due."""
+        scope, plan = self._in_order[0].scope, self._flow.plan
+        around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(scope)]
+        due = [FieldTarget(planned.path, "due") for planned in around if planned.can_be_skipped]
+        entered = NO_ANSWERS
+        guards = scope.guards.values() if due else ()
+        for name in {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}:
+            read = Name(name)
+            if scope.resolve(name) in due and not self._changes.moving(read):
+                (answer,) = self._table.ways_to_answer(read, True, self._changes.known({})) or (NO_ANSWERS,)
+                entered = entered.both(answer) or entered
+        return entered
 
     def _ways_of(self, point: FlowPoint) -> list[_Way]:
         assert point.planned is not None and point.node is not None
@@ -289,14 +310,15 @@ class _Search:
         return [self._way(arrow) for arrow in point.arrows]
 
     def _way(self, arrow: FlowEdge) -> _Way:
-        guard = arrow.guard if arrow.guard is None else self._meanings.by_count(arrow.guard)
-        counters = () if guard is None else tuple(self._counters_in(guard))
-        return _Way(guard, arrow.target if arrow.target in self._order else None, arrow.asks, counters)
-
-    def _counters_in(self, guard: Expression) -> Iterator[FieldOf]:
-        for read in walk(guard):
-            if isinstance(read, FieldOf) and self._changes.counted(read):
-                yield read
+        target = arrow.target if arrow.target in self._order else None
+        if arrow.guard is None:
+            return _Way(None, target, arrow.asks)
+        if id(arrow.guard) not in self._read:
+            guard = self._meanings.by_count(arrow.guard)
+            counted = (read for read in walk(guard) if isinstance(read, FieldOf) and self._changes.counted(read))
+            self._read[id(arrow.guard)] = guard, tuple(counted)
+        guard, counters = self._read[id(arrow.guard)]
+        return _Way(guard, target, arrow.asks, counters)
 
     def _reached(self, start: FlowPoint) -> Points:
         reached = {start}

@@ -154,7 +154,8 @@ class Editable(ABC):
     def remove(self, name: str, to: str | None = None) -> Self:
         """Remove a node; its predecessors are connected to its target.
 
-        Edges that would become self-loops are removed, and guards that only removed edges used.
+        Edges that would become self-loops are removed, guards that only removed edges used, and units that count how
+        often the node runs.
 
         Arguments:
             to: the new target of the predecessors. Default: the node's only target.
@@ -185,7 +186,9 @@ class Editable(ABC):
         }
         nodes = {key: value for key, value in self.nodes.items() if key != name}
         guards = _without_unused(self.guards, _guards_used(self.edges, self.guards) - _guards_used(edges, self.guards))
-        return self._with(nodes=nodes, edges=edges, guards=guards, start=to if self.start == name else self.start)
+        units = {unit: text for unit, text in self.units.items() if text != f"{name}.runs"}
+        start = to if self.start == name else self.start
+        return self._with(nodes=nodes, edges=edges, guards=guards, units=units, start=start)
 
     def connect(
         self,
@@ -323,28 +326,59 @@ class Editable(ABC):
     def rename(self, old: str, new: str) -> Self:
         """Rename a node wherever it is named: edges, guards, reads, clock.
 
+        Arguments:
+            old: its name; of a node in a body its path, ``"validate/next_batch"``.
+            new: the new name, without a path.
+
         Raises:
             EditError: `old` does not exist, or `new` does.
+
+        >>> from graphtrain import Graph
+        >>> graph = Graph.load("fit").rename("validate/next_batch", "fetch")
+        >>> "fetch" in graph.nodes["validate"].body.nodes
+        True
         """
-        self._known(old, "rename")
-        if new in self.nodes or new == END:
-            raise EditError(f"rename: there is a node `{new}` already")
+        return self._renamed(old, new)
+
+    def _renamed(self, old: str, new: str, prefix: str = "") -> Self:
+        """As `rename`; `prefix` is the path of this graph, for messages."""
+        if not isinstance(old, str):
+            self._known(old, "rename")
+        outer, slash, rest = old.partition("/")
+        if outer not in self.nodes:
+            known = [f"{prefix}{name}" for name in self.nodes]
+            raise EditError(f"rename: there is no node `{prefix}{outer}`", suggestion(f"{prefix}{outer}", known))
+        body, path = self.nodes[outer].body, f"{old.rpartition('/')[0]}{slash}{new}"
+        nodes, edges, start, layers = self.nodes, self.edges, self.start, self.layers
+        if not slash:
+            if new in nodes or new == END:
+                raise EditError(f"rename: there is a node `{prefix}{new}` already")
+            nodes = {
+                new if name == old else name: replace(node, name=new) if name == old else node
+                for name, node in nodes.items()
+            }
+            edges = {
+                new if source == old else source: _redirected(leaving, old, new) for source, leaving in edges.items()
+            }
+            start, layers = new if start == old else start, layers.renamed(old, new)
+        elif body is None:
+            raise EditError(f"rename: there is no node `{prefix}{old}`: `{prefix}{outer}` has no body")
+        else:
+            inside = body._renamed(rest, new, f"{prefix}{outer}/")
+            nodes = {
+                name: replace(node, body=inside, reference=None) if name == outer else node
+                for name, node in nodes.items()
+            }
         bodies = {name for name, node in self.nodes.items() if node.body is not None}
-        nodes = {
-            new if key == old else key: replace(value, reads=_renamed_reads(value.reads, old, new, bodies))
-            for key, value in self.nodes.items()
-        }
-        nodes[new] = replace(nodes[new], name=new)
-        edges = {
-            new if source == old else source: _redirected(leaving, old, new) for source, leaving in self.edges.items()
-        }
         return self._with(
-            nodes=nodes,
+            nodes={
+                name: replace(node, reads=_renamed_reads(node.reads, old, path, bodies)) for name, node in nodes.items()
+            },
             edges=edges,
-            guards={key: rename_in_expression(text, old, new, bodies) for key, text in self.guards.items()},
-            units={unit: _renamed_text(text, old, new, bodies) for unit, text in self.units.items()},
-            start=new if self.start == old else self.start,
-            layers=self.layers.renamed(old, new),
+            guards={key: rename_in_expression(text, old, path, bodies) for key, text in self.guards.items()},
+            units={unit: _renamed_text(text, old, path, bodies) for unit, text in self.units.items()},
+            start=start,
+            layers=layers,
         )
 
     def clock(self, unit: str, field: str) -> Self:
@@ -499,6 +533,7 @@ def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] 
     """A guard expression in which fields of `old` are read from `new`; the checks report text that cannot be parsed.
 
     Arguments:
+        old, new: the names, or paths that differ in the last name.
         bodies: the nodes that have a body, with whose names paths begin. Default: none.
 
     >>> rename_in_expression("step.steps > 3 and 'step.steps' == mode", "step", "d_step")
@@ -518,11 +553,12 @@ def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] 
         for part in ast.walk(tree)
         if isinstance(part, ast.Attribute)
         and isinstance(part.value, ast.Name)
-        and without_paths(part.value.id).partition("/")[0] == old
+        and f"{without_paths(part.value.id)}/".startswith(f"{old}/")
     ]
+    replaced = len(with_paths(old, bodies).encode())
     for owner in sorted(owners, key=lambda name: -name.col_offset):
         begin = indent + owner.col_offset
-        encoded = encoded[:begin] + new.encode() + encoded[begin + len(old.encode()) :]
+        encoded = encoded[:begin] + new.encode() + encoded[begin + replaced :]
     return without_paths(encoded.decode())
 
 
@@ -531,8 +567,8 @@ def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str
     owned = field_of(text)
     if owned is None:
         return rename_in_expression(text, old, new, bodies) if is_expression(text) else text
-    (outer, slash, rest), name = owned[0].partition("/"), owned[1]
-    return f"{new}{slash}{rest}.{name}" if outer == old else text
+    path, name = owned
+    return f"{new}{path.removeprefix(old)}.{name}" if f"{path}/".startswith(f"{old}/") else text
 
 
 def _renamed_reads(

@@ -95,19 +95,11 @@ class Renaming:
     def graph(self, former: Graph) -> Graph:
         """The former graph with the names of now, but for nodes that were moved into or out of another node."""
         for old, new in self.names.items():
-            (*level, old_name), (*new_level, new_name) = old.split("/"), new.split("/")
+            (level, _, _), (new_level, _, new_name) = old.rpartition("/"), new.rpartition("/")
             if level == new_level:
                 with suppress(EditError):  # two nodes that exchange their names
-                    former = _renamed(former, level, old_name, new_name)
+                    former = former.rename(old, new_name)
         return former
-
-
-def _renamed(graph: Graph, level: list[str], old: str, new: str) -> Graph:
-    if not level:
-        return graph.rename(old, new)
-    body = graph.nodes[level[0]].body
-    assert body is not None, "a path leads through it"
-    return graph.set(level[0], graph=_renamed(body, level[1:], old, new))
 
 
 def paths_of(graph: Graph, prefix: str = "") -> Iterator[str]:

@@ -102,7 +102,7 @@ class Kind:
     releases: bool
     hears_rows: bool
 
-    @property
+    @functools.cached_property
     def trigger(self) -> Literal["every", "after"] | None:
         """The name of its trigger parameter, if it has one."""
         names: tuple[Literal["every", "after"], ...] = ("every", "after")
@@ -135,7 +135,7 @@ class Kind:
         """True if a visit returns, last, whether it ran backward."""
         return any(action.is_reported for action in self.actions)
 
-    @property
+    @functools.cached_property
     def calls_step_function(self) -> bool:
         """True if it is given a user's step function, which may return what a node writes to slots of its own."""
         return any(read.is_step_function for read in self.reads)
@@ -145,7 +145,7 @@ class Kind:
         """True if it is given the recorder of metrics; a kind that hears of rows records none itself."""
         return not self.hears_rows and any(read.name == "recorder" for read in (*self.reads, *(self.setup_reads or ())))
 
-    @property
+    @functools.cached_property
     def slots(self) -> tuple[str, ...]:
         """Every slot name that `reads` of a node may rename."""
         names = [read.name for read in (*self.reads, *(self.setup_reads or ()))]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, walk
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import ExpressionTarget, Scope
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, leaves
 
 if TYPE_CHECKING:
     from graphtrain.plan.flow import FlowEdge, FlowPoint
@@ -33,10 +33,13 @@ class Facts:
         self._against: dict[FlowEdge, int] = {}
         for point in points:
             self._ask(point, answers)
-        changed: dict[str, int] = {}
+        answered: dict[Expression, int] = {}
         for (expression, _), bit in self._bits.items():
+            answered[expression] = answered.get(expression, 0) | bit
+        changed: dict[str, int] = {}
+        for expression, bits in answered.items():
             for name in changers(plan, scope, expression):
-                changed[name] = changed.get(name, 0) | bit
+                changed[name] = changed.get(name, 0) | bits
         everything = (1 << len(self._bits)) - 1
         left = {point.node.name: point for point in points if point.acts and point.node is not None}
         known: dict[FlowPoint, int] = {start: 0}
@@ -103,6 +106,28 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
             names |= changers_of_field(plan, scope, part)
         elif isinstance(part, Name):
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
+            for leaf in leaves(scope.resolve(part.name)):
+                if isinstance(leaf, FieldTarget):  # handed in by the graph around this one
+                    names |= _changers_inside(plan, scope, leaf)
+    return names
+
+
+def _changers_inside(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
+    """The nodes of a body of which a visit may change a field of a node anywhere."""
+    if target.node.startswith(scope.path):
+        return changers_of_field(plan, scope, FieldOf(target.node.removeprefix(scope.path), target.field))
+    planned = plan.by_path[target.node]
+    if planned.kind is None:
+        return set()
+    if planned.kind.counter(target.field) is not None:
+        return _counting(scope)
+    names = row_recorders(scope) if planned.kind.hears_rows else set()
+    if target.field == "due":
+        terms = plan.terms(planned.scope, planned.trigger) if planned.trigger is not None else []
+        owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
+        names |= {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
+        for field in planned.also_due:
+            names |= _changers_inside(plan, scope, FieldTarget(target.node, field))
     return names
 
 
@@ -120,7 +145,7 @@ def changers_of_field(plan: Plan, scope: Scope, read: FieldOf) -> set[str]:
     if read.field in kind.parameters:
         return set()
     if kind.counter(read.field) is not None:  # the engine counts it, where the effects are
-        return {name for name, node in scope.graph.nodes.items() if node.body is not None or _counts(scope, name)}
+        return _counting(scope)
     if read.field != "due":
         return {read.node} | (row_recorders(scope) if kind.hears_rows else set())
     return changers_of_due(plan, scope, read.node)
@@ -147,9 +172,16 @@ def row_recorders(scope: Scope) -> set[str]:
     }
 
 
-def _counts(scope: Scope, name: str) -> bool:
-    kind = scope.kinds[name]
-    return kind is None or kind.has_effect("backward") or kind.has_effect("zero_grad")
+def _counting(scope: Scope) -> set[str]:
+    """The nodes that may run backward, or clear gradients."""
+    return {
+        name
+        for name, node in scope.graph.nodes.items()
+        if node.body is not None
+        or (kind := scope.kinds[name]) is None
+        or kind.has_effect("backward")
+        or kind.has_effect("zero_grad")
+    }
 
 
 def clock_owners(plan: Plan, scope: Scope, name: str) -> set[str]:

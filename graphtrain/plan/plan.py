@@ -80,7 +80,7 @@ class PlanNode:
         """What a visit reads: the slots of the kind, and what gives it its parameters."""
         return (*self.reads, *((Read(name), target) for name, target in self.expressions.items()), *self.opens)
 
-    @property
+    @functools.cached_property
     def trigger(self) -> Trigger | None:
         """What makes it due; None where it always is."""
         value = self.parameters.get(self.kind.trigger or "") if self.kind is not None else None

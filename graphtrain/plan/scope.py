@@ -271,6 +271,19 @@ class Scope:
         parsed = {name: self.parse(text) for name, text in self.graph.guards.items()}
         return {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
 
+    def asked_guards(self) -> dict[str, Expression]:
+        """The guards that edges ask, themselves or through others, as they are written; they must be sound."""
+        waiting = [edge.when for leaving in self.graph.edges.values() for edge in leaving if edge.when is not None]
+        asked: dict[str, Expression] = {}
+        while waiting:
+            name = waiting.pop(0)
+            if name not in asked:
+                parsed = self.parse(self.graph.guards[name])
+                named = [part.name for part in walk(parsed) if isinstance(part, Name)]
+                asked[name] = parsed
+                waiting += [part for part in named if part in self.graph.guards]
+        return asked
+
     def slots_in(self, guard: Expression) -> set[str]:
         """The slots that a guard reads, by path."""
         return set(slots_of(self.read_in(guard)))

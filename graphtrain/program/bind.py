@@ -5,7 +5,7 @@ The result is data. `program.table` makes calls of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -22,7 +22,16 @@ from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, SlotTarget, Target, leaves, reads_of
+from graphtrain.plan.scope import (
+    ExpressionTarget,
+    FieldTarget,
+    ResourceTarget,
+    Scope,
+    SlotTarget,
+    Target,
+    leaves,
+    reads_of,
+)
 from graphtrain.plan.whole_run import WholeRun
 from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
@@ -397,12 +406,16 @@ class Program:
         ]
 
     def timed(self) -> list[str]:
-        """What to say of triggers that the training depends on and that count time."""
+        """What to say of triggers, guards and expressions that the training depends on and that read time."""
         lines = []
+        read: dict[str, list[Target]] = {}
+        for scope in {bound.scope.prefix: bound.scope.names for bound in self.nodes}.values():
+            for name, guard in scope.asked_guards().items():
+                read[f"the guard `{scope.path}{name}`"] = list(scope.read_in(guard))
         for bound in self.nodes:
-            trigger = bound.planned.trigger
-            if trigger is None or bound.bypassed or bound.kind.observer:
+            if bound.bypassed or bound.kind.observer:
                 continue
+            trigger = bound.planned.trigger
             terms = [term for trigger in bound.planned.triggers for term in self.terms(bound, trigger)]
             if any(not owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
                 start = f", from {bound.planned.start}" if bound.planned.start is not None else ""
@@ -410,7 +423,25 @@ class Program:
                     f"`{bound.path}` fires by the clock ({trigger}{start}): what is trained depends on it, "
                     "so a resume is exact only between its firings"
                 )
+            for _, target in (*bound.planned.visit_reads, *bound.planned.setup_reads):
+                if isinstance(target, ExpressionTarget):
+                    read[f"`{target.name}`"] = [target]
+        for thing, targets in read.items():
+            if timed := list(dict.fromkeys(self._timed_fields(targets))):
+                lines.append(
+                    f"{thing} reads the clock ({quoted(timed)}): what is trained depends on it, "
+                    "so a resume is exact only while its value is the same"
+                )
         return lines
+
+    def _timed_fields(self, targets: Iterable[Target]) -> Iterator[str]:
+        """The fields among some targets that no digest has, such as seconds."""
+        for leaf in [leaf for target in targets for leaf in leaves(target)]:
+            owner = self.by_path.get(leaf.node) if isinstance(leaf, FieldTarget) else None
+            if owner is not None and isinstance(leaf, FieldTarget):
+                declared = owner.kind.fields.get(leaf.field)
+                if declared is not None and not declared.in_digest:
+                    yield f"{leaf.node}.{leaf.field}"
 
 
 def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:

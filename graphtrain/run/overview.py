@@ -50,16 +50,16 @@ def value_of(name: str, compiled: CompiledGraph, resources: Mapping[str, Any]) -
             raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
         return program.slots[program.slot_index(name)]
     planned = program.plan.by_path.get(path)
-    if path not in program.by_path and planned is not None and planned.kind is not None:
+    if planned is None or planned.kind is None:
+        raise KeyError(f"there is no node `{path}`; {suggestion(path, program.plan.by_path)}")
+    known = [*planned.kind.parameters, *planned.kind.fields]
+    if field not in known:
+        raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
+    if path not in program.by_path:  # in a body that is bypassed
         return compiled.compiler.absent(path, field)
-    if path not in program.by_path:
-        raise KeyError(f"there is no node `{path}`; {suggestion(path, program.by_path)}")
     bound = program.by_path[path]
     if field in bound.kind.parameters and field not in bound.planned.expressions:
         return bound.parameters[field]
-    if field not in {**bound.kind.fields, **bound.planned.expressions}:
-        known = [*bound.kind.parameters, *bound.kind.fields]
-        raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
     return compiled.compiler.field_getter(bound, field)()
 
 

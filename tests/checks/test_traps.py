@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import graphtrain.checks.loops
-from graphtrain import Graph, Problem
+from graphtrain import Graph, Node, Problem
 from tests.checks.corpus import EVALUATE, FIT, own, plain, tiny, use
 from tests.checks.sound_graphs import periodic
 
@@ -49,6 +49,10 @@ ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
         {"inner": ["accumulate"], "accumulate": ["train_batch if some", "inner"], "train_batch": ["step"],
          "step": ["zero_grad"], "zero_grad": ["end"]}, {"some": "accumulate.count > 0"}), "G501",
      {"inner", "accumulate"}),
+    ("a body that reads what only the graph around it changes",
+     tiny({"a": "tick", "body": Node("body", "nested", reads={"loss": "a.ticks"}, body=tiny(
+              {"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if enough", "x"]}, {"enough": "loss > 2"}))},
+          {"a": ["body"], "body": ["end"]}), "G501", {"body/x", "body/y"}),
     ("never", tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if due", "a"]}, {"due": "b.due"},
                    units={"steps": "a.ticks"}).set("b", every="never"), "G501", {"a", "b"}),
     ("once is not due again", tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if due", "a"]},
@@ -88,6 +92,20 @@ SOUND: list[tuple[str, Graph]] = [
            "step": "step", "zero_grad": "zero_grad"},
           {"inner": ["accumulate"], "accumulate": ["step if full", "inner"], "step": ["zero_grad"],
            "zero_grad": ["end"]}, {"full": "accumulate.count >= accumulate.every"})),
+    ("a body that is entered only when due, and reads that it is",
+     tiny({"a": "tick", "body": Node("body", "nested", {"every": "2 ticks"}, {"loss": "body.due"}, body=tiny(
+              {"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if over", "x"]},
+              {"over": "loss and x.ticks > 2"}))},
+          {"a": ["body"], "body": ["end if done", "a"]}, {"done": "a.ticks > 5"}, units={"ticks": "a.ticks"})),
+    ("a body that reads the count of passes around it, to which it adds",
+     tiny({"body": Node("body", "nested", reads={"loss": "accumulate.count"}, body=tiny(
+              {"x": "own_pass", "y": "use_loss"}, {"x": ["y"], "y": ["end if enough", "x"]}, {"enough": "loss > 2"})),
+           "accumulate": "accumulate", "step": "step", "zero_grad": "zero_grad"},
+          {"body": ["accumulate"], "accumulate": ["step"], "step": ["zero_grad"], "zero_grad": ["end"]})),
+    ("a body that reads a field of its own by way of the graph around it",
+     tiny({"body": Node("body", "nested", reads={"loss": "body/x.ticks"}, body=tiny(
+              {"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if enough", "x"]}, {"enough": "loss > 2"}))},
+          {"body": ["end"]})),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graphtrain import Edge, EditError, Graph, GraphtrainError, Trigger, node
+from graphtrain import Edge, EditError, Graph, GraphtrainError, Node, Trigger, node
 from graphtrain.graph.edit import rename_in_expression
 
 FIT = Graph.load("fit")
@@ -222,6 +222,31 @@ def test_a_value_and_an_expression_take_each_others_place() -> None:
     assert graph.set("clip", max_norm=2.0).nodes["clip"].reads == {"optimizer": "other"}
 
 
+def test_a_node_in_a_body_is_renamed_by_its_path_wherever_that_is_read() -> None:
+    graph = (
+        FIT.set("clip", reads={"max_norm": "1 / (1 + validate/next_batch.batches + next_batch.batches)"})
+        .guard("log_due", "log.due and validate/next_batch.last")
+        .clock("seen", "validate/next_batch.batches")
+    )
+    renamed = graph.rename("validate/next_batch", "fetch")
+    assert renamed.nodes["clip"].reads == {"max_norm": "1 / (1 + validate/fetch.batches + next_batch.batches)"}
+    assert renamed.guards["log_due"] == "log.due and validate/fetch.last"
+    assert renamed.units["seen"] == "validate/fetch.batches"
+    body = renamed.nodes["validate"].body
+    assert body is not None and "fetch" in body.nodes and "next_batch" not in body.nodes
+    assert renamed.check() == []
+    assert renamed.rename("validate/fetch", "next_batch") == graph
+    assert Graph.loads(renamed.to_toml()) == renamed
+    edits = '[[edit]]\nrename = "validate/next_batch"\nnew = "fetch"\n'
+    read = Graph.loads(f'format = 1\nextends = "fit"\n{edits}')
+    assert read.nodes == FIT.rename("validate/next_batch", "fetch").nodes
+    around = Graph("around", "fit", {"fit": Node("fit", "nested", body=graph)}, {"fit": (Edge("end", "seen"),)},
+                   {"seen": "fit/validate/next_batch.batches > 0"})  # fmt: skip
+    further = around.rename("fit/validate/next_batch", "fetch")
+    assert further.guards == {"seen": "fit/validate/fetch.batches > 0"}
+    assert further.nodes["fit"].body == renamed
+
+
 def test_rename_reaches_everything() -> None:
     graph = FIT.rename("accumulate", "window").rename("decide", "choose").rename("next_batch", "fetch")
     text = graph.to_toml()
@@ -309,6 +334,17 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.set("clip", a={1: 2}), "clip.a: {1: 2} cannot be written in a graph", ""),
     (lambda g: g.rename("stp", "x"), "rename: there is no node `stp`", "`step`"),
     (lambda g: g.rename("step", "clip"), "rename: there is a node `clip` already", ""),
+    (
+        lambda g: g.rename("validate/nxt_batch", "x"),
+        "rename: there is no node `validate/nxt_batch`",
+        "did you mean `validate/next_batch`?",
+    ),
+    (
+        lambda g: g.rename("validate/next_batch", "eval_batch"),
+        "rename: there is a node `validate/eval_batch` already",
+        "",
+    ),
+    (lambda g: g.rename("step/x", "y"), "rename: there is no node `step/x`: `step` has no body", ""),
     (lambda g: g.rename("step", "end"), "rename: there is a node `end` already", ""),
     (lambda g: g.guard("x", 3), "guard: `x` takes an expression in quotes, got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.clock("x", 3), "clock: `x` takes a field", ""),  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -467,6 +467,25 @@ def test_training_that_depends_on_the_clock_is_reported() -> None:
     tiny(Graph.load("fit").set("finish", after="90 minutes"), said=said)
     assert any(line.startswith("`finish` fires by the clock (90 minutes)") for line in said)
     assert not any("`checkpoint` fires" in line for line in said), "an observer changes nothing that is trained"
+
+
+@pytest.mark.parametrize(
+    ("edit", "thing"),
+    [
+        (lambda fit: fit.guard("ending", "next_batch.seconds > 60 or finish.due"), "the guard `ending`"),
+        (lambda fit: fit.set("clip", reads={"max_norm": "1 if next_batch.seconds < 9 else 2"}), "`clip.max_norm`"),
+    ],
+    ids=["a guard that another names", "a parameter"],
+)
+def test_a_guard_and_an_expression_that_read_the_clock_are_reported_alike(
+    edit: Callable[[Graph], Graph], thing: str
+) -> None:
+    said: list[str] = []
+    tiny(edit(Graph.load("fit")), said=said)
+    assert [line for line in said if "clock" in line] == [
+        f"{thing} reads the clock (`next_batch.seconds`): what is trained depends on it, "
+        "so a resume is exact only while its value is the same"
+    ]
 
 
 def test_state_in_lists_keeps_its_dtype(tmp_path: Path) -> None:
