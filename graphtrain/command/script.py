@@ -15,7 +15,9 @@ from weakref import WeakKeyDictionary
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import nearest
-from graphtrain.program.planned_run import RUN_ARGUMENT, PlannedRun
+
+# What an argument of `setup` is called that is given the run.
+RUN_ARGUMENT = "run"
 
 _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
 # The graph that a module passed to `main` while it was imported.
@@ -118,6 +120,8 @@ def resources_of(setup: Callable[..., Any], arguments: Mapping[str, Any], name: 
     Raises:
         UsageError: it does not return a mapping from names to resources.
     """
+    from graphtrain.program.planned_run import PlannedRun  # imports torch, which listing and drawing do without
+
     asks_for_run = RUN_ARGUMENT in inspect.signature(setup).parameters
     resources = setup(**arguments, **({RUN_ARGUMENT: PlannedRun(graph)} if asks_for_run else {}))
     example = 'as in `return {"model": model, "optimizer": optimizer, "train_data": train_data}`'

@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from graphtrain.command.script import RUN_ARGUMENT
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import Parameter
 from graphtrain.names import suggestion
-from graphtrain.program.planned_run import RUN_ARGUMENT
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)  # *args and **kwargs

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.output import escaped
+from graphtrain.command.script import RUN_ARGUMENT
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, plain_value, show_value, type_name
-from graphtrain.program.planned_run import RUN_ARGUMENT
 
 
 def print_arguments(setup: Callable[..., Any], name: str) -> None:

@@ -10,8 +10,6 @@ from graphtrain.graph import Graph
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.whole_run import WholeRun
 
-RUN_ARGUMENT = "run"
-
 
 @final
 class PlannedRun:
