@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from graphtrain.metrics.logger import RunLogger as RunLogger
     from graphtrain.metrics.tensorboard import TensorBoard as TensorBoard
     from graphtrain.program.factories import Factory as Factory
+    from graphtrain.program.planned_run import PlannedRun as PlannedRun
     from graphtrain.run.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, and one the command line.
@@ -39,6 +40,7 @@ _LATE = {
     "Display": "graphtrain.display.snapshot",
     "Factory": "graphtrain.program.factories",
     "Loader": "graphtrain.data.loader",
+    "PlannedRun": "graphtrain.program.planned_run",
     "RunLogger": "graphtrain.metrics.logger",
     "Snapshot": "graphtrain.display.snapshot",
     "TensorBoard": "graphtrain.metrics.tensorboard",

@@ -43,5 +43,5 @@ class Log:
         record_means(self._recorder, self._means.take("log"), optimizer)
 
     def at_end(self, optimizer: Any = None) -> None:
-        if self.every.terms or not self._recorder.rows:
+        if not self.every.is_never or not self._recorder.rows:
             record_means(self._recorder, self._means.peek("log"), optimizer)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
 from graphtrain.data.samplers import generators_of, samples_per_batch
@@ -18,6 +18,7 @@ from graphtrain.data.source import Indexed, Recut, Resume, Source, source_of
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Indices, WrittenBatches, derived_clock, node, progress
+from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.parameter import Above
 from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
@@ -77,6 +78,8 @@ class NextBatch:
     >>> graph.check()
     []
     """
+
+    epoch_fields: ClassVar[EpochFields] = EpochFields()
 
     limit: Annotated[int, Above(0)] | None = None
     resume: Resume = "auto"

@@ -36,7 +36,7 @@ class Step:
 
     fused: bool = False
 
-    steps: int = progress(0)
+    steps: int = progress(0, adds=1)
 
     _optimizers: tuple[Any, ...]
     _notify: Callable[[str], None] | None

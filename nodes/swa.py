@@ -33,7 +33,7 @@ class Swa:
 
     every: Trigger = Trigger("1 epochs")
 
-    averaged: int = progress(0)
+    averaged: int = progress(0, adds=1)
 
     def __call__(self, model: torch.nn.Module, swa_model: Any) -> None:
         self.averaged += 1

@@ -114,7 +114,7 @@ class Changes:
         never: set[str] = set()
         for name, point in self._nodes.items():
             planned = point.planned
-            if planned is not None and planned.trigger is not None and not planned.trigger.terms:
+            if planned is not None and planned.trigger is not None and planned.trigger.is_never:
                 never |= set() if planned.also_due else {name}
         return frozenset(never)
 
@@ -242,7 +242,8 @@ class Changes:
         """True if the trigger of a node counts something that starts again at 0."""
         planned = self._nodes[name].planned
         assert planned is not None
-        terms = self.gradients.flow.plan.terms(self._scope, planned.trigger) if planned.trigger is not None else []
+        plan = self.gradients.flow.plan
+        terms = [term for trigger in planned.triggers for term in plan.terms(self._scope, trigger)]
         return any(owner.scope is not self._scope or _restarts(owner.kind, field) for owner, field, _ in terms)
 
 

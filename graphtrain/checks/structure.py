@@ -12,8 +12,10 @@ from graphtrain.graph.elements import END, NESTED, Node
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.guards.syntax import field_of, is_expression
+from graphtrain.kind import Kind
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, is_trigger
-from graphtrain.kind.trigger import Trigger, known_units
+from graphtrain.kind.trigger import ONCE, Trigger, known_units
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.scope import Scope, outputs_of, reads_of
 
@@ -124,6 +126,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
             continue
         if is_trigger(parameter.annotation) and isinstance(coerced, Trigger):
             yield from _units(scope, node, name, coerced)
+            yield from _moments(scope, node, kind, name, coerced)
     for name, parameter in kind.parameters.items():
         if name in node.parameters:
             continue
@@ -158,11 +161,35 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
     units = scope.graph.units
     known = known_units(units)
     for term in trigger.terms:
-        if term.unit not in known:
+        if term.unit not in known and term.per:
+            hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
+            hint = hint or suggestion(term.unit, known, {})
+            message = f'`{term.per}` in {node.name}.{name} = "{term}" is no single unit of the clock'
+            yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
+        elif term.unit not in known:
             singular = f"{term.unit}s"
             hint = f"did you mean `{singular}`?" if singular in known else suggestion(term.unit, known, {})
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
             yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
+
+
+def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) -> Iterator[Problem]:
+    """What a trigger that is reached once, `after` or `from`, cannot be."""
+    if name == kind.trigger == "every":
+        return
+    thing = f"nodes.{node.name}.{name}"
+    repeated = [text for text in trigger.texts if text == ONCE or " per " in text]
+    if repeated:
+        message = (
+            f'{node.name}.{name}: "{repeated[0]}" tells how often, and `{name}` takes an amount that is reached once'
+        )
+        yield scope.problem("G104", node.place, thing, message, f'write an amount, as in {name} = "5 epochs"')
+    elif name == FROM and trigger.is_never:
+        message = f'{node.name}.{FROM}: "never" would keep the node from being due at all'
+        yield scope.problem("G104", node.place, thing, message, 'leave it out; or write every = "never"')
+    elif name == FROM and "every" not in node.parameters and kind.parameters["every"].default is None:
+        message = f"{node.name}.{FROM} stands beside `every`, and `{node.name}` has none: it runs at every visit"
+        yield scope.problem("G104", node.place, thing, message, 'add one, as in every = "1 epochs"')
 
 
 def _slots(scope: Scope, node: Node) -> Iterator[Problem]:

@@ -69,7 +69,7 @@ class TrainerFactory:
             if not isinstance(seed, int) or not 0 <= seed < 2**63:
                 raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
             seed_everything(seed)
-        resources = resources_of(self._setup, arguments, name)
+        resources = resources_of(self._setup, arguments, name, graph)
         resources.pop("loggers", None)
         not_state = not_state_of(resources, name)
         resources, _ = without_unread(graph, resources)

@@ -119,7 +119,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
     if options.before is not None:
         refuse_unknown_node(options.before, [*paths_of(graph)], "--before")
     seed_everything(options.seed)
-    resources = resources_of(program.setup, arguments, program.name)
+    resources = resources_of(program.setup, arguments, program.name, graph)
     loggers = _loggers(resources.pop("loggers", ()), options, program)
     not_state = not_state_of(resources, program.name)
     _check_names(resources, program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -12,7 +13,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
 from graphtrain.names import nearest
+
+# What an argument of `setup` is called that is given the run.
+RUN_ARGUMENT = "run"
 
 _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
 # The graph that a module passed to `main` while it was imported.
@@ -106,13 +111,19 @@ def setup_function(script: str) -> tuple[Path, str, Callable[..., Any]]:
     return path, function_name, function
 
 
-def resources_of(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Call `setup`, and check what it returns.
+def resources_of(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str, graph: Graph) -> dict[str, Any]:
+    """Call `setup`, with the run where it asks for it, and check what it returns.
+
+    Arguments:
+        graph: the one that is run.
 
     Raises:
         UsageError: it does not return a mapping from names to resources.
     """
-    resources = setup(**arguments)
+    from graphtrain.program.planned_run import PlannedRun  # imports torch, which listing and drawing do without
+
+    asks_for_run = RUN_ARGUMENT in inspect.signature(setup).parameters
+    resources = setup(**arguments, **({RUN_ARGUMENT: PlannedRun(graph)} if asks_for_run else {}))
     example = 'as in `return {"model": model, "optimizer": optimizer, "train_data": train_data}`'
     if not isinstance(resources, Mapping):
         returned = "nothing" if resources is None else f"a value of type {type(resources).__name__}"

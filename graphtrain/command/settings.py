@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from graphtrain.command.script import RUN_ARGUMENT
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.hints import hints_of
@@ -107,10 +108,19 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
     """
     parameters = inspect.signature(setup).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {key: parameter for key, parameter in parameters.items() if parameter.kind not in _VARIADIC}
+    named = {
+        key: parameter
+        for key, parameter in parameters.items()
+        if parameter.kind not in _VARIADIC and key != RUN_ARGUMENT
+    }
     hints = hints_of(setup)
     checked = {}
     for key, value in values.items():
+        if key == RUN_ARGUMENT:
+            raise UsageError(
+                f"`{key}` is no argument that can be set: {name} is given the run itself by that name",
+                "give the argument another name",
+            )
         if key not in named:
             if takes_any:
                 checked[key] = value
@@ -142,7 +152,7 @@ def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> d
     hints = hints_of(setup)
     values = {}
     for name, parameter in inspect.signature(setup).parameters.items():
-        if parameter.kind in _VARIADIC or name in given or parameter.default is parameter.empty:
+        if parameter.kind in _VARIADIC or name in {RUN_ARGUMENT, *given} or parameter.default is parameter.empty:
             continue
         values[name] = parameter.default
         with suppress(UsageError):

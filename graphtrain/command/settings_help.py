@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.output import escaped
+from graphtrain.command.script import RUN_ARGUMENT
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED
 from graphtrain.graph.registry import kind_of_node
@@ -47,7 +48,7 @@ def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str, str, str]]
     descriptions = descriptions_of(setup)
     for parameter in inspect.signature(setup).parameters.values():
         name = parameter.name
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == RUN_ARGUMENT:
             continue
         default = "required" if parameter.default is parameter.empty else _shown(parameter.default)
         type_text = "a path" if hints.get(name) is Path else type_name(hints[name]) if name in hints else ""
@@ -60,7 +61,7 @@ def graph_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str, str, 
         kind = kind_of_node(node)
         if kind is None:
             continue  # declared by a script that is not loaded
-        descriptions = descriptions_of(kind.implementation)
+        descriptions = kind.descriptions
         for parameter in kind.parameters.values():
             if node.use == NESTED and parameter.name not in node.parameters:
                 continue

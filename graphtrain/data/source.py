@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
+from graphtrain.data.length import length_of
 from graphtrain.data.loader import Loader
 from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_of, of_torchdata, samples_per_batch
 from graphtrain.data.selection import selection_of
@@ -372,7 +373,7 @@ class Stateful(Source):
 
     def open(self, epoch: int) -> Opened:
         announce_epoch(self._data, epoch)
-        length = _length(self._data)
+        length = length_of(self._data)
         resumed, self._begun, self._loaded = bool(self._loaded), True, {}
         return Opened(self._after_resume() if resumed else iterate(self._data), length, {})
 
@@ -398,7 +399,7 @@ class Stateful(Source):
         self._loaded = {}
 
     def has_length(self) -> bool:
-        return _length(self._data) is not None
+        return length_of(self._data) is not None
 
     def position(self) -> dict[str, Any]:
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
@@ -443,7 +444,7 @@ class Replayed(Source):
 
     def open(self, epoch: int) -> Opened:
         announce_epoch(self._data, epoch)
-        length = _length(self._data)
+        length = length_of(self._data)
         state: dict[str, Any] = {
             "random": capture_random(),
             "generators": [generator.get_state() for generator in generators_of(self._data)],
@@ -454,7 +455,7 @@ class Replayed(Source):
         return Opened(self._begin(state), length, state)
 
     def has_length(self) -> bool:
-        return _length(self._data) is not None
+        return length_of(self._data) is not None
 
     def release(self, batches: Iterator[Any]) -> bool:
         return not self._once and shut_down(batches.iterator if isinstance(batches, Stream) else batches)
@@ -520,7 +521,7 @@ class Replayed(Source):
         lost = f"; {skipped * now - seen} samples of it are not seen" if skipped * now > seen else ""
 
         def length() -> int | None:
-            total = _length(self._data)
+            total = length_of(self._data)
             return None if total is None else drawn + max(total - skipped, 0)
 
         return Recut(
@@ -558,13 +559,6 @@ class _Progress:
             place += "; a graphtrain.Loader, or data with a state_dict, resumes at once"
         self._notify(place)
         self._next = seconds + _REPORT_SECONDS
-
-
-def _length(data: Any) -> int | None:
-    try:
-        return len(data)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def _position_unknown(data: Any, drawn: int) -> DataError:

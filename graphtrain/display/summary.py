@@ -133,7 +133,8 @@ class Activity:
     @property
     def when(self) -> str:
         """``"every 1 epochs"``, and the remark."""
-        moment = f"{self.verb} {self.amount}" if self.amount else ""
+        verb = "" if self.amount.startswith("once") else f"{self.verb} "
+        moment = f"{verb}{self.amount}" if self.amount else ""
         return one_line(f"{moment} ({self.remark})" if moment and self.remark else moment or self.remark)
 
     def __str__(self) -> str:

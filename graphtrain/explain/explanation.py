@@ -45,12 +45,16 @@ class TriggerReading:
         amount: as in the graph: ``"1 epochs or 10 minutes"``.
         clocks: one for each amount; any of them makes it due.
         also: the fields that make it due too, and what they held.
+        start: before whose amounts it is not due, if it has such: one for each of them.
+        has_run: of one that is due once, whether it has run; else None.
     """
 
     verb: str
     amount: str
     clocks: tuple[ClockReading, ...]
     also: tuple[tuple[str, Any], ...] = ()
+    start: tuple[ClockReading, ...] = ()
+    has_run: bool | None = None
 
     def __str__(self) -> str:
         clocks = [
@@ -58,8 +62,13 @@ class TriggerReading:
             + (f", last {shown(clock.last)}" if clock.last is not None else "")
             for clock in self.clocks
         ]
-        words = [*clocks, *(f"or {field} = {shown(value)}" for field, value in self.also)]
-        return f"{self.verb} {self.amount}" + (f": {'; '.join(words)}" if words else "")
+        start = " or ".join(clock.amount for clock in self.start)
+        verb = self.verb if self.has_run is None or self.clocks else ""
+        words = [] if self.has_run is None else ["it has run" if self.has_run else "it has not run"]
+        words += [*clocks, *(f"or {field} = {shown(value)}" for field, value in self.also)]
+        words += [f"not before {clock.amount}, {clock.unit} {shown(clock.now)}" for clock in self.start]
+        amount = f"{verb} {self.amount}".strip() + (f" from {start}" if start else "")
+        return amount + (f": {'; '.join(words)}" if words else "")
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,13 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
         factor = base.amount / term.amount  # to the unit that the trigger is written in
         last = last / factor if last is not None else None
         clocks.append(ClockReading(str(term), term.unit, now / factor, last, due_at / factor))
+    start = [
+        ClockReading(str(term), term.unit, clock.now() * term.amount / term.base.amount, None, term.amount)
+        for clock, term in (compiler.clocks(bound, bound.planned.start) if bound.planned.start is not None else ())
+    ]
     also = tuple((field, compiler.field_getter(bound, field)()) for field in bound.planned.also_due)
-    return TriggerReading(verb, str(trigger), tuple(clocks), also)
+    has_run = bool(bound.instance.runs) if trigger.once else None
+    return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run)
 
 
 def _note(bound: BoundNode, field: str) -> str:

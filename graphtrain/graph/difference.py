@@ -27,6 +27,9 @@ _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
 _VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "optimizer", "name")
 _LONGEST = 160  # characters of a value that are shown
 
+# What a run reads of its clock whatever its triggers are: for rows of metrics, the display, step functions.
+_READ_BY_RUNS = ("steps", "epochs", "batches", "epoch_batches", "samples", "seconds")
+
 
 @dataclass(frozen=True)
 class Change:
@@ -270,7 +273,10 @@ def _changes(before: Graph, after: Graph, inside: str, written: Collection[str])
         matters = name in asked if None in (former, text) else meanings[0].of_guard(name) != meanings[1].of_guard(name)
         yield Change("guard", inside, name, former, text, matters=matters)
     for unit, former, counted in _mapping_changes(before.units, after.units):
-        yield Change("unit", inside, unit, former, counted)
+        # How often a node has run is on the clock for who needs it: it matters where a trigger counts by it.
+        runs = all(text is None or text.endswith(".runs") for text in (former, counted)) and None in (former, counted)
+        matters = not runs or any(_is_counted(graph, unit) for graph in (before, after))
+        yield Change("unit", inside, unit, former, counted, matters=matters)
     yield from _other_changes(before, after, inside)
     for name, old_body, body in bodies:
         yield from _changes(old_body, body, f"{inside}/{name}" if inside else name, written)
@@ -296,6 +302,15 @@ def _node_changes(
                 if what == "reads" and {former.get(slot, slot), latter.get(slot, slot)}.isdisjoint(written):
                     matters = matters and not _is_selection(new, slot)  # whatever it is called, it is not there
                 yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after, matters=matters)
+
+
+def _is_counted(graph: Graph, unit: str) -> bool:
+    """True if a parameter of a node may be a trigger that counts by a unit; to know its kind would take an import."""
+    if unit in _READ_BY_RUNS:
+        return True
+    values = [value for node in graph.nodes.values() for value in node.parameters.values()]
+    texts = [text for value in values for text in (value if isinstance(value, list | tuple) else [value])]
+    return any(isinstance(text, str) and text.split()[-1:] and unit.startswith(text.split()[-1]) for text in texts)
 
 
 def _reads_something_else(old: Node, new: Node, name: str, meanings: tuple[Meanings, Meanings]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from abc import ABC
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -153,7 +154,8 @@ class Editable(ABC):
     def remove(self, name: str, to: str | None = None) -> Self:
         """Remove a node; its predecessors are connected to its target.
 
-        Edges that would become self-loops are removed, and guards that only removed edges used.
+        Edges that would become self-loops are removed, guards that only removed edges used, and units that count how
+        often the node runs.
 
         Arguments:
             to: the new target of the predecessors. Default: the node's only target.
@@ -184,7 +186,9 @@ class Editable(ABC):
         }
         nodes = {key: value for key, value in self.nodes.items() if key != name}
         guards = _without_unused(self.guards, _guards_used(self.edges, self.guards) - _guards_used(edges, self.guards))
-        return self._with(nodes=nodes, edges=edges, guards=guards, start=to if self.start == name else self.start)
+        units = {unit: text for unit, text in self.units.items() if text != f"{name}.runs"}
+        start = to if self.start == name else self.start
+        return self._with(nodes=nodes, edges=edges, guards=guards, units=units, start=start)
 
     def connect(
         self,
@@ -468,7 +472,8 @@ def _node(name: str, use: str | Callable[..., Any] | None, parameters: Mapping[s
 
 
 def _with_parameters(node: Node, parameters: Mapping[str, Any]) -> Node:
-    rest = dict(parameters)
+    # `from_` stands for `from`, which Python takes for itself, as `or_` does for `or`.
+    rest = {key[:-1] if keyword.iskeyword(key[:-1]) and key[-1:] == "_" else key: parameters[key] for key in parameters}
     if "graph" in rest:
         body, reference = body_graph(rest.pop("graph"))
         node = replace(node, use=NESTED, kind=None, body=body, reference=reference)

@@ -20,7 +20,7 @@ from graphtrain.graph.registry import find_kind, known_graphs, known_kinds, know
 from graphtrain.kind import Kind
 from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
-from graphtrain.kind.trigger import MULTIPLES, Trigger
+from graphtrain.kind.trigger import MULTIPLES, ONCE, Trigger
 
 Schema = dict[str, Any]
 
@@ -28,8 +28,8 @@ TITLE = "graphtrain graph"
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 # A number is decimal or a ratio; units are those of the graph's clock, so any name is taken.
-_TRIGGER = r"^(never|\s*[0-9]+(\.[0-9]+|/[0-9]+)?\s+[A-Za-z_][A-Za-z0-9_]*\s*)$"
-_UNITS = ("steps", "epochs", "batches", "samples", *MULTIPLES)
+_TRIGGER = r"^(never|once|\s*([0-9]+(\.[0-9]+|/[0-9]+)?|[0-9]+\s+per)\s+[A-Za-z_][A-Za-z0-9_]*\s*)$"
+_AMOUNTS = (*(f"1 {unit}" for unit in ("steps", "epochs", "batches", "samples", *MULTIPLES)), "4 per epoch", "0.1 run")
 _NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _TYPES: dict[Any, Schema] = {
     bool: {"type": "boolean"},
@@ -153,7 +153,7 @@ def _overlay_properties() -> Schema:
 
 def _kind(kind: Kind) -> Schema:
     """A node of one kind."""
-    descriptions = descriptions_of(kind.implementation)
+    descriptions = kind.descriptions
     parameters = {
         name: _parameter(parameter, descriptions.get(name, "")) for name, parameter in kind.parameters.items()
     }
@@ -280,7 +280,7 @@ def _typed(annotation: Any) -> Schema:
 
 
 def _trigger() -> Schema:
-    term = {"type": "string", "pattern": _TRIGGER, "examples": ["never", *(f"1 {unit}" for unit in _UNITS)]}
+    term = {"type": "string", "pattern": _TRIGGER, "examples": ["never", ONCE, *_AMOUNTS]}
     return {"anyOf": [term, {"type": "array", "items": term, "minItems": 1}], "examples": term["examples"]}
 
 

@@ -61,8 +61,14 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
     units = ", ".join(f"{unit} = {field}" for unit, field in graph.units.items())
     yield from (
         f"{indent}{heading}  {line}"
-        for heading, line in zip(_headings("clock"), textwrap.wrap(one_line(units), _CLOCK_WIDTH), strict=False)
+        for heading, line in zip(_headings("clock"), _wrapped(one_line(units)), strict=False)
     )
+
+
+def _wrapped(units: str) -> list[str]:
+    """Lines that break between units, not inside of one."""
+    whole = units.replace(" = ", "\0=\0")
+    return [line.replace("\0", " ") for line in textwrap.wrap(whole, _CLOCK_WIDTH)]
 
 
 def _settings(graph: Graph, name: str) -> str:

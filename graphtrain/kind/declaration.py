@@ -16,11 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from graphtrain.kind.copies import CopyOf
+from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.fields import ON_GRADIENTS, Action, Field, action_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
+
+# The parameter of every node with `every` before whose amount the node is not due.
+FROM = "from"
+_FROM_DESCRIPTION = "the node is not due before this amount. Default: it may be due from the start."
 
 # The values of a parameter that is left out: none, and a bound without effect.
 _LEFT_OUT = (None, math.inf)
@@ -123,6 +128,16 @@ class Kind:
             if name in self.parameters and is_trigger(self.parameters[name].annotation):
                 return name
         return None
+
+    @property
+    def descriptions(self) -> dict[str, str]:
+        """What its documentation says of each parameter, as far as it does."""
+        everywhere = {FROM: _FROM_DESCRIPTION} if FROM in self.parameters else {}
+        return {**everywhere, **descriptions_of(self.implementation)}
+
+    def passed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters that a function is called with: all but `from`, which is for its trigger alone."""
+        return {name: value for name, value in parameters.items() if name != FROM}
 
     @functools.cached_property
     def actions(self) -> tuple[Action, ...]:

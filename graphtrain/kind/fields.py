@@ -49,6 +49,46 @@ def action_of(text: str) -> Action:
     return Action("scale" if effect == "unscale" else effect, slot.strip() or "optimizer", name != effect)
 
 
+class EpochFields(NamedTuple):
+    """What the fields of a kind that fetches batches are called: with them a run is counted ahead, without data.
+
+    A class declares it as ``epoch_fields: ClassVar[EpochFields] = EpochFields()``; the defaults are those of
+    `next_batch`, whose documentation says what each of them holds.
+    """
+
+    epoch: str = "epoch"
+    epoch_batches: str = "epoch_batches"
+    batches: str = "batches"
+    samples: str = "samples"
+    last: str = "last"
+    exhausted: str = "exhausted"
+    empty: str = "empty"
+    opened: str = "opened"
+    epochs: str = "epochs"
+    length: str = "epoch_length"
+    batch_index: str = "batch_index"
+    limit: str = "limit"
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Those that are progress."""
+        return (
+            self.epoch,
+            self.epoch_batches,
+            self.batches,
+            self.samples,
+            self.last,
+            self.exhausted,
+            self.empty,
+            self.opened,
+        )
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Those that are computed from it."""
+        return (self.epochs, self.length, self.batch_index)
+
+
 @dataclass(frozen=True)
 class Field:
     """A field that guards, clocks and reads may name as ``node.field``.
@@ -63,6 +103,7 @@ class Field:
         last: for a counter of a window, the field that holds the size of the last one.
         window: for a counter of a window, the field in which the engine keeps what `target` held when it opened.
         full: for a counter of a window, the field that is true once it has reached that.
+        adds: what each visit adds to it, where that is always the same.
         in_digest: False for what no continuation depends on, such as a reading of the wall clock.
     """
 
@@ -76,6 +117,7 @@ class Field:
     last: str | None = None
     window: str | None = None
     full: str | None = None
+    adds: int | None = None
     in_digest: bool = True
 
 
@@ -90,6 +132,7 @@ class Progress:
     last: str | None
     window: str | None
     full: str | None
+    adds: int | None
     in_digest: bool
 
     def field(self, name: str, type: Any) -> Field:
@@ -105,6 +148,7 @@ def progress(
     last: str | None = None,
     window: str | None = None,
     full: str | None = None,
+    adds: int | None = None,
     in_digest: bool = True,
 ) -> Any:
     """Declare an attribute of a class kind as progress: saved in every checkpoint, readable in guards.
@@ -122,6 +166,8 @@ def progress(
         window: for a counter of a window: the attribute, progress of its own, in which the engine keeps what `target`
             held when the window opened, so that it stays as large as it began. Default: none.
         full: for a counter of a window: the property that is true once the counter has reached `window`. Default: none.
+        adds: what each visit adds to it, where that is always the same: with it, runs are counted ahead. Default: that
+            is not known.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
 
     >>> from graphtrain.kind import kind_of, node
@@ -134,7 +180,7 @@ def progress(
     >>> kind_of(Count).fields["twice"].default
     0
     """
-    return Progress(default, counts, restarts, target, last, window, full, in_digest)
+    return Progress(default, counts, restarts, target, last, window, full, adds, in_digest)
 
 
 class derived_clock(property):  # noqa: N801 - used as a decorator, like property

@@ -210,8 +210,7 @@ def plain_value(value: Any) -> Any:
         case str():
             return str.__str__(value)
         case Trigger():
-            texts = [str(term) for term in value.terms] or ["never"]
-            return texts[0] if len(texts) == 1 else texts
+            return value.texts[0] if len(value.texts) == 1 else value.texts
         case list() | tuple():
             return [plain_value(item) for item in value]
         case Mapping() if all(isinstance(key, str) for key in value):

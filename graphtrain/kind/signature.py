@@ -7,10 +7,11 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from graphtrain.kind.declaration import Batches, Indices, Read, StepFunction, WrittenBatches
+from graphtrain.kind.declaration import FROM, Batches, Indices, Read, StepFunction, WrittenBatches
 from graphtrain.kind.fields import EFFECTS, Field, Progress
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.trigger import Trigger
 
 RESERVED = frozenset({"use", "graph", "reads", "writes", "runs", "due", "fired"})
 
@@ -34,7 +35,10 @@ def signature_of(target: Callable[..., Any], name: str) -> Signature:
     _check_defaults(parameters, name)
     if taken := sorted(RESERVED & {*parameters, *fields}):
         raise TypeError(f"{name}: `{taken[0]}` means something else in every node; choose another name")
-    return reads, setup_reads, parameters, fields | _fields_of_every_node(parameters, name)
+    fields |= _fields_of_every_node(parameters, name)
+    if "fired" in fields:
+        parameters[FROM] = Parameter(FROM, Trigger | None, None)
+    return reads, setup_reads, parameters, fields
 
 
 def _of_class(target: type, name: str) -> Signature:

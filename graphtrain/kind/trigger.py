@@ -1,4 +1,4 @@
-"""When something periodic is due: ``"100 steps"``, ``"0.25 epochs"``, ``["1 epochs", "10 minutes"]``, ``"never"``."""
+"""When something periodic is due: ``"100 steps"``, ``"4 per epoch"``, ``["1 epochs", "10 minutes"]``, ``"never"``."""
 
 from __future__ import annotations
 
@@ -13,27 +13,48 @@ from typing import Any
 # Units that are multiples of another one; a graph's clock has to name the second only.
 MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("seconds", 3600)}
 
+# A part of the whole run: an amount of the unit behind it, once it is known how many of those the run will have.
+RUN, COUNTS_RUN = "run", "steps"
+ONCE = "once"
+
 _TERM = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?|\d{1,15}/\d{1,15})\s+([A-Za-z_]\w*)\s*", re.ASCII)
+_PER = re.compile(r"\s*(\d{1,15})\s+per\s+([A-Za-z_]\w*)\s*", re.ASCII)
 
 
-_EXPECTED = 'expected "<number> <unit>", a list of those, or "never"'
+_EXPECTED = 'expected "<number> <unit>", "<number> per <unit>", "once", a list of those, or "never"'
 
 
 @dataclass(frozen=True)
 class Term:
-    """One amount of one unit, exact: ``0.29 epochs`` is 29/100, never 0.28999."""
+    """One amount of one unit, exact: ``0.29 epochs`` is 29/100, never 0.28999.
+
+    Attributes:
+        per: the unit as it is written in ``4 per epoch``, which is an amount of 1/4; else empty.
+        whole: of a part of the run, how many steps the whole run has; None where that is not known so far.
+    """
 
     amount: Fraction
     unit: str
+    per: str = ""
+    whole: int | None = None
 
     def __str__(self) -> str:
+        if self.per:
+            return f"{1 / self.amount} per {self.per}"
         return f"{decimal(self.amount)} {self.unit}"
 
     @property
     def base(self) -> Term:
         """The same amount in the unit a clock counts: ``2 minutes`` is ``120 seconds``."""
+        if self.unit == RUN:
+            return Term(self.amount * self.whole, COUNTS_RUN) if self.whole is not None else Term(self.amount, RUN)
         unit, factor = MULTIPLES.get(self.unit, (self.unit, 1))
         return Term(self.amount * factor, unit)
+
+    @property
+    def counted(self) -> str:
+        """The unit of a clock that it is counted by: ``seconds`` for minutes, ``steps`` for a part of the run."""
+        return COUNTS_RUN if self.unit == RUN else self.base.unit
 
 
 def decimal(value: Fraction) -> str:
@@ -55,11 +76,17 @@ class Trigger:
     """One or more amounts, any of which fires.
 
     As `every`, a trigger is due when ``floor(clock / amount)`` has grown since the node last fired; as `after`, when
-    the clock has reached the amount. The units are those of the graph's clock, and seconds, minutes and hours.
+    the clock has reached the amount. The units are those of the graph's clock; seconds, minutes and hours; and `run`,
+    the whole run, on a clock that counts `steps`.
 
     Arguments:
-        text: ``"<number> <unit>"``, a list of those, or ``"never"``. Numbers are decimal (``0.25``) or ratios
-            (``1/3``), kept exact, and positive.
+        text: ``"<number> <unit>"``, ``"<number> per <unit>"`` as in ``"4 per epoch"``, ``"once"`` (due until the node
+            has run), a list of those, or ``"never"``. Numbers are decimal (``0.25``) or ratios (``1/3``), kept exact,
+            and positive.
+
+    Attributes:
+        terms: the amounts.
+        once: whether it is due as long as the node has not run.
 
     Raises:
         ValueError: the text is no trigger.
@@ -71,31 +98,47 @@ class Trigger:
     >>> Trigger("often")
     Traceback (most recent call last):
         ...
-    ValueError: expected "<number> <unit>", a list of those, or "never"; got 'often'
+    ValueError: expected "<number> <unit>", "<number> per <unit>", "once", a list of those, or "never"; got 'often'
     """
 
-    __slots__ = ("terms",)
+    __slots__ = ("once", "terms")
 
     def __init__(self, text: str | Iterable[str]) -> None:
         texts: list[object] = list(text) if isinstance(text, Iterable) and not isinstance(text, str) else [text]
         if not texts:
             raise ValueError(f"{_EXPECTED}; got an empty list")
-        self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(_term(text) for text in texts)
+        self.once = ONCE in texts
+        amounts = [text for text in texts if text != ONCE]
+        self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(_term(text) for text in amounts)
+
+    @property
+    def texts(self) -> list[str]:
+        """What it is made of, as a graph has it."""
+        return [*([ONCE] if self.once else []), *map(str, self.terms)] or ["never"]
+
+    @property
+    def is_never(self) -> bool:
+        """True if it is never due."""
+        return not (self.once or self.terms)
 
     def __repr__(self) -> str:
-        return f"Trigger({', '.join(repr(str(term)) for term in self.terms) or repr('never')})"
+        return f"Trigger({', '.join(map(repr, self.texts))})"
 
     def __str__(self) -> str:
-        return " or ".join(str(term) for term in self.terms) or "never"
+        return " or ".join(self.texts)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Trigger) and self.terms == other.terms
+        return isinstance(other, Trigger) and (self.terms, self.once) == (other.terms, other.once)
 
     def __hash__(self) -> int:
-        return hash(self.terms)
+        return hash((self.terms, self.once))
 
 
 def _term(text: object) -> Term:
+    if isinstance(text, str) and (per := _PER.fullmatch(text)) is not None:
+        if not int(per[1]):
+            raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")
+        return Term(Fraction(1, int(per[1])), _plural(per[2]), per=per[2])
     match = _TERM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{_EXPECTED}; got {text!r}")
@@ -106,14 +149,19 @@ def _term(text: object) -> Term:
     return Term(Fraction(number), unit)
 
 
+def _plural(word: str) -> str:
+    return word if word == RUN else f"{word}es" if word.endswith(("tch", "sh", "s", "x")) else f"{word}s"
+
+
 def known_units(units: Iterable[str]) -> list[str]:
     """The units a trigger may use on a clock that counts `units`: those, and the multiples of them.
 
     >>> known_units(["steps", "seconds"])
-    ['steps', 'seconds', 'minutes', 'hours']
+    ['steps', 'seconds', 'minutes', 'hours', 'run']
     """
     counted = list(units)
-    return [*counted, *(unit for unit, (base, _) in MULTIPLES.items() if base in counted)]
+    multiples = [unit for unit, (base, _) in MULTIPLES.items() if base in counted]
+    return [*counted, *multiples, *([RUN] if COUNTS_RUN in counted else [])]
 
 
 def exactly(count: Any) -> Fraction:

@@ -186,8 +186,7 @@ def _counting(scope: Scope) -> set[str]:
 
 def clock_owners(plan: Plan, scope: Scope, name: str) -> set[str]:
     """The nodes that count the units of a node's trigger."""
-    trigger = plan.by_path[f"{scope.path}{name}"].trigger
-    if trigger is None:
-        return set()
+    triggers = plan.by_path[f"{scope.path}{name}"].triggers
+    counters = [owner for trigger in triggers for owner, _, _ in plan.terms(scope, trigger)]
     # Of a unit that is counted in a body, the node with that body.
-    return {owner.path.removeprefix(scope.path).partition("/")[0] for owner, _, _ in plan.terms(scope, trigger)}
+    return {owner.path.removeprefix(scope.path).partition("/")[0] for owner in counters}

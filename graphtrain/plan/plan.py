@@ -15,6 +15,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
 from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind, Read
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, SlotTarget, Target, leaves, outputs_of
@@ -94,6 +95,17 @@ class PlanNode:
         """What makes it due; None where it always is."""
         value = self.parameters.get(self.kind.trigger or "") if self.kind is not None else None
         return value if isinstance(value, Trigger) else None
+
+    @property
+    def start(self) -> Trigger | None:
+        """Before whose amount it is not due; None where it may be due from the start."""
+        value = self.parameters.get(FROM)
+        return value if isinstance(value, Trigger) else None
+
+    @property
+    def triggers(self) -> tuple[Trigger, ...]:
+        """What decides when it is due, as far as that is counted."""
+        return tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
 
     @property
     def also_due(self) -> tuple[str, ...]:
@@ -206,9 +218,20 @@ class Plan:
         """For each amount of a trigger: the node and the field that count its unit, by the clock of a graph."""
         counters = []
         for term in trigger.terms:
-            owner, field_name = scope.counter(term.base.unit)
+            owner, field_name = scope.counter(term.counted)
             counters.append((self.by_path[f"{scope.path}{owner}"], field_name, term))
         return counters
+
+    def _is_counted(self, scope: Scope, unit: str) -> bool:
+        """True unless a unit is the `runs` of a node which no trigger counts by: it is there for those who need it."""
+        if scope.counter(unit)[1] != "runs":
+            return True
+        return any(
+            term.counted == unit
+            for planned in self.nodes_in(scope)
+            for trigger in planned.triggers
+            for term in trigger.terms
+        )
 
     @functools.cached_property
     def transient(self) -> frozenset[str]:
@@ -239,7 +262,9 @@ class Plan:
         read = {}
         for path, scope in self.scopes.items():
             targets = [target for guard in scope.guards.values() for target in scope.read_in(guard)]
-            targets += [scope.resolve(text) for text in scope.graph.units.values()]
+            targets += [
+                scope.resolve(text) for unit, text in scope.graph.units.items() if self._is_counted(scope, unit)
+            ]
             for node in scope.graph.nodes.values():
                 parameters = scope.expressions(node)
                 targets += [scope.parameter(node, name) for name in parameters]

@@ -6,12 +6,13 @@ The result is data. `program.table` makes calls of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, final
 
 import torch
 
+from graphtrain.data.length import epoch_length
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
@@ -19,7 +20,7 @@ from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.guards.syntax import Expression, field_of
 from graphtrain.kind import DECLARED, Kind, Read
-from graphtrain.kind.trigger import Term, Trigger, exactly
+from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
@@ -32,6 +33,7 @@ from graphtrain.plan.scope import (
     leaves,
     reads_of,
 )
+from graphtrain.plan.whole_run import WholeRun
 from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
@@ -233,6 +235,7 @@ class Program:
         self._takes_no_step = False
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
         self.scopes: dict[str, BoundGraph] = {}
+        self.whole_run = WholeRun(plan, lambda name: epoch_length(self.resources[name]))
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
         self.clocked = self.training[0] if self.training else self.main
@@ -327,10 +330,13 @@ class Program:
         """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node.
 
         An amount that is counted in a body which is bypassed is left out: it is never reached.
+
+        Raises:
+            UsageError: an amount is a part of the whole run, whose steps cannot be told ahead.
         """
         terms = self.plan.terms(bound.scope.names, trigger)
         return [
-            (self.by_path[owner.path], field_name, term)
+            (self.by_path[owner.path], field_name, self._of_whole(bound, owner, field_name, term))
             for owner, field_name, term in terms
             if owner.path in self.by_path
         ]
@@ -353,6 +359,15 @@ class Program:
                 if owner is not None:
                     limits[scope.prefix, term] = Limit(scope, owner, field_name, term)
         return list(limits.values())
+
+    def _of_whole(self, bound: BoundNode, owner: PlanNode, field_name: str, term: Term) -> Term:
+        """An amount; of a part of the run, with what the whole run counts."""
+        if term.unit != RUN:
+            return term
+        try:
+            return replace(term, whole=self.whole_run.total(owner, field_name))
+        except UsageError as error:
+            raise UsageError(f'`{bound.path}` is due by "{term}": {error.message}', error.hint) from None
 
     def targets(self, bound: BoundNode) -> list[BoundNode | None]:
         """Where the edges of a node lead, in order; None is the end of its graph."""
@@ -449,10 +464,11 @@ class Program:
             if bound.bypassed or bound.kind.observer:
                 continue
             trigger = bound.planned.trigger
-            terms = self.terms(bound, trigger) if trigger is not None else []
+            terms = [term for trigger in bound.planned.triggers for term in self.terms(bound, trigger)]
             if any(not owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
+                start = f", from {bound.planned.start}" if bound.planned.start is not None else ""
                 lines.append(
-                    f"`{bound.path}` fires by the clock ({trigger}): what is trained depends on it, "
+                    f"`{bound.path}` fires by the clock ({trigger}{start}): what is trained depends on it, "
                     "so a resume is exact only between its firings"
                 )
             for _, target in (*bound.planned.visit_reads, *bound.planned.setup_reads):

@@ -20,7 +20,8 @@ from graphtrain.program.bind import BoundGraph, BoundNode, Program
 _LEAST_EPOCHS = Fraction(1, 200)
 # An epoch of more batches is not worth its words until it moves, in a run that no number of steps or batches ends.
 _MOST_BATCHES = 100_000
-# Units that start again at 0, or that count what another one counts: no rate is taken of them.
+# Units that start again at 0, or that count what another one counts: no rate is taken of them, nor of how often a
+# node has run.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 
 
@@ -79,7 +80,11 @@ class RunClock:
 
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
-        return {unit: int(self.count(unit) or 0) for unit in self._scope.graph.units if unit not in _NO_RATE}
+        return {
+            unit: int(self.count(unit) or 0)
+            for unit, text in self._scope.graph.units.items()
+            if unit not in _NO_RATE and not text.endswith(".runs")
+        }
 
     def outer_counts(self) -> dict[str, int | float]:
         """The clocks of the graphs around the one that trains, the outermost first: ``{"fold": 2}``."""

@@ -361,7 +361,7 @@ def _may_record(bound: BoundNode) -> bool:
     if bound.body is not None:
         return any(_may_record(inner) for inner in bound.body.nodes.values())
     trigger = bound.planned.trigger
-    is_never_due = trigger is not None and not trigger.terms and not bound.planned.also_due
+    is_never_due = trigger is not None and trigger.is_never and not bound.planned.also_due
     is_ending = bound.kind.trigger == "after"
     return _is_given_rows(bound) and not (is_never_due or is_ending)
 

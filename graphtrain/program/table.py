@@ -15,6 +15,7 @@ from graphtrain.errors import GuardError, UsageError
 from graphtrain.guards.closures import compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
 from graphtrain.kind import Field, FunctionRecord, Read, WrittenBatches
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -186,9 +187,10 @@ class Compiler:
 
     def _amounts(self, bound: BoundNode) -> Iterator[Amount]:
         """The amounts of the trigger of a node, if it has one."""
-        if bound.planned.trigger is not None and not bound.bypassed:
-            for owner, field_name, term in self._program.terms(bound, bound.planned.trigger):
-                yield f"{bound.path}.{bound.kind.trigger}", term, owner, field_name
+        named = ((bound.kind.trigger, bound.planned.trigger), (FROM, bound.planned.start))
+        for name, trigger in named if not bound.bypassed else ():
+            for owner, field_name, term in self._program.terms(bound, trigger) if trigger is not None else ():
+                yield f"{bound.path}.{name}", term, owner, field_name
 
     def refuse_fractions(self, amounts: Iterable[Amount]) -> None:
         """Raise if some of these amounts are fractions of what is counted as a whole only; whole ones never are.
@@ -216,7 +218,11 @@ class Compiler:
         if trigger is None or bound.bypassed:
             return None
         clocks = self.clocks(bound, trigger)
-        return Every(clocks, bound.instance) if bound.kind.trigger == "every" else after(clocks)
+        if bound.kind.trigger != "every":
+            return after(clocks)
+        start = bound.planned.start
+        may_be_due = after(self.clocks(bound, start)) if start is not None else None
+        return Every(clocks, bound.instance, once=trigger.once, may_be_due=may_be_due)
 
     def due(self, bound: BoundNode) -> Due:
         """A call that answers whether a node is due: by its trigger, or by a field that its kind declares."""
@@ -226,10 +232,12 @@ class Compiler:
         if trigger is None:
             return _yes
         calls = [self.field_getter(bound, name) for name in bound.planned.also_due]
-        if trigger.terms:
+        if not trigger.is_never:
             assert bound.trigger is not None, "compiled before"
             calls.insert(0, bound.trigger.due if isinstance(bound.trigger, Every) else bound.trigger)
-        return any_of(calls) if calls else never
+        if not calls:
+            return never
+        return bound.trigger.not_before(any_of(calls)) if isinstance(bound.trigger, Every) else any_of(calls)
 
     # ---- transitions
 
@@ -336,8 +344,8 @@ class Compiler:
             function = bound.instance.__call__
         elif bound.planned.expressions:
             function = self._with_expressions(bound)
-        elif bound.parameters:
-            function = functools.partial(bound.kind.implementation, **bound.parameters)
+        elif bound.kind.passed(bound.parameters):
+            function = functools.partial(bound.kind.implementation, **bound.kind.passed(bound.parameters))
         else:
             function = bound.kind.implementation
         if bound.kind.remade:
@@ -350,7 +358,7 @@ class Compiler:
 
     def _with_expressions(self, bound: BoundNode) -> Callable[..., Any]:
         """A function with its parameters, of which some are evaluated at every call."""
-        implementation, parameters = bound.kind.implementation, dict(bound.parameters)
+        implementation, parameters = bound.kind.implementation, bound.kind.passed(bound.parameters)
         getters = [(name, self.expression(target)) for name, target in bound.planned.expressions.items()]
 
         only_name, only_get = getters[0]

@@ -58,17 +58,30 @@ class Every:
     Arguments:
         terms: clock and term of each amount.
         record: the node's progress; its `fired` maps a unit to the clock at the last firing.
+        once: True makes it due as long as the node has not run. Default: False.
+        may_be_due: answers whether it may be due at all by now. Default: it always may.
 
     Attributes:
-        due: a call that answers whether the node should run now.
+        due: a call that answers whether an amount, or that it has not run, makes it due now.
     """
 
-    def __init__(self, terms: Sequence[tuple[Clock, Term]], record: Any) -> None:
+    def __init__(
+        self, terms: Sequence[tuple[Clock, Term]], record: Any, *, once: bool = False, may_be_due: Due | None = None
+    ) -> None:
         self._terms = [(clock, term.base) for clock, term in terms]
         self._record = record
+        self._may_be_due = may_be_due
         thresholds = [_threshold(clock, self._target(clock, term)) for clock, term in self._terms]
-        self.due: Due = any_of([due for due, _ in thresholds])
+        self.due: Due = any_of([*([self._has_not_run] if once else []), *(due for due, _ in thresholds)])
         self._aims = [aim for _, aim in thresholds]
+
+    def _has_not_run(self) -> bool:
+        return not self._record.runs
+
+    def not_before(self, due: Due) -> Due:
+        """What makes the node due, from when on it may be due."""
+        may_be_due = self._may_be_due
+        return due if may_be_due is None else lambda: may_be_due() and due()
 
     def start(self) -> None:
         """Begin or resume: units that have not counted here before count from now."""

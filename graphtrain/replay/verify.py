@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
-from graphtrain.kind.trigger import Trigger
 from graphtrain.plain import is_scalar
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -266,9 +265,7 @@ def timed_nodes(program: Program) -> list[BoundNode]:
     """The nodes that fire by wall-clock time, and so at other moments in every replay."""
     timed = []
     for bound in program.nodes:
-        trigger = bound.parameters.get(bound.kind.trigger or "")
-        if not bound.bypassed and isinstance(trigger, Trigger):
-            terms = program.terms(bound, trigger)
-            if not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
-                timed.append(bound)
+        terms = [term for trigger in bound.planned.triggers for term in program.terms(bound, trigger)]
+        if not bound.bypassed and not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
+            timed.append(bound)
     return timed

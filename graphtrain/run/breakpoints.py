@@ -15,7 +15,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
 from graphtrain.guards.syntax import field_of
-from graphtrain.kind.trigger import Term, Trigger, known_units
+from graphtrain.kind.trigger import RUN, Term, Trigger, known_units
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import BoundNode
@@ -93,8 +93,11 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
         raise UsageError(f"{option}: {error}".replace(f"{number} units", text), f"as in {example}") from None
     if is_field:
         trigger.terms = tuple(replace(term, unit=named) for term in trigger.terms)
+    if trigger.once or any(term.per for term in trigger.terms):
+        raise UsageError(f'{option}: expected an amount, got "{text}"', f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
-    known = known_units(dict.fromkeys(unit for scope in scopes for unit in scope.graph.units))
+    units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
+    known = [unit for unit in known_units(units) if unit != RUN]
     for term in trigger.terms:
         if (field := field_of(term.unit)) is not None:
             _refuse_field(f'{option}: "{term}"', *field, Scope(graph))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from graphtrain.display.summary import Activity, ModelSummary, Summary
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Beginning
@@ -71,7 +72,9 @@ def summary_of(compiled: CompiledGraph) -> Summary:
         verb = bound.kind.trigger
         trigger = bound.parameters.get(verb or "")
         if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
-            amount = " or ".join(str(term) for term in trigger.terms[:_MOST_AMOUNTS])
+            amount = "" if trigger.is_never else " or ".join(trigger.texts[:_MOST_AMOUNTS])
+            if amount and (start := bound.parameters.get(FROM)) is not None:
+                amount += f", from {start}"
             remark = f"when {' or '.join(bound.planned.also_due)}" if bound.planned.also_due else ""
             if amount:
                 remark = f"also {remark}" if remark else ""

@@ -40,6 +40,7 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Renewals, Renewed
+from graphtrain.program.horizon import other_horizons
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
@@ -839,6 +840,8 @@ class Trainer:
         if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
             self._environment = self._environment.with_functions(baseline.reachable)
         self._setup = self._setup_hashes()
+        for line in other_horizons(self._compiled.program):
+            self._notify_once(line)
         is_as_saved = False
         if checkpoint is not None:
             status = run_files.last_status() if run_files is not None else {}

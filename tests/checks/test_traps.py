@@ -55,6 +55,9 @@ ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
           {"a": ["body"], "body": ["end"]}), "G501", {"body/x", "body/y"}),
     ("never", tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if due", "a"]}, {"due": "b.due"},
                    units={"steps": "a.ticks"}).set("b", every="never"), "G501", {"a", "b"}),
+    ("once is not due again", tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if due", "a"]},
+                                   {"due": "b.due"}, units={"steps": "a.ticks"}).set("b", every="once"), "G501",
+     {"a", "b"}),
 ]  # fmt: skip
 
 
@@ -73,6 +76,13 @@ SOUND: list[tuple[str, Graph]] = [
     ("a trigger that fires whatever the guards before it answer",
      periodic(FIT, "again", own("tick_at_times").implementation)),
     ("a window that is longer than an epoch", FIT.set("accumulate", every=100)),
+    ("what is due once, and not again after it has run",
+     tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["a if due", "end"]},
+          {"due": "b.due"}, units={"steps": "a.ticks"}).set("b", every="once")),
+    ("a node at the hub that is due once", periodic(FIT, "again", own("tick_at_times").implementation, every="once")),
+    ("an end that waits for what is due once, from some step on",
+     tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["end if due", "a"], "b": ["end"]}, {"due": "b.due"},
+          units={"steps": "a.ticks"}).set("b", every="once", **{"from": "3 steps"}).redirect("a", "end", "b")),
     ("an end by steps alone", FIT.set("finish", after="3 steps")),
     ("an answer and its opposite, both of which lead on",
      tiny({"a": "tick", "b": "choice"}, {"a": ["b if odd", "end if even", "a"], "b": ["a"]},

@@ -227,3 +227,14 @@ def test_it_differs_where_the_hash_does(first: list[Edit], second: list[Edit]) -
     found = before.diff(after)
     assert found.matters == (before.structural_hash != after.structural_hash)
     assert bool(found) or before.to_json() == after.to_json()
+
+
+def test_a_unit_of_visits_matters_where_a_trigger_counts_by_it() -> None:
+    fit = Graph.load("fit")
+    former = replace(fit, units={unit: text for unit, text in fit.units.items() if unit != "validations"})
+    assert [(change.subject, change.matters) for change in former.diff(fit).changes] == [("unit validations", False)]
+    counting = fit.set("checkpoint", every="2 validations")
+    matters = {change.subject: change.matters for change in former.diff(counting).changes}
+    assert matters == {"checkpoint.every": True, "unit validations": True}
+    without_steps = replace(fit, units={unit: text for unit, text in fit.units.items() if unit != "steps"})
+    assert without_steps.diff(fit).matters

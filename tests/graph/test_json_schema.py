@@ -44,6 +44,11 @@ WRONG_NODES = {
     'train_batch = { keep = "hidden" }': "is not of type 'array'",
     '"a-b" = { use = "choice" }': "does not match",
 }
+WRONG_NODES |= {
+    'log = { every = "twice" }': "is not valid under any of the given schemas",
+    'log = { every = "0.5 per epoch" }': "is not valid under any of the given schemas",
+    'finish = { after = "1 epochs", from = "2 epochs" }': "from",
+}
 WRONG_EDITS = {
     'inset = "a"': "is not valid under any of the given schemas",
     'connect = "a"': "'target' is a required property",
@@ -131,6 +136,8 @@ def test_a_sound_file_with_edits_is_not_underlined(top: str, validator: Any) -> 
         'log = { every = "3 rounds" }',  # a unit of a clock of one's own
         'log = { every = "1/3 epochs" }',
         'log = { every = "never" }',
+        'log = { every = ["once", "4 per epoch", "0.1 run"], from = "5 epochs" }',
+        'validate = { graph = "evaluate", every = "once", from = ["1 hours", "1/2 run"] }',
         'clip = { reads = { max_norm = "1.0 / (1 + next_batch.epoch)" } }',
         'train_batch = { keep = ["hidden"], writes = { hidden = "hidden" }, reads = { hidden = "hidden" } }',
         'inner = { graph = { start = "decide", nodes = { decide = { use = "choice" } }, edges = { decide = "end" }, '

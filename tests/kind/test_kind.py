@@ -77,7 +77,7 @@ def test_a_class_declares_by_its_attributes() -> None:
 
     kind = kind_of(ClipAndStep)
     assert kind.name == "clip_and_step"
-    assert set(kind.parameters) == {"max_norm", "mode", "every"}
+    assert set(kind.parameters) == {"max_norm", "mode", "every", "from"}
     assert set(kind.fields) == {"clipped", "seen", "window", "ratio", "runs", "due", "fired"}
     assert kind.fields["ratio"].type is float
     assert not kind.fields["ratio"].stored

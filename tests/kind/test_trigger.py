@@ -83,7 +83,7 @@ def test_an_amount_is_positive(text: str) -> None:
     ],
 )
 def test_what_is_no_trigger_is_refused_and_shown(text: str) -> None:
-    with pytest.raises(ValueError, match='expected "<number> <unit>", a list of those, or "never"; got') as caught:
+    with pytest.raises(ValueError, match=r'expected "<number> <unit>", .* or "never"; got') as caught:
         Trigger(text)
     assert repr(text) in str(caught.value)
 
@@ -92,7 +92,7 @@ def test_what_is_no_trigger_is_refused_and_shown(text: str) -> None:
     "value", [[], (), 3, 3.5, None, True, [3], ["1 steps", None], ["never", "1 steps"], [["1 steps"]]]
 )
 def test_values_of_other_types_are_a_value_error(value: object) -> None:
-    with pytest.raises(ValueError, match='expected "<number> <unit>", a list of those, or "never"; got'):
+    with pytest.raises(ValueError, match=r'expected "<number> <unit>", .* or "never"; got'):
         Trigger(value)  # type: ignore[arg-type]
 
 

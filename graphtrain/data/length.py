@@ -1,0 +1,36 @@
+"""The length of an epoch of data, without fetching any of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphtrain.data.samplers import samples_per_batch
+from graphtrain.plan.counting import EpochLength
+
+
+def epoch_length(data: Any) -> EpochLength | None:
+    """The batches of an epoch, and the samples in them as far as that is known; None for data without a length.
+
+    >>> epoch_length([1, 2, 3])
+    EpochLength(batches=3, samples=None, last=None)
+    >>> from graphtrain import Loader
+    >>> epoch_length(Loader(range(10), batch_size=4))
+    EpochLength(batches=3, samples=4, last=2)
+    """
+    batches = length_of(data)
+    if batches is None:
+        return None
+    size = samples_per_batch(data)
+    samples = length_of(getattr(data, "sampler", None)) or length_of(getattr(data, "dataset", None))
+    if size is None or samples is None or not batches:
+        return EpochLength(batches)
+    last = min(samples - size * (batches - 1), size)
+    return EpochLength(batches, size, last) if last > 0 else EpochLength(batches)
+
+
+def length_of(data: Any) -> int | None:
+    """``len(data)``; None where it has none."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None

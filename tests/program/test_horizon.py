@@ -1,0 +1,77 @@
+"""A scheduler that is made for another number of steps than the run takes is reported, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from graphtrain import Graph, Trainer
+
+FIT = Graph.load("fit").set("checkpoint", every="never").set("accumulate", every=3).set("finish", after="2 epochs")
+
+
+def lines_of(make: Callable[[Any], Any], graph: Graph = FIT, data: Any = None) -> list[str]:
+    lines: list[str] = []
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(
+        graph,
+        device="cpu",
+        display=None,
+        notify=lines.append,
+        model=model,
+        optimizer=optimizer,
+        scheduler=make(optimizer),
+        train_data=data if data is not None else [torch.ones(2, 1)] * 10,
+        training_step=lambda model, batch: model(batch).mean(),
+    )
+    trainer.run(until="2 batches")
+    trainer.run(until="3 batches")
+    return [line for line in lines if "is made for" in line]
+
+
+def one_cycle(optimizer: Any) -> Any:
+    return lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+
+
+def cosine(optimizer: Any) -> Any:
+    return lr_scheduler.CosineAnnealingLR(optimizer, T_max=8)
+
+
+def sequence(optimizer: Any) -> Any:
+    warm_up = lr_scheduler.LinearLR(optimizer, total_iters=2)
+    rest = lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)
+    return lr_scheduler.SequentialLR(optimizer, [warm_up, rest], milestones=[2])
+
+
+@pytest.mark.parametrize(
+    ("make", "graph", "start"),
+    [
+        (one_cycle, FIT, "`scheduler` is made for 9 steps (OneCycleLR.total_steps), and the run takes 8 with it;"),
+        (cosine, FIT, None),
+        (cosine, FIT.set("schedule", every="1 epochs"),
+         "`scheduler` is made for 8 steps (CosineAnnealingLR.T_max), and the run takes 2 with it;"),
+        (sequence, FIT, "`scheduler` is made for 9 steps (SequentialLR: 2 and CosineAnnealingLR.T_max of 7), and the"),
+        (one_cycle, FIT.set("finish", after="9 steps"), None),
+        (one_cycle, FIT.set("finish", after="2 hours"), None),  # nobody can tell
+        (lambda optimizer: lr_scheduler.StepLR(optimizer, 3), FIT, None),
+    ],
+)  # fmt: skip
+def test_another_number_of_steps_is_reported_once(make: Any, graph: Graph, start: str | None) -> None:
+    lines = lines_of(make, graph)
+    assert len(lines) == (start is not None)
+    if start is not None:
+        assert lines[0].startswith(start)
+        assert lines[0].endswith('run.steps(train_data, node="schedule")')
+
+
+def test_nobody_can_tell_of_data_without_a_length() -> None:
+    class Unsized:
+        def __iter__(self) -> Any:
+            return iter([torch.ones(2, 1)] * 5)
+
+    assert lines_of(one_cycle, data=Unsized()) == []

@@ -1,0 +1,205 @@
+"""How many steps a run will make, counted ahead, against runs that are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Edge, Graph, Node, PlannedRun, Trainer, UsageError
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.whole_run import EpochLength, WholeRun
+
+FIT = Graph.load("fit").set("checkpoint", every="never").set("log", every="never")
+
+
+def trained(graph: Graph, data: Any, node: str = "step", **resources: Any) -> int:
+    """How often a node has run when a run is over; in a body, over all runs of that."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    runs = 0
+    trainer = Trainer(
+        graph,
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        train_data=data,
+        training_step=lambda model, batch: model(batch).mean(),
+        **resources,
+    )
+    if "/" not in node:
+        trainer.run()
+        return int(trainer.progress[node]["runs"])
+    before = 0
+    while trainer.position != "end":
+        trainer.advance()
+        now = trainer.progress[node]["runs"] if node in trainer.progress else 0
+        runs, before = runs + max(now - before, 0), now
+    return runs
+
+
+def batches(number: int) -> list[torch.Tensor]:
+    return [torch.ones(2, 1)] * number
+
+
+def phases() -> Graph:
+    """Two trainings, one after the other, then again."""
+    inner = FIT.set("accumulate", every=3).set("finish", after="2 epochs")
+    first, second = inner, inner.set("finish", after="7 steps")
+    nodes = {
+        "first": Node("first", "nested", body=first),
+        "second": Node("second", "nested", body=second),
+        "decide": Node("decide", "choice"),
+    }
+    edges = {
+        "first": (Edge("second"),),
+        "second": (Edge("decide"),),
+        "decide": (Edge("end", "enough"), Edge("first")),
+    }
+    guards = {"enough": "second.runs == 3 or first/step.steps + second/step.steps > 99"}
+    return Graph("phases", "first", nodes, edges, guards)
+
+
+GRAPHS = {
+    "plain": FIT,
+    "window": FIT.set("accumulate", every=4),
+    "four to an epoch": FIT.set("accumulate", every=5),
+    "carry": FIT.overlay("carry").set("accumulate", every=4),
+    "drop": FIT.overlay("drop").set("accumulate", every=4),
+    "steps": FIT.set("accumulate", every=4).set("finish", after="17 steps"),
+    "batches": FIT.overlay("carry").set("accumulate", every=4).set("finish", after="33 batches"),
+    "part of an epoch": FIT.set("accumulate", every=3).set("finish", after="2.35 epochs"),
+    "either": FIT.set("finish", after=["3 epochs", "20 steps"]),
+    "samples": FIT.set("accumulate", every=2).set("finish", after="45 samples"),
+    "limit": FIT.set("next_batch", limit=6).set("accumulate", every=4),
+    "varying": FIT.set("accumulate", reads={"every": "1 if next_batch.epoch < 4 else 2"}),
+    "varying within": FIT.set("accumulate", reads={"every": "1 + step.steps // 7 % 3"}),
+    "rounded": FIT.set("accumulate", reads={"every": "ceil(1 + step.steps / 10)"}),
+    "guard": FIT.set("finish", after="never").guard("ending", or_="step.steps >= 21 and next_batch.epochs > 2.5"),
+    "remainder": FIT.guard("ending", and_="step.steps % 7 == 0").set("finish", after="20 steps"),
+    "all overlays": FIT.overlay("ema", "swa", "clip_value", "plateau", "sanity", "save_first").set(
+        "accumulate", every=3
+    ),
+    "validations": FIT.set("validate", every="7 steps").set("finish", after="5 validations"),
+    "once": FIT.insert(
+        "test", graph="evaluate", at="decide", before="checkpoint", every="once", reads={"val_data": "train_data"}
+    )
+    .guard("ending", or_="test.runs == 1 and step.steps >= 12")
+    .set("test/begin_evaluation", split="test"),
+}
+
+
+@pytest.mark.parametrize("length", [1, 4, 10, 11])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_it_is_the_number_of_steps_that_are_made(name: str, length: int) -> None:
+    graph, resources = GRAPHS[name], {}
+    if name in ("validations", "once"):
+        resources = {"val_data": batches(2), "validation_step": lambda model, batch: model(batch).mean()}
+    run = PlannedRun(graph)
+    data = torch.utils.data.DataLoader(torch.ones(2 * length, 1), batch_size=2)  # type: ignore[arg-type]
+    assert run.steps(data) == trained(graph, data, **resources)
+    assert run.steps(data, node="train_batch") == trained(graph, data, "train_batch", **resources)
+
+
+@pytest.mark.parametrize(
+    "every", ["2 steps", "0.3 epochs", ["3 batches", "7 samples"], "4 epoch_batches", "3 per epoch"]
+)
+@pytest.mark.parametrize("start", [None, "1.5 epochs", "9 steps"])
+def test_what_is_due_now_and_then(every: Any, start: str | None) -> None:
+    graph = FIT.set("log", every=every, **({"from": start} if start else {})).set("finish", after="4 epochs")
+    data = torch.utils.data.DataLoader(torch.ones(21, 1), batch_size=2)  # type: ignore[arg-type]
+    assert PlannedRun(graph).steps(data, node="log") == trained(graph, data, "log")
+
+
+def test_a_scheduler_is_counted_as_it_is_stepped() -> None:
+    graph = FIT.set("schedule", every="3 steps")
+    assert PlannedRun(graph).steps(batches(10), node="schedule") == 33
+
+
+def test_bodies_are_multiplied() -> None:
+    graph = phases()
+    run = PlannedRun(graph)
+    for node in ("first", "first/step", "second/step", "second/train_batch"):
+        assert run.steps(batches(10), node=node) == trained(graph, batches(10), node)
+
+
+def test_evaluate_alone() -> None:
+    assert PlannedRun(Graph.load("evaluate")).steps([], val_data=batches(7), node="eval_batch") == 7
+
+
+@pytest.mark.parametrize("epochs", ["7777 epochs", "0.37 epochs"])
+@pytest.mark.parametrize("overlay", [None, "carry", "drop"])
+def test_millions_of_batches_take_few_visits(epochs: str, overlay: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphtrain.plan.counting.MOST_VISITS", 20_000)
+    graph = FIT.set("accumulate", every=64).set("finish", after=epochs)
+    graph = graph.overlay(overlay) if overlay else graph
+    length, whole = 1_000_003, epochs.startswith("7777")
+    visits = WholeRun(Plan(graph), lambda name: EpochLength(length)).visits("step")
+    fetched = 7777 * length if whole else -(-37 * length // 100)
+    expected = {
+        None: 7777 * -(-length // 64) if whole else -(-fetched // 64),
+        "carry": -(-fetched // 64),
+        "drop": 7777 * (length // 64) if whole else fetched // 64,
+    }
+    assert visits == expected[overlay]
+
+
+def test_metrics_do_not_end_it() -> None:
+    graph = FIT.overlay("early_stop").set("finish", after="3 epochs")
+    assert PlannedRun(graph).steps(batches(10)) == 30
+
+
+@pytest.mark.parametrize(
+    ("graph", "data", "node", "message", "hint"),
+    [
+        (
+            FIT.set("finish", after="2 hours"),
+            batches(3),
+            "step",
+            '`finish.after` = "2 hours" ends by time',
+            "10 epochs",
+        ),
+        (
+            FIT.set("finish", after=["3 epochs", "10 minutes"]),
+            batches(3),
+            "step",
+            '`finish.after` = "10 minutes" ends by time',
+            "count epochs or steps",
+        ),
+        (
+            FIT.set("finish", after="never"),
+            batches(3),
+            "step",
+            "nothing that is counted ends the graph `fit`",
+            "finish.after",
+        ),
+        (
+            FIT.set("finish", after="never").overlay("early_stop"),
+            batches(3),
+            "step",
+            "it ends only as early_stop.stop decide",
+            "finish.after",
+        ),
+        (FIT, iter(batches(3)), "step", "`train_data` has no length", "`__len__`"),
+        (FIT, batches(3), "stp", "there is no node `stp`", "did you mean `step`"),
+        (FIT, batches(3), "validate/eval_batch", "how many batches `val_data` has is not known", "val_data=..."),
+        (
+            FIT.set("checkpoint", every=["1 epochs", "10 minutes"]),
+            batches(3),
+            "checkpoint",
+            "how often `checkpoint` runs is not known ahead",
+            "1 epochs",
+        ),
+        (FIT.set("finish", after="0.5 run"), batches(3), "step", "`finish` is due by", "epochs or steps"),
+    ],
+    ids=lambda value: str(value)[:20] if isinstance(value, str) else "",
+)
+def test_what_cannot_be_told_is_an_error(graph: Graph, data: Any, node: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        PlannedRun(graph).steps(data, node=node)
+    assert caught.value.message.startswith("run.steps: ")
+    assert message in caught.value.message
+    assert hint in caught.value.hint
