@@ -25,7 +25,10 @@ def replaced(value: Any, replace: Callable[[Any, tuple[Any, ...]], Any], keys: t
             value = copy.copy(value)  # with its attributes, such as those of a module's `state_dict`
             value.update(others)
     elif kind in (list, tuple, collections.deque):
-        parts = [replaced(part, replace, (*keys, number)) for number, part in enumerate(value)]
+        parts = [
+            part if type(part) in _WITHOUT_PARTS else replaced(part, replace, (*keys, number))
+            for number, part in enumerate(value)
+        ]
         if any(part is not before for part, before in zip(parts, value, strict=True)):
             return collections.deque(parts, value.maxlen) if isinstance(value, collections.deque) else kind(parts)
     return value
