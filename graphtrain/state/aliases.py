@@ -27,7 +27,7 @@ def aliases_of(value: Any, reachable: Reachable) -> list[list[Any]]:
         aliases.append([list(keys), reached.path])
         return None  # not looked into
 
-    replaced(value, note, ())
+    replaced(value, note)
     return aliases
 
 
@@ -38,7 +38,7 @@ def with_aliases(value: Any, aliases: Any, reachable: Reachable) -> Any:
         reached, part = reachable.by_path.get(path), at(value, tuple(keys))
         if reached is not None and reached.category in _SHARED and _is_alike(part, reached.value):
             places[tuple(keys)] = reached.value
-    return replaced(value, lambda part, keys: places.get(keys, part), ()) if places else value
+    return replaced(value, lambda part, keys: places.get(keys, part)) if places else value
 
 
 def _is_alike(part: Any, other: Any) -> bool:

@@ -23,7 +23,7 @@ from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
 from graphtrain.state.initial import InitialState, States, structure_of
 from graphtrain.state.marks import is_as_marked
-from graphtrain.state.reachable import HOOKS, OF_THE_COMPILER, REMEDY, Reached
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached
 from graphtrain.state.references import Describer, UnknownStateError, is_saveable, shown_path
 from graphtrain.state.samples import held_by_items
 
@@ -74,9 +74,10 @@ class DriftFinder:
             data: the name of a root; only what is reachable from it. Default: everything.
         """
         changed: dict[str, Any] = {}
+        elsewhere = self._initial.elsewhere
         for reached in self._initial.listed(data):
-            restored = self._restored.get(reached.path)
-            if id(reached.value) in self._initial.elsewhere or (restored is None and self._has_not_changed(reached)):
+            restored = self._restored.get(reached.path) if self._restored else None
+            if (elsewhere and id(reached.value) in elsewhere) or (restored is None and self._has_not_changed(reached)):
                 continue
             with self._describer.attempt(self._unknown):
                 if (change := self._change(reached, restored)) is not None:
@@ -99,7 +100,7 @@ class DriftFinder:
             return reached.is_covered and not value.__dict__
         if category == "module":
             form = self._initial.structures[reached.path]
-            if reached.is_data or form["hooks"] or any(getattr(value, name) for name in HOOKS):
+            if reached.is_data or form["hooks"] or any(self._initial.hooks[reached.path]):
                 return False
             if tuple(map(id, value._modules.values())) != form["submodules"]:
                 return False

@@ -378,6 +378,25 @@ def batches_as_dictionaries() -> dict[str, Any]:
 
 
 @row()
+def new_dictionaries_of_kept_tensors() -> dict[str, Any]:
+    class Kept(Dataset[Any]):
+        def __init__(self) -> None:
+            self.kept = [torch.cat((batch, torch.ones(len(batch), 1)), 1) for batch in batches()]
+
+        def __len__(self) -> int:
+            return len(self.kept)
+
+        def __getitem__(self, index: int) -> Any:
+            return {"x": self.kept[index]}
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        batch["x"] *= 0.9
+        return model(batch["x"][:, :-1]).square().mean() * batch["x"][:, -1].mean()
+
+    return trained_on(DataLoader(Kept(), batch_size=None), training_step=step)
+
+
+@row()
 def arrays_that_are_scaled_in_place() -> dict[str, Any]:
     class Arrays(Samples):
         def __init__(self) -> None:
