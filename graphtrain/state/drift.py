@@ -17,6 +17,7 @@ import numpy
 from graphtrain.state.buffers import read_buffer
 from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.describer import Describer
 from graphtrain.state.equality import are_equal, is_equal, is_identical
 from graphtrain.state.files import position_of_file, seeks
 from graphtrain.state.generators import any_generator
@@ -24,7 +25,7 @@ from graphtrain.state.graphs import KEEPS_GRAPH
 from graphtrain.state.initial import InitialState, States, structure_of
 from graphtrain.state.marks import is_as_marked
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached
-from graphtrain.state.references import Describer, UnknownStateError, is_saveable, shown_path
+from graphtrain.state.references import UnknownStateError, is_saveable, shown_path
 from graphtrain.state.samples import held_by_items
 
 Section = Mapping[str, Any]

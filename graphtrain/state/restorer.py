@@ -10,12 +10,14 @@ from typing import Any, final
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED
+from graphtrain.state.describer import Describer
 from graphtrain.state.equality import is_identical
 from graphtrain.state.initial import InitialState, States
 from graphtrain.state.marks import has_content
 from graphtrain.state.overwrite import overwrite
 from graphtrain.state.reachable import Reached, parts_of
-from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, shown_path
+from graphtrain.state.rebuilder import Rebuilder
+from graphtrain.state.references import MALFORMED, UnknownStateError, shown_path
 
 # How a change of what is changed where it is, is described.
 _VALUES = ("tensor", "array", "bytes", "state", "position")
