@@ -46,6 +46,10 @@ _MOST_SHARED_BYTES = 64 * 2**10
 _ENCODED = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
+# What can be changed in place, and be found again where others hold it too.
+_SHARED = frozenset({"tensor", "array", "list", "mapping", "object", "buffer"})
+
+
 @final
 class Describer:
     """Describes values in terms of what was reached.
@@ -60,8 +64,10 @@ class Describer:
         self.graphs: list[str] = []
         self._reachable, self._stateful = reachable, stateful
         self._numbers: dict[int, int] = {}
+        self._in_transit: dict[int, Any] = {}
         self._paths: dict[int, str] = {}  # of new tensors and arrays
         self._storages: dict[int, Any] | None = None
+        self._arrays: list[tuple[str, int, int]] | None = None  # path, first byte, and how many
         self._places: dict[int, tuple[Any, ...]] | None = None
         self._bytes = self._depth = 0
 
@@ -117,6 +123,55 @@ class Describer:
         finally:
             self._depth -= 1
         return ("new", number)
+
+    def reference(self, value: Any, place: Any) -> list[Any] | None:
+        """How a value in transit is found again; None for one that neither it nor its memory was met before.
+
+        Arguments:
+            place: how it is found again if it is met once more.
+        """
+        category = category_of(type(value))
+        if category not in _SHARED:
+            return None
+        if (reached := self._reachable.find(value)) is not None:
+            return ["at", reached.path]
+        if id(value) in self._numbers:
+            return ["new", self._numbers[id(value)]]
+        if (other := self._in_transit.setdefault(id(value), place)) is not place:
+            return list(other)
+        if category == "tensor" and is_saveable(value) and _has_memory(value) and not value.requires_grad:
+            storage = value.untyped_storage()
+            is_whole = storage.nbytes() == value.numel() * value.element_size()
+            owner = self._bases().setdefault(storage._cdata, place) if is_whole else self._bases().get(storage._cdata)
+            if owner is not None and owner is not place:
+                return ["view", list(owner), [list(value.shape), list(value.stride()), value.storage_offset()]]
+            if value.is_cpu and (within := self._within(value.data_ptr(), value.element_size())) is not None:
+                path, offset = within
+                return ["view", ["at", path], [list(value.shape), list(value.stride()), offset // value.element_size()]]
+        is_plain_array = category == "array" and _dtype_text(value) is not None
+        if is_plain_array and (within := self._within(int(value.__array_interface__["data"][0]), 1)) is not None:
+            path, offset = within
+            return ["view", ["at", path], [list(value.shape), list(value.strides), offset]]
+        return None
+
+    def _within(self, address: int, size: int) -> tuple[str, int] | None:
+        """The path of the array that was reached in whose memory an address is, and which of its bytes that is.
+
+        Arguments:
+            size: of an element; only where its first byte is a multiple of it.
+        """
+        if self._arrays is None:
+            listed = self._reachable.by_path.values()
+            arrays = [(reached.path, reached.value) for reached in listed if reached.category == "array"]
+            self._arrays = [
+                (path, int(array.__array_interface__["data"][0]), array.nbytes)
+                for path, array in arrays
+                if array.flags.c_contiguous and not array.dtype.hasobject
+            ]
+        for path, start, length in self._arrays:
+            if start <= address < start + length and (address - start) % size == 0:
+                return path, address - start
+        return None
 
     @contextmanager
     def attempt(self, unknown: list[str]) -> Iterator[None]:

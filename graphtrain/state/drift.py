@@ -40,10 +40,12 @@ class Drift:
     Attributes:
         section: as a checkpoint holds it.
         unknown: a line for everything that has changed, or may have, and cannot be saved.
+        describer: what has described it; None if nothing was looked at.
     """
 
     section: Section
     unknown: list[str] = field(default_factory=list)
+    describer: Describer | None = None
 
 
 @final
@@ -92,7 +94,7 @@ class DriftFinder:
             self._unknown += self._initial.imported_since()
         bounds = self._initial.reachable.bounds.items()
         self._unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
-        return Drift({"changed": changed, "new": self._describer.new}, self._unknown)
+        return Drift({"changed": changed, "new": self._describer.new}, self._unknown, self._describer)
 
     def _has_not_changed(self, reached: Reached) -> bool:
         """A quick look at what most objects are: they hold the very same as before."""

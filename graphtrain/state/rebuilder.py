@@ -131,6 +131,22 @@ class Rebuilder:
                 return numpy.dtype(text)
         raise CheckpointError(f"a value described as {str(described)[:100]} cannot be made")
 
+    def view(self, owner: Any, view: list[Any], like: Any) -> Any:
+        """A view of a tensor or an array, of the type of another.
+
+        Arguments:
+            view: shape, strides and offset.
+
+        Raises:
+            CheckpointError: it does not lie within.
+        """
+        described = {"is": "view", "of": owner, "view": view, "requires_grad": False}
+        if isinstance(like, torch.Tensor):
+            if isinstance(owner, numpy.ndarray):
+                described["of"] = torch.from_numpy(owner.reshape(-1).view(numpy.uint8))
+            return self._tensor({**described, "dtype": like.dtype})
+        return self._array({**described, "dtype": like.dtype.str})
+
     def at(self, path: str) -> Any:
         """The object at a path."""
         if path not in self._reachable.by_path:

@@ -40,7 +40,7 @@ class Restorer:
         self._reachable, self._stateful = initial.reachable, initial.reachable.stateful
         self.not_restored: list[str] = []
 
-    def restore(self, section: Mapping[str, Any], data: str | None = None) -> None:
+    def restore(self, section: Mapping[str, Any], data: str | None = None) -> Rebuilder:
         """Put back what is not covered, and a drift over it; as for `Baseline.restore`."""
         with _naming("the state beside the resources"):
             changed, rebuilder = dict(section["changed"]), Rebuilder(self._reachable, self._stateful, [*section["new"]])
@@ -55,6 +55,7 @@ class Restorer:
                     self._is_missing(path)
                 else:
                     overwrite(self._reachable.by_path[path], self._without_left_out(path, change), rebuilder)
+        return rebuilder
 
     def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(change.get("set"), Mapping):
