@@ -68,9 +68,7 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted(path for path in (run_dir / "checkpoints").iterdir() if not path.name.startswith("."))
 
 
-def assert_exact(
-    made: Made, tmp_path: Path, *, resumed: Made | None = None, epochs: int = 2, **options: Any
-) -> None:
+def assert_exact(made: Made, tmp_path: Path, *, resumed: Made | None = None, epochs: int = 2, **options: Any) -> None:
     """Every cut is reported as exact and ends as the run never cut does, and so does the run that saves nothing.
 
     Arguments:
