@@ -18,6 +18,9 @@ from tests.resume.summary import pytest_terminal_summary as pytest_terminal_summ
 _MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder of its own there
 _ENOUGH_BYTES = 2 << 30
 
+# Before torch is imported: its threads wait for one another by spinning, which is most of the time of a small tensor.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Folders of tests are in memory where that can be: most of the time would go into flushes of checkpoints.

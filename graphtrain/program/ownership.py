@@ -32,12 +32,14 @@ def is_foreign(optimizer: torch.optim.Optimizer, resources: Mapping[str, Any]) -
     if any(torch.nn.parameter.is_lazy(parameter) for parameter in parameters):  # without a form so far
         return False
     modules = [value for value in resources.values() if isinstance(value, torch.nn.Module)]
+    own = {id(parameter) for parameter in parameters}
+    if any(id(tensor) in own for module in modules for tensor in module.parameters()):
+        return False
     modules = [module for module in modules if not any(map(torch.nn.parameter.is_lazy, module.parameters()))]
     trained = [[tensor for tensor in module.parameters() if tensor.requires_grad] for module in modules]
     alike = [*(list(module.parameters()) for module in modules), *trained]
     if not any(_forms(parameters) == _forms(others) for others in alike):
         return False
-    own = {id(parameter) for parameter in parameters}
     seen: dict[int, tuple[Any, int]] = {}
     return not any(id(tensor) in own for value in resources.values() for tensor in _tensors(value, _DEPTH, seen))
 

@@ -25,7 +25,7 @@ from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
-from graphtrain.state.aliases import aliases_of, with_aliases
+from graphtrain.state.aliases import aliases_of, share
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
 from graphtrain.state.drift import NO_DRIFT, Drift
@@ -33,6 +33,7 @@ from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.modules import is_lazy
 from graphtrain.state.objects import MISFITS, SavedObjects
 from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.state.references import shown_path
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.state_files import state_digest
@@ -249,6 +250,7 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift, run.states = run.drift(run.states), {}
+    run.aliases = aliases_of(_capture_slots(run, alive), drift.describer) if drift.describer is not None else {}
     run.unknown = [
         *run.lost_forms(),
         *run.lost_of_further(),
@@ -262,7 +264,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.baseline is not None:
-        run.baseline.restore(saved or NO_DRIFT)
+        run.rebuilder = run.baseline.restore(saved or NO_DRIFT)
     run.objects.part_gradients(run.gradients)
     run.gradients = {}
 
@@ -390,6 +392,8 @@ class StatefulObjects:
         self.unknown: list[str] = []
         self.states: Section = {}  # the `state_dict` of each, while they are captured
         self.gradients: dict[str, Any] = {}  # by module, while a state is restored
+        self.aliases: dict[str, list[list[Any]]] = {}  # what slots shared when the state was captured last
+        self.rebuilder: Rebuilder | None = None  # while a state is restored
         self._further: list[Baseline] = []
         self.unknown_of_made: list[str] = []
         self.unknown_of_renewed: list[str] = []
@@ -599,21 +603,16 @@ class StatefulObjects:
             captured["slots"] = {name: value for name, value in captured["slots"].items() if name not in made}
         return RunState.of(captured)
 
-    def aliases(self, alive: set[int]) -> dict[str, list[list[Any]]]:
-        """What values in transit share with what is reachable: slot -> keys and path of each such object."""
-        if self.baseline is None:
-            return {}
-        slots = _capture_slots(self, alive)
-        found = {name: aliases_of(value, self.baseline.reachable) for name, value in slots.items()}
-        return {name: aliases for name, aliases in found.items() if aliases}
-
     def share(self, aliases: Mapping[str, Any]) -> None:
-        """Let values in transit share with what is reachable what they shared when `aliases` were noted."""
-        slots = self.program.slots
-        for name, places in aliases.items():
-            if self.baseline is not None and name in self.program.slot_names:
-                index = self.program.slot_index(name)
-                slots[index] = with_aliases(slots[index], places, self.baseline.reachable)
+        """Let values in transit share what they shared when `aliases` were noted."""
+        if self.rebuilder is None:
+            return
+        indices = {name: self.program.slot_index(name) for name in self.program.slot_names}
+        values = {name: self.program.slots[index] for name, index in indices.items()}
+        share(values, aliases, self.rebuilder)
+        for name, index in indices.items():
+            self.program.slots[index] = values[name]
+        self.rebuilder = None
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """The sections of which the continuation depends on a part only: that part."""

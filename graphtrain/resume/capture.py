@@ -48,7 +48,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
         "metrics": compiled.state.recorder.recorded_now(),
         "seconds": run.watch.seconds(),
         "unknown": compiled.state.unknown,
-        "aliases": compiled.state.aliases(run.alive),
+        "aliases": compiled.state.aliases,
         "not_state": sorted(compiled.state.left_out),
         "hyper_parameters": run.hyper_parameters.made,
         "hyper_parameters_in_force": run.hyper_parameters.values,

@@ -1,47 +1,96 @@
-"""Objects that a value shares with what is reachable: a batch is an item of a list of batches, for instance.
+"""What values in transit share with what is reachable and with each other: a batch is an item of a list of batches.
 
-A value in transit is saved by itself. So that what changes it in place changes the list as well after a resume, the
-places in it that hold reachable objects are saved beside it.
+Each value in transit is saved by itself. So that what changes one in place changes the others as well after a resume,
+the places in it that hold objects of others are saved beside it, and those whose memory is another's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy
 import torch
 
+from graphtrain.errors import CheckpointError
+from graphtrain.state.describer import Describer
 from graphtrain.state.nested import at, replaced
-from graphtrain.state.reachable import Reachable
+from graphtrain.state.rebuilder import Rebuilder
+from graphtrain.state.references import MALFORMED
 
-_SHARED = frozenset({"tensor", "array", "list", "mapping", "object", "buffer"})
+Reference = Any
+"""As a manifest has it: ["at", path], ["new", number], ["in", name, keys] or ["view", reference, how it lies there]."""
 
 
-def aliases_of(value: Any, reachable: Reachable) -> list[list[Any]]:
-    """Keys and path of each reachable object in nested containers; what is inside of one is not looked into."""
-    aliases: list[list[Any]] = []
+def aliases_of(values: Mapping[str, Any], describer: Describer) -> dict[str, list[list[Any]]]:
+    """By the name of a value: keys and reference of each part in nested containers that is another's as well.
 
-    def note(part: Any, keys: tuple[Any, ...]) -> Any:
-        reached = reachable.find(part)
-        if reached is None or reached.category not in _SHARED:
-            return part
-        aliases.append([list(keys), reached.path])
-        return None  # not looked into
+    What is inside of such a part is not looked into.
 
-    replaced(value, note, ())
+    Arguments:
+        values: those in transit, by name.
+        describer: has described what is reachable and has changed.
+    """
+    aliases: dict[str, list[list[Any]]] = {}
+    for name, value in values.items():
+        found: list[list[Any]] = []
+
+        def note(part: Any, keys: tuple[Any, ...], name: str = name, found: list[list[Any]] = found) -> Any:
+            reference = describer.reference(part, ["in", name, list(keys)])
+            if reference is None:
+                return part
+            found.append([list(keys), reference])
+            return None  # not looked into
+
+        replaced(value, note)
+        if found:
+            aliases[name] = found
     return aliases
 
 
-def with_aliases(value: Any, aliases: Any, reachable: Reachable) -> Any:
-    """The value with the reachable objects in their places again; not those of another form than what is there."""
+def share(values: dict[str, Any], aliases: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+    """Put what values in transit share into its places in them again.
+
+    A part stays where there is no such object any more, or one of another form.
+
+    Arguments:
+        values: by name; they are changed.
+        aliases: by the name of a value, as `aliases_of` gave them.
+    """
+
+    def find(reference: Reference, part: Any) -> Any:
+        match reference:
+            case str(path):  # of an earlier version
+                return rebuilder.rebuild(("at", path))
+            case ["at" | "new", _]:
+                return rebuilder.rebuild(tuple(reference))
+            case ["in", str(name), list(keys)]:
+                return at(values.get(name), tuple(keys))
+            case ["view", list(owner), list(view)]:
+                return rebuilder.view(find(owner, None), view, part)
+        raise CheckpointError(f"what is shared is referred to as {str(reference)[:100]}")
+
+    for name, places in aliases.items():
+        if name in values:
+            values[name] = _with_places(values[name], places, find)
+
+
+def _with_places(value: Any, aliases: Any, find: Callable[[Reference, Any], Any]) -> Any:
     places: dict[tuple[Any, ...], Any] = {}
-    for keys, path in aliases:
-        reached, part = reachable.by_path.get(path), at(value, tuple(keys))
-        if reached is not None and reached.category in _SHARED and _is_alike(part, reached.value):
-            places[tuple(keys)] = reached.value
-    return replaced(value, lambda part, keys: places.get(keys, part), ()) if places else value
+    for keys, reference in aliases:
+        part = at(value, tuple(keys))
+        try:
+            other = find(reference, part)
+        except (CheckpointError, *MALFORMED):
+            continue
+        if other is not None and _is_alike(part, other):
+            places[tuple(keys)] = other
+    return replaced(value, lambda part, keys: places.get(keys, part)) if places else value
 
 
 def _is_alike(part: Any, other: Any) -> bool:
     if isinstance(part, torch.Tensor) and isinstance(other, torch.Tensor):
         return (part.shape, part.dtype, part.device) == (other.shape, other.dtype, other.device)
+    if isinstance(part, numpy.ndarray) and isinstance(other, numpy.ndarray):
+        return (part.shape, part.dtype) == (other.shape, other.dtype)
     return type(part) is type(other)

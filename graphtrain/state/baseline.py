@@ -13,6 +13,7 @@ from typing import Any, final
 from graphtrain.state.drift import Drift, DriftFinder
 from graphtrain.state.initial import InitialState, States
 from graphtrain.state.reachable import Reached, is_within, parts_of
+from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.state.restorer import Restorer
 
 
@@ -78,21 +79,25 @@ class Baseline:
         known = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
         return DriftFinder(self._initial, known, restored, self._redrawn).drift(data)
 
-    def restore(self, section: Mapping[str, Any], data: str | None = None) -> None:
+    def restore(self, section: Mapping[str, Any], data: str | None = None) -> Rebuilder:
         """Put what is not covered back to the baseline, and a drift over it.
 
         Arguments:
             section: of a `Drift`.
             data: the name that the drift was restricted to.
 
+        Returns:
+            What has found or made the objects that the drift refers to.
+
         Raises:
             CheckpointError: something that had changed does not exist now, or cannot be made.
         """
         restorer = Restorer(self._initial, {})
-        restorer.restore(section, data)
+        rebuilder = restorer.restore(section, data)
         self.not_restored += restorer.not_restored
         if data is None:
             self._restored = dict(section["changed"])
+        return rebuilder
 
     @contextmanager
     def kept(self, data: str) -> Iterator[None]:

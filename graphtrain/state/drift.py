@@ -17,14 +17,15 @@ import numpy
 from graphtrain.state.buffers import read_buffer
 from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.describer import Describer
 from graphtrain.state.equality import are_equal, is_equal, is_identical
 from graphtrain.state.files import position_of_file, seeks
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
 from graphtrain.state.initial import InitialState, States, structure_of
 from graphtrain.state.marks import is_as_marked
-from graphtrain.state.reachable import HOOKS, OF_THE_COMPILER, REMEDY, Reached
-from graphtrain.state.references import Describer, UnknownStateError, is_saveable, shown_path
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached
+from graphtrain.state.references import UnknownStateError, is_saveable, shown_path
 from graphtrain.state.samples import held_by_items
 
 Section = Mapping[str, Any]
@@ -39,10 +40,12 @@ class Drift:
     Attributes:
         section: as a checkpoint holds it.
         unknown: a line for everything that has changed, or may have, and cannot be saved.
+        describer: what has described it; None if nothing was looked at.
     """
 
     section: Section
     unknown: list[str] = field(default_factory=list)
+    describer: Describer | None = None
 
 
 @final
@@ -74,9 +77,10 @@ class DriftFinder:
             data: the name of a root; only what is reachable from it. Default: everything.
         """
         changed: dict[str, Any] = {}
+        elsewhere = self._initial.elsewhere
         for reached in self._initial.listed(data):
-            restored = self._restored.get(reached.path)
-            if id(reached.value) in self._initial.elsewhere or (restored is None and self._has_not_changed(reached)):
+            restored = self._restored.get(reached.path) if self._restored else None
+            if (elsewhere and id(reached.value) in elsewhere) or (restored is None and self._has_not_changed(reached)):
                 continue
             with self._describer.attempt(self._unknown):
                 if (change := self._change(reached, restored)) is not None:
@@ -90,7 +94,7 @@ class DriftFinder:
             self._unknown += self._initial.imported_since()
         bounds = self._initial.reachable.bounds.items()
         self._unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
-        return Drift({"changed": changed, "new": self._describer.new}, self._unknown)
+        return Drift({"changed": changed, "new": self._describer.new}, self._unknown, self._describer)
 
     def _has_not_changed(self, reached: Reached) -> bool:
         """A quick look at what most objects are: they hold the very same as before."""
@@ -99,7 +103,7 @@ class DriftFinder:
             return reached.is_covered and not value.__dict__
         if category == "module":
             form = self._initial.structures[reached.path]
-            if reached.is_data or form["hooks"] or any(getattr(value, name) for name in HOOKS):
+            if reached.is_data or form["hooks"] or any(self._initial.hooks[reached.path]):
                 return False
             if tuple(map(id, value._modules.values())) != form["submodules"]:
                 return False

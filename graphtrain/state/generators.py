@@ -16,12 +16,14 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.nested import at, replaced
+from graphtrain.state.nested import CONSTANTS, at, replaced
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 # The key of a generator's kind in a `state_dict` that is saved; beside it is "state".
 _KIND = "graphtrain.generator"
+# What `state_dict`s are full of.
+_NO_GENERATORS = CONSTANTS | {torch.Tensor, torch.nn.Parameter}
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ def without_generators(state: Any) -> Any:
         kind = kind_of_generator(value)
         return value if kind is None else {_KIND: kind, "state": any_generator(value).get_state()}
 
-    return replaced(state, describe, ())
+    return replaced(state, describe, kept=_NO_GENERATORS)
 
 
 def with_generators(state: Any, state_now: Callable[[], Any]) -> Any:
@@ -293,7 +295,7 @@ def with_generators(state: Any, state_now: Callable[[], Any]) -> Any:
         any_generator(generator).set_state(value["state"])
         return generator
 
-    return replaced(state, rebuild, ())
+    return replaced(state, rebuild, kept=_NO_GENERATORS)
 
 
 def same_state(state: Any, other: Any) -> bool:

@@ -65,6 +65,7 @@ class InitialState:
             for path, reached in by_path.items()
             if reached.category == "module"
         }
+        self.hooks = {path: hooks_of(by_path[path].value) for path in self.structures}
         self.globals = {
             module: {name: namespace[name] for name in names if name in namespace}
             for module, (namespace, names) in self.reachable.globals.items()
@@ -153,6 +154,11 @@ def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[A
             if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
         ),
     }
+
+
+def hooks_of(module: torch.nn.Module) -> tuple[Mapping[int, Any], ...]:
+    """Where a module keeps its hooks: mappings, which change as hooks come and go."""
+    return tuple(getattr(module, name) for name in HOOKS)
 
 
 def _copies_of(listed: Iterable[Reached]) -> dict[int, Any]:

@@ -400,6 +400,8 @@ class _HeldGroups:
 
 def _poured(held: Any, loaded: Any) -> Any:
     """What was loaded, in the tensor or the list that was there before."""
+    if held is loaded:
+        return held
     both = isinstance(held, torch.Tensor) and isinstance(loaded, torch.Tensor)
     if both and (held.shape, held.dtype, held.device) == (loaded.shape, loaded.dtype, loaded.device):
         with torch.no_grad():

@@ -7,25 +7,39 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 _MOST_DEPTH = 100
-_WITHOUT_PARTS = frozenset({torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str, bytes})
+CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def replaced(value: Any, replace: Callable[[Any, tuple[Any, ...]], Any], keys: tuple[Any, ...]) -> Any:
-    """A value with other parts where `replace` gives others; the very same where it gives none."""
+def replaced(
+    value: Any,
+    replace: Callable[[Any, tuple[Any, ...]], Any],
+    keys: tuple[Any, ...] = (),
+    kept: frozenset[type] = CONSTANTS,
+) -> Any:
+    """A value with other parts where `replace` gives others; the very same where it gives none.
+
+    Arguments:
+        replace: is given a part and the keys that lead to it.
+        kept: types of parts that it is not asked about.
+    """
     kind = type(value)
     if (other := replace(value, keys)) is not value or len(keys) > _MOST_DEPTH:
         return other
     if kind in (dict, collections.OrderedDict, collections.defaultdict):
-        pairs = [(key, part) for key, part in value.items() if type(part) not in _WITHOUT_PARTS]
-        others = {key: other for key, part in pairs if (other := replaced(part, replace, (*keys, key))) is not part}
+        others = {
+            key: other
+            for key, part in value.items()
+            if type(part) not in kept and (other := replaced(part, replace, (*keys, key), kept)) is not part
+        }
         if others:
             value = copy.copy(value)  # with its attributes, such as those of a module's `state_dict`
             value.update(others)
     elif kind in (list, tuple, collections.deque):
-        parts = [replaced(part, replace, (*keys, number)) for number, part in enumerate(value)]
+        parts = [
+            part if type(part) in kept else replaced(part, replace, (*keys, number), kept)
+            for number, part in enumerate(value)
+        ]
         if any(part is not before for part, before in zip(parts, value, strict=True)):
             return collections.deque(parts, value.maxlen) if isinstance(value, collections.deque) else kind(parts)
     return value

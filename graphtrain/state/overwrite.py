@@ -13,7 +13,7 @@ from graphtrain.state.buffers import write_buffer
 from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import any_generator
 from graphtrain.state.reachable import Reached
-from graphtrain.state.references import Rebuilder
+from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.storage.strides import placement_of, without_repeats
 
 

@@ -140,6 +140,7 @@ class Reachable:
         self._waiting: collections.deque[Reached] = collections.deque()
         self._unlisted: list[Reached] = []  # containers whose items are not listed by being in them
         self._names_of_namespaces: dict[int, str] = {}
+        self._kinds: set[type] = set()
         self._entered = 0  # covered objects do not count: something else saves them, however many they are
         for name, value in roots.items():
             self._add(name, value, name in covered, name in data)
@@ -246,8 +247,14 @@ class Reachable:
             yield f"{path}.__dict__", getattr(value, "__dict__", None), reached.is_covered
             if self._with_code:
                 yield f"{type(value).__module__}:{type(value).__qualname__}", type(value), False
-        elif self._with_code and reached.category in ("module", "optimizer", "object"):
+        elif self._with_code and reached.category in ("module", "optimizer", "object") and self._is_first(type(value)):
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
+
+    def _is_first(self, kind: type) -> bool:
+        """True once for each type."""
+        is_first = kind not in self._kinds
+        self._kinds.add(kind)
+        return is_first
 
     def _read_container(self, reached: Reached) -> None:
         value, size = reached.value, len(reached.value)
@@ -372,8 +379,8 @@ def _in_tensor(tensor: torch.Tensor, path: str, is_covered: bool) -> Iterator[Ch
 
 def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
     for name in names:
-        hooks = enumerate((getattr(value, name, None) or {}).values())
-        yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in hooks)
+        if hooks := getattr(value, name, None):
+            yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in enumerate(hooks.values()))
 
 
 def _hooks_of_all() -> Iterator[tuple[str, Any]]:

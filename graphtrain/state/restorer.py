@@ -10,12 +10,14 @@ from typing import Any, final
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import is_left_alone, is_value
 from graphtrain.state.contents import FORMS, MOST_COMPARED
+from graphtrain.state.describer import Describer
 from graphtrain.state.equality import is_identical
 from graphtrain.state.initial import InitialState, States
 from graphtrain.state.marks import has_content
 from graphtrain.state.overwrite import overwrite
 from graphtrain.state.reachable import Reached, parts_of
-from graphtrain.state.references import MALFORMED, Describer, Rebuilder, UnknownStateError, shown_path
+from graphtrain.state.rebuilder import Rebuilder
+from graphtrain.state.references import MALFORMED, UnknownStateError, shown_path
 
 # How a change of what is changed where it is, is described.
 _VALUES = ("tensor", "array", "bytes", "state", "position")
@@ -38,7 +40,7 @@ class Restorer:
         self._reachable, self._stateful = initial.reachable, initial.reachable.stateful
         self.not_restored: list[str] = []
 
-    def restore(self, section: Mapping[str, Any], data: str | None = None) -> None:
+    def restore(self, section: Mapping[str, Any], data: str | None = None) -> Rebuilder:
         """Put back what is not covered, and a drift over it; as for `Baseline.restore`."""
         with _naming("the state beside the resources"):
             changed, rebuilder = dict(section["changed"]), Rebuilder(self._reachable, self._stateful, [*section["new"]])
@@ -53,6 +55,7 @@ class Restorer:
                     self._is_missing(path)
                 else:
                     overwrite(self._reachable.by_path[path], self._without_left_out(path, change), rebuilder)
+        return rebuilder
 
     def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(change.get("set"), Mapping):

@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.storage.background import Background
 from graphtrain.storage.collector import uncollected
+from graphtrain.storage.encoding import Tensors
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, read_files
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.own_files import temporary_name
 from graphtrain.storage.regular import HashedReader
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Sections, StagedState, join
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, Layout, read_tensors
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, Layout, TensorFile, read_tensors
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
 
@@ -39,20 +40,23 @@ class Checkpoint:
         manifest: what is known of it without loading tensors: position, digest, graph, versions, ...
         sections: the state: section -> name -> state.
         files: the bytes of its files, of one that is in memory; None where they are on the disk.
+        tensor_files: of one on the disk, by name.
     """
 
     path: Path
     manifest: Manifest
     sections: Sections
     files: Mapping[str, Bytes] | None = None
+    tensor_files: Mapping[str, TensorFile] = field(default_factory=dict)
 
-    def checksum_of(self, name: str, layout: Layout) -> str | None:
-        """The checksum of a file of tensors, if it is what a layout would be written as; None otherwise.
+    def checksum_of(self, name: str, tensors: Tensors) -> str | None:
+        """The checksum of a file of tensors, if it holds these; None otherwise.
 
-        The file is compared with the layout, which takes a tenth of the time that hashing does.
+        The file is compared with them, which takes a tenth of the time that hashing does.
         """
         size, checksum = self.manifest["files"].get(name, (None, None))
-        if size != layout.size:
+        layout = self.tensor_files[name].layout_of(tensors) if name in self.tensor_files else Layout.of(tensors)
+        if layout is None or size != layout.size:
             return None
         is_same = layout.is_in(self.path / name) if self.files is None else layout.is_equal(self.files[name])
         return checksum if is_same else None
@@ -109,9 +113,9 @@ def read_checkpoint(path: Path, manifest: Manifest | None = None) -> Checkpoint:
         CheckpointError: any file is missing, torn or altered.
     """
     manifest = read_manifest(path) if manifest is None else manifest
-    contents = read_files(path, manifest, _read)
-    packed = contents.pop(PROGRESS_FILE, b"")
-    tensors = {name.removesuffix(TENSOR_SUFFIX): named for name, named in contents.items()}
+    files = read_files(path, manifest, _read)
+    packed = files.pop(PROGRESS_FILE, b"")
+    tensors = {name.removesuffix(TENSOR_SUFFIX): file.named for name, file in files.items()}
     try:
         sections = join(packed, tensors)
     except MemoryError as error:
@@ -120,7 +124,7 @@ def read_checkpoint(path: Path, manifest: Manifest | None = None) -> Checkpoint:
         raise CheckpointError(f"{path}: {PROGRESS_FILE}: {error}") from None
     if strange := [name for name, nodes in sections.get("progress", {}).items() if not isinstance(nodes, dict)]:
         raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is no table")
-    return Checkpoint(path, manifest, sections)
+    return Checkpoint(path, manifest, sections, tensor_files=files)
 
 
 def _read(name: str, file: HashedReader) -> Any:

@@ -305,7 +305,7 @@ class Decoder:
 
     def __init__(self, files: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         self._files = files
-        self._taken: set[tuple[str, str]] = set()
+        self._left = {file: dict(tensors) for file, tensors in files.items()}
 
     def unpack(self, data: bytes) -> Any:
         """A value.
@@ -314,7 +314,7 @@ class Decoder:
             ValueError: the bytes are no such encoding.
         """
         try:
-            return self._decode(_message(data))
+            return self._decode(self._message(data))
         except MemoryError:
             raise
         except Exception as error:  # whatever a library makes of the values of a stranger
@@ -337,9 +337,7 @@ class Decoder:
                 raise ValueError(f"a {kind.__name__}, which is never written")
             return value
         # By a loop in Python: a hook of msgpack would take 20 KB of the stack of C for every level.
-        code, inner = value.code, _message(value.data)
-        if code == _TENSOR:
-            return self._tensor(inner)
+        code, inner = value.code, self._message(value.data)
         if code in _OF_PARTS:
             parts = _typed(inner, list)
             return _OF_PARTS[code](
@@ -368,14 +366,23 @@ class Decoder:
     def _pairs(self, pairs: Any, depth: int) -> list[tuple[Any, Any]]:
         return [(self._decode(key, depth), self._decode(part, depth)) for key, part in _typed(pairs, list)]
 
+    def _message(self, data: bytes) -> Any:
+        """A message with its tensors in place, which hold no further level; every other tag is left as it is."""
+        return _message(data, ext_hook=self._tag)
+
+    def _tag(self, code: int, data: bytes) -> Any:
+        return self._tensor(_message(data)) if code == _TENSOR else msgpack.ExtType(code, data)
+
     def _tensor(self, value: Any) -> torch.Tensor:
         file, key, stride, device = _typed(value, list)
-        if (file, key) in self._taken:
-            raise ValueError(f"the tensor `{key}` of the file `{file}` is referred to twice")
-        self._taken.add((file, key))
-        if file not in self._files or key not in self._files[file]:
-            raise ValueError(f"the file `{file}` has no tensor `{key}`")
-        stored = self._files[file][key]
+        stored = self._left[file].pop(key, None) if file in self._left else None
+        if stored is None:
+            is_known = file in self._left and key in self._files[file]
+            raise ValueError(
+                f"the tensor `{key}` of the file `{file}` is referred to twice"
+                if is_known
+                else f"the file `{file}` has no tensor `{key}`"
+            )
         if stride is None:
             return _on_device(stored, device)
         return _on_device(placed(stored, Placement(tuple(stored.shape), _sizes(stride), 0)), device)

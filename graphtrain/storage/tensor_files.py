@@ -180,11 +180,11 @@ def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryv
     return staged
 
 
-# Tells the checksum of a layout under the name of a file, in any thread; None where it has to be computed.
-KnownChecksum = Callable[[str, Layout], str | None]
+# Tells the checksum of a file, by its name and the tensors in it, in any thread; None where it has to be computed.
+KnownChecksum = Callable[[str, Tensors], str | None]
 
 
-def nothing_known(name: str, layout: Layout) -> str | None:
+def nothing_known(name: str, tensors: Tensors) -> str | None:
     """No checksum is known."""
     return None
 
@@ -195,28 +195,57 @@ def checksums(files: Sequence[Tensors], known: KnownChecksum = nothing_known) ->
     Arguments:
         known: tells those that need not be computed. Default: none.
     """
-    layouts = {tensors.file + TENSOR_SUFFIX: Layout.of(tensors) for tensors in files}
+    by_name = {tensors.file + TENSOR_SUFFIX: tensors for tensors in files}
 
     def checksum(name: str) -> str:
-        return known(name, layouts[name]) or layouts[name].checksum()
+        return known(name, by_name[name]) or Layout.of(by_name[name]).checksum()
 
-    largest_first = sorted(layouts, key=lambda name: -layouts[name].size)
+    sizes = {name: sum(tensor.nbytes for tensor in tensors.named.values()) for name, tensors in by_name.items()}
+    largest_first = sorted(sizes, key=lambda name: -sizes[name])
     jobs = [functools.partial(checksum, name) for name in largest_first]
-    is_large = sum(layout.size for layout in layouts.values()) >= WORTH_A_THREAD
     # A device may be busy with the tensors in the stream of this thread.
-    in_threads = is_large and not any(layout.on_device() for layout in layouts.values())
+    in_threads = sum(sizes.values()) >= WORTH_A_THREAD and not any(
+        tensor.device.type == "cuda" for tensors in files for tensor in tensors.named.values()
+    )
     return dict(zip(largest_first, side_by_side(jobs) if in_threads else [job() for job in jobs], strict=True))
 
 
-def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
-    """The tensors in a file, each in memory of its own, which the bytes of the file are read into.
+@dataclass(frozen=True)
+class TensorFile:
+    """A file of tensors that was read.
+
+    Attributes:
+        named: the tensors, each in memory of its own.
+        header: the bytes before those of the first tensor.
+    """
+
+    named: dict[str, torch.Tensor]
+    header: bytes
+    entries: Sequence[_Entry]
+
+    def layout_of(self, tensors: Tensors) -> Layout | None:
+        """How other tensors lie in this file; None if they are not of its names, types and shapes."""
+        if len(tensors.named) != len(self.entries):
+            return None
+        places, end = [], 0
+        for name, dtype, shape, size in self.entries:
+            tensor = tensors.named.get(name)
+            if tensor is None or tensor.dtype is not dtype or tensor.shape != shape:
+                return None
+            places.append((tensor, end))
+            end += size * dtype.itemsize
+        return Layout(self.header, places, len(self.header) + end)
+
+
+def read_tensors(file: HashedReader) -> TensorFile:
+    """The tensors in a file, which its bytes are read into.
 
     Raises:
         ValueError: it is no such file.
         MemoryError: there is no memory for it.
     """
     try:
-        entries = _entries(file)
+        header, entries = _read_header(file)
     except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ValueError(f"is no file of tensors ({type(error).__name__})") from error
     named: dict[str, torch.Tensor] = {}
@@ -236,7 +265,7 @@ def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
         copies: Any = torch.split_with_sizes_copy(memory[:size].view(first.dtype), sizes)  # type: ignore[func-returns-value]
         for entry, tensor in zip(neighbours, copies, strict=True):
             named[entry.name] = tensor if len(entry.shape) == 1 else tensor.resize_(entry.shape)
-    return named
+    return TensorFile(named, header, entries)
 
 
 class _Entry(NamedTuple):
@@ -248,13 +277,15 @@ class _Entry(NamedTuple):
     size: int
 
 
-def _entries(file: HashedReader) -> list[_Entry]:
-    """The tensors in the order of their bytes, which follow each other without gaps."""
-    (length,) = struct.unpack("<Q", file.read(min(8, file.left)))
+def _read_header(file: HashedReader) -> tuple[bytes, list[_Entry]]:
+    """The bytes before the first tensor; the tensors in the order of their bytes, which have no gaps between them."""
+    prefix = bytes(file.read(min(8, file.left)))
+    (length,) = struct.unpack("<Q", prefix)
     if length > min(file.left, _MOST_BYTES_OF_A_HEADER):
         raise ValueError(f"is no file of tensors (a header of {length} bytes)")
     try:
-        header = json.loads(file.read(length).decode())
+        text = bytes(file.read(length))
+        header = json.loads(text.decode())
     except ValueError as error:
         raise ValueError("is no file of tensors (a header that is no JSON)") from error
     end, entries, kinds = 0, [], set[type]()
@@ -273,7 +304,7 @@ def _entries(file: HashedReader) -> list[_Entry]:
         raise ValueError("is no file of tensors (sizes that are no whole numbers)")
     if end != file.left:
         raise ValueError(f"is no file of tensors ({end} bytes of them instead of {file.left})")
-    return entries
+    return prefix + text, entries
 
 
 def _together(items: Iterable[tuple[T, torch.dtype | None, int]]) -> Iterator[tuple[list[T], int]]:

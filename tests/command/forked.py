@@ -1,7 +1,7 @@
-"""Processes that find torch imported: forked from one that has imported what graphtrain needs, and nothing else.
+"""Processes that find torch and graphtrain imported: forked from one that has imported them, and done nothing else.
 
-Each has its own arguments, folder, environment, output, `__main__`, and imports of graphtrain and the user's code.
-Only the start of the interpreter and the import of torch are shared, which are two seconds of work each time.
+Each has its own arguments, folder, environment, output, `__main__`, and imports of the user's code. Only the start of
+the interpreter and these imports are shared, which are two seconds of work each time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ("torch", "torch._dynamo", "torch.utils.data", "networkx", "transitions", "safetensors.torch", "typer.core")
+ROOT = Path(__file__).parents[2]
+IMPORTED = (
+    *("torch", "torch._dynamo", "torch.utils.data", "torch.profiler", "networkx", "transitions", "safetensors.torch"),
+    *("typer.core", "typer._adapters", "rich.console", "rich.progress_bar", "rich.table", "msgpack"),
+    *(
+        "graphtrain.command.app",
+        "graphtrain.command.run",
+        "graphtrain.checks",
+        "graphtrain.resume.code_hashes",
+        "graphtrain.display.choose",
+    ),
+    *(f"graphtrain.nodes.{path.stem}" for path in sorted((ROOT / "nodes").glob("[!_]*.py"))),
+)
 
 
 class Nursery:
@@ -95,8 +107,10 @@ def _become(words: list[str], cwd: str, env: dict[str, str], out: str, err: str)
 
 def _serve() -> None:
     """Fork a process for each line, one after the other, and answer with its exit code."""
+    sys.path.insert(0, str(ROOT))
     for name in IMPORTED:
         importlib.import_module(name)
+    del sys.path[0]
     gc.freeze()  # else each process looks through all of torch when it ends, which takes a second
     for line in sys.stdin:
         asked: list[Any] = json.loads(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ def run_over(
     epochs: int = 2,
     notify: Callable[[str], None] = lambda line: None,
     edit: Callable[[Graph], Graph] = lambda graph: graph,
+    saved: Sequence[str] = ("1 batches", "1 epochs"),
 ) -> tuple[Trainer, list[Any]]:
     """A trainer whose training draws from every generator between two batches, and what it will have seen."""
     seen: list[Any] = []
@@ -43,7 +44,7 @@ def run_over(
     graph = (
         Graph.load("fit")
         .set("accumulate", every=2)
-        .set("checkpoint", every=["1 batches", "1 epochs"], keep=10_000)
+        .set("checkpoint", every=list(saved), keep=10_000)
         .set("validate", every=["2 epoch_batches", "1 epochs"])
         .set("finish", after=f"{epochs} epochs")
     )
@@ -67,38 +68,58 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted(path for path in (run_dir / "checkpoints").iterdir() if not path.name.startswith("."))
 
 
-def assert_exact(
-    made: Made, tmp_path: Path, *, resumed: Made | None = None, most: int | None = None, epochs: int = 2, **options: Any
-) -> None:
+def assert_exact(made: Made, tmp_path: Path, *, resumed: Made | None = None, epochs: int = 2, **options: Any) -> None:
     """Every cut is reported as exact and ends as the run never cut does, and so does the run that saves nothing.
 
     Arguments:
         resumed: makes the data to resume with. Default: the data that the run began with.
-        most: resume from as many checkpoints, chosen by the name of the test. Default: from all.
         options: of `run_over`.
     """
+    unsaved, seen = _run_unsaved(made, epochs, options)
     seed_everything(3)
-    whole, seen = run_over(made(), tmp_path / "whole", epochs=epochs, **options)
+    whole, seen_whole = run_over(made(), tmp_path / "whole", epochs=epochs, **options)
     whole.run()
-    assert len(seen) > 3 * epochs
-    seed_everything(3)
-    unsaved, seen_unsaved = run_over(made(), None, epochs=epochs, **options)
-    unsaved.run()
-    assert seen_unsaved == seen
-    assert unsaved.digest() == whole.digest()
+    assert seen_whole == seen
+    assert whole.digest() == unsaved.digest()
     cuts = checkpoints(tmp_path / "whole")
     assert len(cuts) > 2
-    if most is not None:
-        cuts = random.Random(tmp_path.name).sample(cuts, most)
     for path in cuts:
-        seed_everything(3)
-        lines: list[str] = []
-        cut, seen_after = run_over((resumed or made)(), None, epochs=epochs, **{**options, "notify": lines.append})
-        cut.run(resume=path)
-        (line,) = [line for line in lines if line.startswith("resumed ")]
-        assert line.endswith("exact") and "not exact" not in line, line
-        assert seen_after == seen[len(seen) - len(seen_after) :], path.name
-        assert cut.digest() == whole.digest(), path.name
+        _assert_exact_from(path, unsaved, seen, resumed or made, {**options, "epochs": epochs})
+
+
+def assert_some_exact(
+    made: Made, tmp_path: Path, *, resumed: Made | None = None, epochs: int = 2, **options: Any
+) -> None:
+    """The same of one cut, chosen by the name of the test, of a run that ends soon after it."""
+    chosen = random.Random(tmp_path.name)
+    unsaved, seen = _run_unsaved(made, epochs, options)
+    batch = chosen.randrange(2, unsaved.progress["next_batch"]["batches"] - 1)
+    options["saved"] = [f"{batch} batches", "1 epochs"]
+    seed_everything(3)
+    begun, seen_before = run_over(made(), tmp_path / "begun", epochs=epochs, **options)
+    begun.run(until=f"{batch + 1} batches")
+    assert seen_before == seen[: len(seen_before)] and len(seen_before) > batch
+    path = chosen.choice(checkpoints(tmp_path / "begun"))
+    _assert_exact_from(path, unsaved, seen, resumed or made, {**options, "epochs": epochs})
+
+
+def _run_unsaved(made: Made, epochs: int, options: dict[str, Any]) -> tuple[Trainer, list[Any]]:
+    seed_everything(3)
+    trainer, seen = run_over(made(), None, epochs=epochs, **{**options, "saved": ["never"]})
+    trainer.run()
+    assert len(seen) > 3 * epochs
+    return trainer, seen
+
+
+def _assert_exact_from(path: Path, whole: Trainer, seen: list[Any], made: Made, options: dict[str, Any]) -> None:
+    seed_everything(3)
+    lines: list[str] = []
+    cut, seen_after = run_over(made(), None, **{**options, "notify": lines.append})
+    cut.run(resume=path)
+    (line,) = [line for line in lines if line.startswith("resumed ")]
+    assert line.endswith("exact") and "not exact" not in line, line
+    assert seen_after == seen[len(seen) - len(seen_after) :], path.name
+    assert cut.digest() == whole.digest(), path.name
 
 
 def batches(data: Iterable[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Every kind of data, cut at some batches, and in a sweep at all of them: exact."""
+"""Every kind of data, cut at some batch, and in a sweep at all of them: exact."""
 
 from __future__ import annotations
 

@@ -88,12 +88,16 @@ def streaming(graph: Graph, opened_before: str, read_before: str) -> Graph:
     return use(graph, "read_here", "read_stream", before=read_before)
 
 
-def rewired(graph: Graph) -> Iterator[Graph]:
-    """The graph, and some in which the stream is alive over one node, over several, and nearly all the way round."""
+def rewired(graph: Graph, stride: int) -> Iterator[Graph]:
+    """The graph, and some in which the stream is alive over one node, over several, and nearly all the way round.
+
+    Arguments:
+        stride: the number of nodes from one place at which it is opened to the next.
+    """
     yield graph
     names = list(graph.nodes)
     for distance in (0, len(names) // 2, len(names) - 1):
-        for start in range(0, len(names), 6):
+        for start in range(0, len(names), stride):
             made = streaming(graph, names[start], names[(start + distance) % len(names)])
             if not any(problem.code == "G303" for problem in made.check()):
                 yield made
@@ -107,12 +111,14 @@ def disagreements(graph: Graph, **further: Any) -> set[str]:
 
 # Both are asked about every node but `finish`: its edges ask again what was answered on the way to it, as below.
 @pytest.mark.parametrize("sound", [Sound("fit", lambda: FIT, ""), *SOUND], ids=lambda sound: sound.title)
-def test_check_and_engine_agree_on_save_points(sound: Sound) -> None:
+@pytest.mark.parametrize("stride", [12, pytest.param(6, marks=pytest.mark.sweep)])
+def test_check_and_engine_agree_on_save_points(stride: int, sound: Sound) -> None:
     further = {name: make() for name, make in sound.resources.items()}
     late: set[str] = set()
-    for graph in map(asking, rewired(sound.graph())):
-        late |= late_by_check(graph)
-        assert late_by_check(graph) - {"finish"} == late_by_engine(graph, further) - {"finish"}
+    for graph in map(asking, rewired(sound.graph(), stride)):
+        by_check = late_by_check(graph)
+        late |= by_check
+        assert by_check - {"finish"} == late_by_engine(graph, further) - {"finish"}
     assert late, "some of these graphs hold a stream where they ask for a checkpoint"
 
 

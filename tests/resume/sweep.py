@@ -13,11 +13,12 @@ from typing import Any
 
 from graphtrain import Trainer
 from graphtrain.storage.run_directory import METRICS_FILE
+from tests.command.forked import IMPORTED
 from tests.resume.full_run import full_trainer
 
 # Every child is forked from a server that has imported torch and built nothing: no state of a run is left to lean on.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.resume.full_run", "torch._dynamo", "networkx", "transitions"])
+CONTEXT.set_forkserver_preload(["tests.resume.full_run", *IMPORTED])
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,9 @@ def fails_at(run_dir: Path, at: int, number: int, mode: str, whole: tuple[str, b
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_some_call_of_a_save_fails(name: str, tmp_path: Path, whole: tuple[str, bytes]) -> None:
-    """Every second call, one third of them for each reason."""
+    """Every fourth call, one third of them for each reason."""
     made = calls_of_a_save(tmp_path / "counted", "async")
-    for at in range(1 + 2 * list(NUMBERS).index(name), len(made) + 1, 6):
+    for at in range(1 + 4 * list(NUMBERS).index(name), len(made) + 1, 12):
         fails_at(tmp_path / str(at), at, NUMBERS[name], "async", whole)
 
 

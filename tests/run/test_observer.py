@@ -318,6 +318,6 @@ def test_memory_is_that_of_this_process() -> None:
     run = trainer()
     before = run.snapshot().memory_bytes
     assert before is not None
-    ballast = torch.ones(32 * 2**20)
-    after = run.snapshot().memory_bytes
-    assert after is not None and after - before > 0.8 * ballast.numel() * 4
+    ballast = torch.ones(64 * 2**20)
+    after = run.snapshot().memory_bytes  # the system may have taken other pages back meanwhile: half is enough
+    assert after is not None and after - before > 0.5 * ballast.numel() * 4

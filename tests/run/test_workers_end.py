@@ -91,7 +91,7 @@ def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any], prefetch: bo
     assert whole.run() is Outcome.FINISHED
     assert not workers()
     pieces = make_trainer(make(), prefetch=prefetch)
-    for until in ("2 batches", "3 batches", "5 batches", "6 batches"):
+    for until in ("2 batches", "6 batches"):  # in mid-epoch, and in the next one
         assert pieces.run(until=until) is Outcome.REACHED
         assert not workers()
     assert pieces.run() is Outcome.FINISHED

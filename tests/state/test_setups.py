@@ -72,7 +72,8 @@ USED = {
         lazy_generator_of_the_own_loader lazy_generator_in_two_workers_of_the_own_loader""",
     "epoch counters": "data_with_set_epoch sampler_that_counts_epochs own_loader_with_a_sampler_that_counts_epochs",
     "growing and caching data": "data_that_grows iterable_that_grows data_that_caches own_loader_over_data_that_caches",
-    "batches changed in place": "batches_changed_in_place batches_as_dictionaries",
+    "batches changed in place": """batches_changed_in_place batches_as_dictionaries views_of_a_kept_tensor
+        new_dictionaries_of_kept_tensors one_tensor_twice_in_a_batch""",
     "data sets of Hugging Face": "data_set_of_hugging_face stream_of_hugging_face",
     "torch.compile by the user": "compiled_model compiled_in_place compiled_step_function compiled_forward",
     "two trainers over one model": "two_trainers_over_one_model trainer_that_is_kept_over_one_model",

@@ -6,6 +6,7 @@ As a program it resumes one row in an interpreter of its own: `python -m tests.s
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -25,6 +26,7 @@ import torch
 import torch._dynamo  # here once, and not in every copy of this process: the first step of an optimizer imports it
 
 from graphtrain import Graph, Trainer
+from graphtrain.checks import checked_graph
 from graphtrain.errors import GraphtrainError
 from graphtrain.storage.encoding import Tensors, pack
 from tests.state.setups.rows import Row
@@ -99,8 +101,15 @@ def _answer(function: Any, arguments: tuple[Any, ...], file: Path) -> None:
     file.write_text(json.dumps(answer), encoding="utf-8")
 
 
+@functools.cache
+def _warm_up() -> None:
+    """Import here, once, what every copy of this process would import: kinds of nodes, and what checks graphs."""
+    checked_graph(Graph.load("fit"))
+
+
 def forked(function: Any, *arguments: Any, file: Path) -> dict[str, Any]:
     """What a function returns in a copy of this process."""
+    _warm_up()
     process = multiprocessing.get_context("fork").Process(target=_answer, args=(function, arguments, file))
     process.start()
     process.join(_SECONDS)

@@ -378,6 +378,87 @@ def batches_as_dictionaries() -> dict[str, Any]:
 
 
 @row()
+def new_dictionaries_of_kept_tensors() -> dict[str, Any]:
+    class Kept(Dataset[Any]):
+        def __init__(self) -> None:
+            self.kept = [torch.cat((batch, torch.ones(len(batch), 1)), 1) for batch in batches()]
+
+        def __len__(self) -> int:
+            return len(self.kept)
+
+        def __getitem__(self, index: int) -> Any:
+            return {"x": self.kept[index]}
+
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        batch["x"] *= 0.9
+        return model(batch["x"][:, :-1]).square().mean() * batch["x"][:, -1].mean()
+
+    return trained_on(DataLoader(Kept(), batch_size=None), training_step=step)
+
+
+def _changed_in_place(model: Any, batch: Any) -> torch.Tensor:
+    batch *= 0.9
+    return model(batch).square().mean()
+
+
+class _Views(Dataset[Any]):
+    """Gives parts of what it keeps, no copies."""
+
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept
+
+    def __len__(self) -> int:
+        return len(self.kept) // 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.kept[4 * index : 4 * index + 4]
+
+
+@row()
+def views_of_a_kept_tensor() -> dict[str, Any]:
+    return trained_on(DataLoader(_Views(torch.cat(batches())), batch_size=None), training_step=_changed_in_place)
+
+
+@row()
+def views_of_a_kept_array() -> dict[str, Any]:
+    kept = torch.cat(batches()).numpy().copy()
+    return trained_on(DataLoader(_Views(kept), batch_size=None), training_step=_changed_in_place)
+
+
+@row()
+def arrays_that_are_views_of_a_kept_array() -> dict[str, Any]:
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        batch *= 0.9
+        return model(torch.from_numpy(batch.copy())).square().mean()
+
+    views = _Views(torch.cat(batches()).numpy().copy())
+    return trained_on(DataLoader(views, batch_size=None, collate_fn=lambda part: part), training_step=step)
+
+
+@row()
+def new_batches_that_are_kept() -> dict[str, Any]:
+    class Kept(_Views):
+        def __init__(self, kept: Any) -> None:
+            super().__init__(kept)
+            self.last = torch.zeros(4, 3)
+
+        def __getitem__(self, index: int) -> Any:
+            self.last = super().__getitem__(index) + self.last
+            return self.last
+
+    return trained_on(DataLoader(Kept(torch.cat(batches())), batch_size=None), training_step=_changed_in_place)
+
+
+@row()
+def one_tensor_twice_in_a_batch() -> dict[str, Any]:
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        batch[0].mul_(0.5)
+        return model(batch[1]).square().mean()
+
+    return trained_on(loader(Samples(), collate_fn=lambda samples: [torch.stack(samples)] * 2), training_step=step)
+
+
+@row()
 def arrays_that_are_scaled_in_place() -> dict[str, Any]:
     class Arrays(Samples):
         def __init__(self) -> None:
