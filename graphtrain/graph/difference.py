@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
@@ -13,7 +14,6 @@ from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import NESTED, Edge, Node, is_computed
 from graphtrain.graph.graph import Graph
 from graphtrain.graph.meanings import Meanings, written_in
-from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -27,6 +27,8 @@ _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
 _VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "optimizer", "name")
 _LONGEST = 160  # characters of a value that are shown
 
+# The slot of a selection of samples, as shipped kinds call it.
+_SELECTION = "indices"
 # What a run reads of its clock whatever its triggers are: for rows of metrics, the display, step functions.
 _READ_BY_RUNS = ("steps", "epochs", "batches", "epoch_batches", "samples", "seconds")
 
@@ -135,9 +137,10 @@ class Difference:
     @classmethod
     def between(cls, before: Graph, after: Graph) -> Difference:
         """The difference of two graphs; see `Graph.diff`."""
+        written = functools.cache(lambda: written_in(before) | written_in(after))
         changes = [
             replace(change, overlay=_overlay_of(change, before, after))
-            for change in _changes(before, after, "", written_in(before) | written_in(after))
+            for change in _changes(before, after, "", written)
         ]
         return cls(before, after, tuple(changes))
 
@@ -253,7 +256,7 @@ def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
     return ""
 
 
-def _changes(before: Graph, after: Graph, inside: str, written: Collection[str]) -> Iterator[Change]:
+def _changes(before: Graph, after: Graph, inside: str, written: Callable[[], Collection[str]]) -> Iterator[Change]:
     bodies = []
     meanings = Meanings(before), Meanings(after)
     for name in dict.fromkeys([*after.nodes, *before.nodes]):
@@ -283,7 +286,7 @@ def _changes(before: Graph, after: Graph, inside: str, written: Collection[str])
 
 
 def _node_changes(
-    old: Node, new: Node, inside: str, meanings: tuple[Meanings, Meanings], written: Collection[str]
+    old: Node, new: Node, inside: str, meanings: tuple[Meanings, Meanings], written: Callable[[], Collection[str]]
 ) -> Iterator[Change]:
     if old.use != new.use or (old.body is None) != (new.body is None):
         yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
@@ -299,8 +302,9 @@ def _node_changes(
             before, after = (_names(targets[slot]) if slot in targets else None for targets in (former, latter))
             if before != after and (what == "writes" or slot not in computed):
                 matters = what == "writes" or _reads_something_else(old, new, slot, meanings)
-                if what == "reads" and {former.get(slot, slot), latter.get(slot, slot)}.isdisjoint(written):
-                    matters = matters and not _is_selection(new, slot)  # whatever it is called, it is not there
+                if matters and what == "reads" and slot == _SELECTION:
+                    # Where it is not written, it is not there, whatever it is called.
+                    matters = not {former.get(slot, slot), latter.get(slot, slot)}.isdisjoint(written())
                 yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after, matters=matters)
 
 
@@ -318,12 +322,6 @@ def _reads_something_else(old: Node, new: Node, name: str, meanings: tuple[Meani
     if name not in old.reads or name not in new.reads:
         return True
     return meanings[0].of_read(old, name) != meanings[1].of_read(new, name)
-
-
-def _is_selection(node: Node, slot: str) -> bool:
-    """True for a selection of samples, which a node does without where nothing writes it."""
-    kind = kind_of_node(node)
-    return kind is not None and any(read.name == slot and read.is_selection for read in kind.reads)
 
 
 def _given(node: Node, computed: Collection[str]) -> dict[str, Any]:

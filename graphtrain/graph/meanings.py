@@ -7,7 +7,7 @@ from contextlib import suppress
 from graphtrain.graph.canonical import spaced
 from graphtrain.graph.elements import Node
 from graphtrain.graph.graph import Graph
-from graphtrain.graph.registry import kind_of_node
+from graphtrain.graph.registry import is_shipped, kind_of_node
 from graphtrain.guards.syntax import (
     Both,
     Comparison,
@@ -87,13 +87,15 @@ class Meanings:
 
 
 def written_in(graph: Graph) -> set[str]:
-    """The names under which some node of a graph, or of a graph inside it, writes a slot."""
+    """The names under which some node of a graph, or of a graph inside it, may write a selection of samples.
+
+    No shipped kind writes one by itself, so that none of them is imported, which would import torch.
+    """
     written: set[str] = set()
     for node in graph.nodes.values():
-        kind = kind_of_node(node)
         if node.body is not None:
             written |= written_in(node.body)
-        elif kind is not None:
+        elif not is_shipped(node.use) and (kind := kind_of_node(node)) is not None:
             written.update(node.writes.get(slot, slot) for slot in kind.writes)
         written.update(node.writes.values())
     return written

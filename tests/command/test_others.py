@@ -189,9 +189,10 @@ def test_show_prints_text_of_others_as_it_stands(folder: Path, command: Command)
 def test_graphs(command: Command) -> None:
     result = command("graphs")
     assert (result.code, result.err) == (0, "")
-    lines = result.out.splitlines()[1:]
-    assert [line.split()[0] for line in lines] == known_graphs()
-    assert all("next_batch" in line for line in lines)
+    graphs, overlays = ([line.split() for line in table.splitlines()] for table in result.out.split("\n\n"))
+    assert [words[0] for words in graphs[1:]] == known_graphs()
+    assert all("next_batch," in words for words in graphs[1:])
+    assert overlays[0][0] == "overlay" and "ema" in {words[0] for words in overlays}
 
 
 def test_nodes_lists_every_kind(command: Command) -> None:

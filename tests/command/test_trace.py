@@ -59,10 +59,12 @@ def test_a_line_shows_what_was_evaluated_and_read(script: Path, command: Command
     lines = lines_of(command(*WORDS, "--run-dir", "r", "--trace"))
     asked = [one["reasons"] for one in lines if one["node"] == "accumulate"]
     assert asked[0] == (
-        "accumulation_reached=False(accumulate.count=1 accumulate.every=2 next_batch.empty=False "
+        "accumulation_reached=False(accumulate.count=1 accumulate.full=False(1 of 2) next_batch.empty=False "
         "next_batch.last=False finish.due=False(after 1 epochs: epochs 0.25, due at 1))"
     )
-    assert asked[1] == "accumulation_reached=True(accumulate.count=2 accumulate.every=2) | clip bypassed -> step"
+    assert (
+        asked[1] == "accumulation_reached=True(accumulate.count=2 accumulate.full=True(2 of 2)) | clip bypassed -> step"
+    )
     moments = [(one["step"], one["epoch"], one["batch"]) for one in lines if one["node"] == "step"]
     assert moments == [("1", "0.50", "2"), ("2", "1.00", "4")]
 
