@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -13,12 +12,8 @@ from typing import Any
 
 from graphtrain import Trainer
 from graphtrain.storage.run_directory import METRICS_FILE
-from tests.command.forked import IMPORTED
+from tests.forkserver import CONTEXT
 from tests.resume.full_run import full_trainer
-
-# Every child is forked from a server that has imported torch and built nothing: no state of a run is left to lean on.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.resume.full_run", *IMPORTED])
 
 
 @dataclass(frozen=True)

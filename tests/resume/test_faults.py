@@ -18,10 +18,10 @@ from graphtrain import Outcome, Trainer
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.run_directory import METRICS_FILE
+from tests.forkserver import CONTEXT
 from tests.resume.command_runs import Run
 from tests.resume.failing_calls import Calls, failing, killed
 from tests.resume.full_run import full_graph, full_trainer
-from tests.resume.sweep import CONTEXT
 
 KEEP = 3
 

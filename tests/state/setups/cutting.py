@@ -6,10 +6,8 @@ As a program it resumes one row in an interpreter of its own: `python -m tests.s
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -26,9 +24,9 @@ import torch
 import torch._dynamo  # here once, and not in every copy of this process: the first step of an optimizer imports it
 
 from graphtrain import Graph, Trainer
-from graphtrain.checks import checked_graph
 from graphtrain.errors import GraphtrainError
 from graphtrain.storage.encoding import Tensors, pack
+from tests.forkserver import CONTEXT
 from tests.state.setups.rows import Row
 from tests.state.setups.table import ROWS
 
@@ -101,16 +99,9 @@ def _answer(function: Any, arguments: tuple[Any, ...], file: Path) -> None:
     file.write_text(json.dumps(answer), encoding="utf-8")
 
 
-@functools.cache
-def _warm_up() -> None:
-    """Import here, once, what every copy of this process would import: kinds of nodes, and what checks graphs."""
-    checked_graph(Graph.load("fit"))
-
-
 def forked(function: Any, *arguments: Any, file: Path) -> dict[str, Any]:
-    """What a function returns in a copy of this process."""
-    _warm_up()
-    process = multiprocessing.get_context("fork").Process(target=_answer, args=(function, arguments, file))
+    """What a function returns in a process of its own."""
+    process = CONTEXT.Process(target=_answer, args=(function, arguments, file))
     process.start()
     process.join(_SECONDS)
     if process.exitcode is None:
