@@ -179,7 +179,7 @@ def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
     >>> parse("open('x')")
     Traceback (most recent call last):
         ...
-    graphtrain.guards.syntax.GuardSyntaxError: unknown function `open`: open('x')
+    graphtrain.guards.syntax.UnknownFunctionError: unknown function `open`: open('x')
     >>> parse("fit/step.steps", frozenset(["fit"]))
     FieldOf(node='fit/step', field='steps')
     """

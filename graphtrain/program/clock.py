@@ -115,7 +115,8 @@ class RunClock:
                 continue
             for unit in scope.graph.units:
                 bound, field = scope.counter(unit)
-                if bound is not None and bound.kind.fields[field].in_digest:
+                # How often a node has run says nothing of the training.
+                if bound is not None and field != "runs" and bound.kind.fields[field].in_digest:
                     clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
             for bound in scope.nodes.values():
                 if bound.kind.effects or (bound.body is not None and bound.body.activity is None):

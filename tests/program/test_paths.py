@@ -188,6 +188,7 @@ def test_what_is_read_in_a_body_that_is_bypassed_is_reported() -> None:
         Graph.load("fit")
         .guard("log_due", "log.due and validate/next_batch.batches == 0")
         .clock("seen", "validate.runs")
+        .set("checkpoint", every="2 seen")
     )
     lines: list[str] = []
     Trainer(graph, notify=lines.append, display=None, **resources())
