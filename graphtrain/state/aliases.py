@@ -6,6 +6,7 @@ the places in it that hold objects of others are saved beside it, and those whos
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -85,6 +86,11 @@ def _with_places(value: Any, aliases: Any, find: Callable[[Reference, Any], Any]
             continue
         if other is not None and _is_alike(part, other):
             places[tuple(keys)] = other
+    # Containers stay the same ones, which nodes may have been set up with; a tuple cannot.
+    for keys in list(places):
+        holder = at(value, keys[:-1]) if keys else None
+        if isinstance(holder, list | dict | collections.deque):
+            holder[keys[-1]] = places.pop(keys)
     return replaced(value, lambda part, keys: places.get(keys, part)) if places else value
 
 
