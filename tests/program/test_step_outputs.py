@@ -87,6 +87,27 @@ def test_backpropagation_that_is_truncated_equals_the_loop_by_hand_through_cuts(
     assert all(set(row) <= {"step", "epoch", "loss", "lr", "epoch/loss"} for row in whole.metrics)
 
 
+class Remembering:
+    """A step function that keeps what it writes, and changes it in place before it is given it again."""
+
+    def __init__(self) -> None:
+        self.last: torch.Tensor | None = None
+
+    def __call__(self, model: nn.Module, batch: Any, memory: torch.Tensor | None = None) -> dict[str, Any]:
+        if self.last is not None:
+            self.last.mul_(0.5)
+        outputs, _ = model(batch[0], None)
+        given = torch.zeros(()) if memory is None else memory.mean()
+        self.last = outputs.detach().mean(0)
+        return {"loss": nn.functional.mse_loss(outputs + given, batch[1]), "memory": self.last}
+
+
+def test_a_written_tensor_that_the_step_function_keeps_stays_one_through_cuts() -> None:
+    graph = fit(writes={"memory": "memory"}, keep=["memory"])
+    make = lambda run_dir: make_trainer(graph, run_dir, training_step=Remembering())  # noqa: E731
+    assert_cuts_are_exact(make, (4, 12, 19, 33))
+
+
 def test_what_is_alive_is_saved_and_an_epoch_begins_without_it() -> None:
     for keep, alive in (([], False), (["hidden"], True)):
         trainer = make_trainer(fit(writes={"hidden": "hidden"}, keep=keep))
