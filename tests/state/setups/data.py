@@ -767,7 +767,7 @@ class Shuffling:
         return self.batches[next(self.order)] * self.generator.random() + torch.rand(1)
 
 
-@row()
+@row(needs="position")
 def data_that_iterates_over_itself_in_an_order_of_its_own() -> dict[str, Any]:
     return seeded(perceptron, train_data=Shuffling())
 

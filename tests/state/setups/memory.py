@@ -443,7 +443,7 @@ def average_by_the_identity_of_parameters() -> dict[str, Any]:
     return {**resources, "training_step": step}
 
 
-@row()
+@row(needs="optimizers")
 def ensemble_over_a_module_without_values() -> dict[str, Any]:
     torch.manual_seed(0)
     models = [perceptron() for _ in range(3)]
@@ -517,10 +517,10 @@ class Weighted(torch.utils.data.Dataset[Any]):
         return 28
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((3,), float(self.weights[7 * index + 1]))
+        return torch.tensor([0.5, -1.0, index % 5 - 2.0]) * float(self.weights[7 * index + 1])
 
 
-@row()
+@row(needs=("reachable", "data"))
 def some_numbers_of_a_large_array() -> dict[str, Any]:
     data = Weighted()
 

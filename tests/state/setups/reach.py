@@ -315,7 +315,8 @@ def new_weak_reference() -> dict[str, Any]:
     state = {"chosen": weakref.ref(objects[0])}
 
     def update(step: int) -> float:
-        state["chosen"] = weakref.ref(objects[1])
-        return state["chosen"]().value
+        value = state["chosen"]().value
+        state["chosen"] = weakref.ref(objects[step % 2])
+        return value
 
     return seeded(perceptron, training_step=stepped(update)["training_step"])
