@@ -10,14 +10,13 @@ import collections
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy
-import torch
-
 from graphtrain.errors import CheckpointError
 from graphtrain.state.describer import Describer
 from graphtrain.state.nested import at, replaced
 from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.state.references import MALFORMED
+from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.state_files import state_digest
 
 Reference = Any
 """As a manifest has it: ["at", path], ["new", number], ["in", name, keys] or ["view", reference, how it lies there]."""
@@ -37,7 +36,7 @@ def aliases_of(values: Mapping[str, Any], describer: Describer) -> dict[str, lis
         found: list[list[Any]] = []
 
         def note(part: Any, keys: tuple[Any, ...], name: str = name, found: list[list[Any]] = found) -> Any:
-            reference = describer.reference(part, ["in", name, list(keys)])
+            reference = describer.reference(part, ["in", name, list(keys)]) if all(map(_is_plain, keys)) else None
             if reference is None:
                 return part
             found.append([list(keys), reference])
@@ -86,17 +85,25 @@ def _with_places(value: Any, aliases: Any, find: Callable[[Reference, Any], Any]
             continue
         if other is not None and _is_alike(part, other):
             places[tuple(keys)] = other
-    # Containers stay the same ones, which nodes may have been set up with; a tuple cannot.
-    for keys in list(places):
-        holder = at(value, keys[:-1]) if keys else None
+    # Containers stay the same ones, which nodes may have been set up with; a tuple cannot. Looked up before anything is
+    # put there: what a stranger has written must not lead into what is found.
+    holders = {keys: at(value, keys[:-1]) for keys in places if keys}
+    for keys, holder in holders.items():
         if isinstance(holder, list | dict | collections.deque):
             holder[keys[-1]] = places.pop(keys)
     return replaced(value, lambda part, keys: places.get(keys, part)) if places else value
 
 
+def _is_plain(key: Any) -> bool:
+    """True for a key that a manifest can have."""
+    return (type(key) is int and abs(key) < 2**63) or (type(key) is str and key.isprintable())
+
+
 def _is_alike(part: Any, other: Any) -> bool:
-    if isinstance(part, torch.Tensor) and isinstance(other, torch.Tensor):
-        return (part.shape, part.dtype, part.device) == (other.shape, other.dtype, other.device)
-    if isinstance(part, numpy.ndarray) and isinstance(other, numpy.ndarray):
-        return (part.shape, part.dtype) == (other.shape, other.dtype)
-    return type(part) is type(other)
+    """True if one can take the place of another: it is of the same type, and equal to the last bit."""
+    if type(part) is not type(other):
+        return False
+    try:
+        return state_digest({"part": {"part": part}}) == state_digest({"part": {"part": other}})
+    except UnsaveableError:
+        return False

@@ -139,27 +139,24 @@ class Describer:
             return ["new", self._numbers[id(value)]]
         if (other := self._in_transit.setdefault(id(value), place)) is not place:
             return list(other)
-        if category == "tensor" and is_saveable(value) and _has_memory(value) and not value.requires_grad:
+        if category == "tensor" and is_saveable(value) and _is_view_of_memory(value):
             storage = value.untyped_storage()
             is_whole = storage.nbytes() == value.numel() * value.element_size()
             owner = self._bases().setdefault(storage._cdata, place) if is_whole else self._bases().get(storage._cdata)
             if owner is not None and owner is not place:
                 return ["view", list(owner), [list(value.shape), list(value.stride()), value.storage_offset()]]
-            if value.is_cpu and (within := self._within(value.data_ptr(), value.element_size())) is not None:
-                path, offset = within
-                return ["view", ["at", path], [list(value.shape), list(value.stride()), offset // value.element_size()]]
+            start = storage.data_ptr()
+            if value.is_cpu and (within := self._within(start)) is not None:
+                path, first = within
+                return ["view", ["at", path], [list(value.shape), list(value.stride()), value.storage_offset(), first]]
         is_plain_array = category == "array" and _dtype_text(value) is not None
-        if is_plain_array and (within := self._within(int(value.__array_interface__["data"][0]), 1)) is not None:
+        if is_plain_array and (within := self._within(int(value.__array_interface__["data"][0]))) is not None:
             path, offset = within
             return ["view", ["at", path], [list(value.shape), list(value.strides), offset]]
         return None
 
-    def _within(self, address: int, size: int) -> tuple[str, int] | None:
-        """The path of the array that was reached in whose memory an address is, and which of its bytes that is.
-
-        Arguments:
-            size: of an element; only where its first byte is a multiple of it.
-        """
+    def _within(self, address: int) -> tuple[str, int] | None:
+        """The path of the array that was reached in whose memory an address is, and which of its bytes that is."""
         if self._arrays is None:
             listed = self._reachable.by_path.values()
             arrays = [(reached.path, reached.value) for reached in listed if reached.category == "array"]
@@ -169,7 +166,7 @@ class Describer:
                 if array.flags.c_contiguous and not array.dtype.hasobject
             ]
         for path, start, length in self._arrays:
-            if start <= address < start + length and (address - start) % size == 0:
+            if start <= address < start + length:
                 return path, address - start
         return None
 
@@ -411,6 +408,11 @@ class Describer:
         if self._places is None:
             self._places = {id(value): place for place, value in places(self._stateful)}
         return self._places.get(id(tensor))
+
+
+def _is_view_of_memory(tensor: torch.Tensor) -> bool:
+    """True for a tensor that shape, strides and offset alone tell apart from others of its memory."""
+    return _has_memory(tensor) and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
 
 
 def _dtype_text(array: Any) -> str | None:

@@ -135,17 +135,19 @@ class Rebuilder:
         """A view of a tensor or an array, of the type of another.
 
         Arguments:
-            view: shape, strides and offset.
+            view: shape, strides and offset; of a tensor in an array, also the byte at which its memory begins.
 
         Raises:
             CheckpointError: it does not lie within.
         """
-        described = {"is": "view", "of": owner, "view": view, "requires_grad": False}
         if isinstance(like, torch.Tensor):
+            *placed, first = view if isinstance(owner, numpy.ndarray) else [*view, 0]
             if isinstance(owner, numpy.ndarray):
-                described["of"] = torch.from_numpy(owner.reshape(-1).view(numpy.uint8))
-            return self._tensor({**described, "dtype": like.dtype})
-        return self._array({**described, "dtype": like.dtype.str})
+                owner = torch.from_numpy(owner.reshape(-1).view(numpy.uint8)[max(first, 0) :])
+            return self._tensor(
+                {"is": "view", "of": owner, "view": placed, "requires_grad": False, "dtype": like.dtype}
+            )
+        return self._array({"of": owner, "view": view, "dtype": like.dtype.str})
 
     def at(self, path: str) -> Any:
         """The object at a path."""
