@@ -1,6 +1,7 @@
 """A graph that checks clean behaves: random graphs, run by the engine, watched by a simulator that knows no checker.
 
-Some of the kinds are bypassed, act on two optimizers by slot, or report whether they ran backward.
+Some of the kinds are bypassed, act on two optimizers by slot, or report whether they ran backward; some parameters and
+slots are expressions; guards, expressions and clocks read paths into bodies.
 
 What is watched: no reader, and no guard, meets a slot that nobody wrote; no optimizer steps without fresh gradients, or
 loses some; and in a run that does not end, something that a guard reads changes from round to round.
@@ -27,11 +28,11 @@ import graphtrain.plan.slots
 from graphtrain import Edge, Graph, Node, Problem, Trainer, Trigger, progress
 from graphtrain.checks import check_graph
 from graphtrain.checks.codes import CODES
-from graphtrain.errors import DataError, GraphError, GuardError
-from graphtrain.guards.syntax import FieldOf, Name, parse, walk
+from graphtrain.errors import DataError, ExpressionError, GraphError, GuardError
+from graphtrain.guards.syntax import FieldOf, Name, walk
 from graphtrain.kind import Kind
 from graphtrain.nodes.accumulate import Accumulate
-from graphtrain.plan.scope import Scope, slots_of
+from graphtrain.plan.scope import FieldTarget, Scope, leaves, slots_of
 from tests.checks.corpus import undeclared
 
 MOST = 160  # transitions of a run; the loops of these graphs are a few nodes long
@@ -121,6 +122,12 @@ class TickWithExtra(Tick):
     """Count visits, if there is a resource that nobody supplies."""
 
 
+class Gate(Tick):
+    """Count visits, beside a number that the graph may compute."""
+
+    limit: int = 2
+
+
 class MaybeBackward:
     """Run backward at every second visit, and report it."""
 
@@ -146,6 +153,7 @@ KINDS: dict[str, Kind] = {
     "scale": undeclared("s_scale", _scale, effects="scale"),
     "maybe": undeclared("s_maybe", MaybeBackward, effects="backward?"),
     "inner": undeclared("s_inner", _inner, effects=("backward inner", "use inner", "zero_grad inner", "backward")),
+    "gate": undeclared("s_gate", Gate, varying="limit"),
     "idle": undeclared("s_idle", TickWithLimit, idle_without="limit"),
     "absent": undeclared("s_absent", TickWithExtra, optional="extra"),
     "accumulate": undeclared("s_accumulate", type("Accumulate", (Accumulate,), dict(vars(Accumulate)))),
@@ -174,6 +182,8 @@ ROWS = (
     ("maybe p", "accumulate p", "step p", "zero_grad p"),
     ("tick", "idle"),
     ("absent", "tick"),
+    ("gate", "read ="),
+    ("tick", "gate"),
 )
 # And what they put there by mistake.
 MISTAKES = (
@@ -218,11 +228,13 @@ def graphs(draw: st.DrawFn, prefix: str = "") -> Graph:
         reads: dict[str, str] = {}
         if kind in ACTING:
             reads = {"optimizer": letter, **({"inner": "r"} if kind == "inner" else {})}
-        elif kind == "read":
+        elif kind == "read" and letter != "=":
             reads = {"value": letter}
         writes = {"value": letter} if kind == "write" else {}
         nodes[name] = Node(name, KINDS[kind].name, {}, reads, writes, kind=KINDS[kind])
-    units = {"batches": f"{_of_kind(nodes, 'fetch')[0]}.batches"} if _of_kind(nodes, "fetch") else {}
+    nodes = {name: replace(node, reads={**node.reads, **draw(computed(name, nodes))}) for name, node in nodes.items()}
+    fetched = [field for field in fields_of(nodes) if field.endswith(".batches")]
+    units = {"batches": draw(st.sampled_from(fetched))} if fetched else {}
     if not units:  # no clock to count by: the node is always due
         nodes = {
             name: replace(one, use="s_tick", kind=KINDS["tick"]) if one.use == "s_at_times" else one
@@ -255,6 +267,36 @@ def _of_kind(nodes: dict[str, Node], kind: str) -> list[str]:
     return [name for name, node in nodes.items() if node.use == f"s_{kind}"]
 
 
+def fields_of(nodes: dict[str, Node]) -> list[str]:
+    """The counters of nodes, and of those in their bodies, by path."""
+    found = []
+    for name, node in nodes.items():
+        if node.body is not None:
+            found += [f"{name}/{field}" for field in fields_of(dict(node.body.nodes))]
+        elif node.use in COUNTED:
+            found.append(f"{name}.{COUNTED[node.use]}")
+    return found
+
+
+COUNTED = {"s_tick": "ticks", "s_fetch": "batches", "s_at_times": "ticks", "s_gate": "ticks"}
+
+
+@st.composite
+def computed(draw: st.DrawFn, name: str, nodes: dict[str, Node]) -> dict[str, str]:
+    """Expressions for what a node reads: a parameter, or a slot."""
+    node, fields = nodes[name], fields_of(nodes)
+    slot = {"s_gate": "limit", "s_accumulate": "every", "s_read": "value"}.get(node.use)
+    needed = node.use == "s_read" and "value" not in node.reads
+    if slot is None or not fields or (slot in node.reads) or (not needed and draw(st.booleans())):
+        return {"value": "1 + 1"} if needed else {}
+    field = draw(st.sampled_from(fields))
+    ways = [f"1 if {field} < 3 else 2", f"1 + min(2, {field})", f"1 + {field} % 2", f"3 - min(2, {field} // 2)"]
+    written = [node.writes["value"] for node in nodes.values() if node.use == "s_write"]
+    if slot == "value":
+        ways += [f"{letter} + {field}" for letter in written]
+    return {slot: draw(st.sampled_from(ways))}
+
+
 @st.composite
 def expressions(draw: st.DrawFn, nodes: dict[str, Node], *, ending: bool = False) -> str:
     """A guard on counters, triggers, counts of passes or slots."""
@@ -262,12 +304,16 @@ def expressions(draw: st.DrawFn, nodes: dict[str, Node], *, ending: bool = False
     if ending:  # an end that only a node without work could bring about is drawn more rarely
         counted = dict(list(counted.items())[: draw(st.sampled_from((3, 3, 3, 5)))])
     ways = [f"{name}.{field} >= 3" for kind, field in counted.items() for name in _of_kind(nodes, kind)]
+    ways += [f"{field} >= 3" for field in fields_of(nodes)]
+    ways += [f"{name}.ticks >= {name}.limit" for name in _of_kind(nodes, "gate")]
     if not ending:
         ways += [f"{name}.{field} % 2 == 1" for kind, field in counted.items() for name in _of_kind(nodes, kind)]
         ways += [f"{name}.due" for name in _of_kind(nodes, "at_times")]
         ways += [f"{name}.count {test}" for name in _of_kind(nodes, "accumulate") for test in ("> 0", "== 0", "> 1")]
         ways += [f"{node.writes['value']} > 2" for node in nodes.values() if node.use == "s_write"]
-        ways += [f"{name}.every > 1" for name in _of_kind(nodes, "accumulate")]
+        ways += [f"{name}.{test}" for name in _of_kind(nodes, "accumulate") for test in ("every > 1", "full")]
+        ways += [f"{name}.limit {test}" for name in _of_kind(nodes, "gate") for test in ("> 1", "== 2", "< 3")]
+        ways += [f"{field} % 2 == 1" for field in fields_of(nodes) if "/" in field]
     first = draw(st.sampled_from(sorted(set(ways))))
     return first if draw(st.booleans()) else f"{first} and {draw(st.sampled_from(sorted(set(ways))))}"
 
@@ -364,7 +410,7 @@ def watched(graph: Graph) -> Run:
             trainer.advance()
         except DataError:  # it ended without a batch of `next_batch`
             ended = True
-        except GuardError:  # a guard compared nothing with a number
+        except (GuardError, ExpressionError):  # a guard compared nothing with a number, or it was added to one
             faults.add("unwritten")
             break
         length += 1
@@ -418,17 +464,23 @@ def _asked(graph: Graph, within: Scope | None = None) -> list[str]:
     found: set[str] = set()
     for scope in Scope(graph).with_inner() if within is None else [within]:
         for text in (scope.graph if within is None else graph).guards.values():
-            for one in walk(parse(text)):
+            for one in walk(scope.parse(text)):
                 if isinstance(one, Name):
                     found.update(slots_of([scope.resolve(one.name)]))
                 elif isinstance(one, FieldOf):
                     found.add(f"{scope.path}{one.node}.{one.field}")
+                    for leaf in leaves(scope.field(one.node, one.field)):  # of an expression, what it reads
+                        found.add(f"{leaf.node}.{leaf.field}" if isinstance(leaf, FieldTarget) else _slot(leaf))
                     if one.field == "due":
                         found |= {
                             f"{scope.path}{one.node}.runs",
                             *(scope.path + unit for unit in scope.graph.units.values()),
                         }
     return sorted(found)
+
+
+def _slot(target: Any) -> str:
+    return str(target.path)
 
 
 # --- the property ---------------------------------------------------------------------------------------------------
