@@ -635,7 +635,7 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
         _attribute(graphtrain.plan.slots.Slots, "_guards", lambda *_: 0), "unwritten"),
     "no loops": (_attribute(graphtrain.checks, "check_loops", _never), "goes round forever"),
     "counting is progress": (
-        _attribute(graphtrain.checks.loops._Search, "_known_counts", lambda *_: {}), "goes round forever"),
+        _attribute(graphtrain.checks.loops._Search, "_add_known_counts", lambda *_: None), "goes round forever"),
     "no node is skipped": (
         _attribute(graphtrain.plan.plan.PlanNode, "can_be_skipped", False), "goes round forever"),
     "nothing is forgotten": (_attribute(graphtrain.plan.facts, "changers", lambda *_: set()), "unwritten"),
