@@ -534,7 +534,7 @@ class _Search:
             self._countings[optimizers] = _Counting(self._flow, self._in_order, self._changes, optimizers)
         counting = self._countings[optimizers]
         reads = self._counters[optimizers]
-        inside = counting.inside(targets.keys())
+        inside = counting.inside(frozenset(targets))
         counts: dict[FlowPoint, int | None] = {
             point: counting.after(point, None) for point in counting.clearing if point in targets or point in inside
         }
