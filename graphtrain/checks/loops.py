@@ -263,7 +263,9 @@ class _Search:
             point: tuple(dict.fromkeys(read for way in ways for read in way.counters))
             for point, ways in self._ways.items()
         }
-        self._counters = dict.fromkeys(read for point in points for read in self._counters_at[point])
+        self._counters: dict[frozenset[str], dict[FieldOf, None]] = {}
+        for read in (read for point in points for read in self._counters_at[point]):
+            self._counters.setdefault(self._unchanged.counted(read), {})[read] = None
         self._parts_of: dict[Points, list[Points]] = {}
         self._taken: dict[tuple[FlowPoint, int, tuple[int | None, ...]], list[int]] = {}
 
@@ -362,6 +364,7 @@ class _Search:
                 raise _TooManySetsError
             unknown = {point for point in points if point.is_unknown}  # may change anything: any trap is without it
             is_open = self._opened(points - unknown, candidate.answers)
+            waiting += self._uncleared(points - unknown, is_open.counts)
             # With all ways open they are strongly connected, as they came from `_parts`.
             parts = self._parts(points - unknown, is_open.targets) if unknown or is_open.is_reduced else [points]
             if parts != [points]:
@@ -382,6 +385,13 @@ class _Search:
                         self._parts_of[smaller.points] = self._parts(smaller.points, self._every_way)
                     waiting += [_Candidate(part, self._always) for part in reversed(self._parts_of[smaller.points])]
         return None
+
+    def _uncleared(self, points: Points, counts: Mapping[FlowPoint, Counts]) -> Iterator[_Candidate]:
+        """What is left without the points that clear gradients: a run may enter it with any count of passes."""
+        known = {self._changes.counted(read) for counted in counts.values() for read in counted}
+        for optimizers in sorted(known, key=sorted):
+            rest = points - self._acting_on(optimizers, "zero_grad")
+            yield from (_Candidate(part, self._always) for part in self._parts(rest, self._every_way))
 
     def _leaving(self, points: Points, is_open: _Open) -> Exit | None:
         """A way out that can be taken, the last of its point, which fewest answers close; None if there is none."""
@@ -443,22 +453,22 @@ class _Search:
     def _opened(self, points: Points, answers: Answers) -> _Open:
         """What can be done in some points while some answers hold.
 
-        A way that cannot be taken may make a count known, which may close further ways.
+        A way that cannot be taken may make another count known, which may close further ways.
         """
         ways: dict[FlowPoint, Sequence[int]] = {point: range(len(self._ways[point])) for point in points}
         targets = {point: self._every_way[point] for point in points}
-        counts: Mapping[FlowPoint, Counts] = {}
+        counts: dict[FlowPoint, Counts] = {}
         changed, is_reduced = True, False
         while changed:
-            counts = self._known_counts(points, targets)
+            self._add_known_counts(counts, answers, targets)
             changed = False
             for point, numbers in ways.items():
-                if len(self._ways[point]) > 1:
+                if len(numbers) > 1:
                     taken = self._taken_at(point, answers, counts.get(point, {}))
-                    if len(taken) != len(numbers):
+                    if len(taken) < len(numbers):
                         ways[point], changed, is_reduced = taken, True, True
                         targets[point] = [self._ways[point][number].target for number in taken]
-            changed = changed and bool(self._counters)
+            changed = changed and len(self._counters) > 1
         return _Open(ways, targets, is_reduced, counts)
 
     def _taken_at(self, point: FlowPoint, answers: Answers, counts: Counts) -> Sequence[int]:
@@ -501,36 +511,49 @@ class _Search:
         doing = self._changes.adding if effect == "backward" else self._changes.clearing
         return frozenset(point for point, names in doing.items() if names & optimizers)
 
-    def _known_counts(self, points: Points, targets: Targets) -> Mapping[FlowPoint, Counts]:
-        """The counts that are the same at every visit of a point, as long as the run stays where it is."""
-        known: dict[FlowPoint, dict[FieldOf, int]] = {}
-        for read in self._counters:
-            for point, count in self._counts_of(self._changes.counted(read), points, targets).items():
+    def _add_known_counts(self, known: dict[FlowPoint, Counts], answers: Answers, targets: Targets) -> None:
+        """Add the counts that are the same at every visit of a point, as long as the run stays where it is.
+
+        Arguments:
+            known: of each point, what is known of other counts.
+            targets: of each point, where the ways lead that can be taken as far as that is known.
+        """
+        for optimizers, reads in self._counters.items():
+            for point, count in self._counts_of(optimizers, known, answers, targets).items():
                 if count is not None:
-                    known.setdefault(point, {})[read] = count
-        return known
+                    known[point] = {**known.get(point, {}), **dict.fromkeys(reads, count)}
 
     def _counts_of(
-        self, optimizers: frozenset[str], points: Points, targets: Targets
+        self, optimizers: frozenset[str], known: Mapping[FlowPoint, Counts], answers: Answers, targets: Targets
     ) -> Mapping[FlowPoint, int | None]:
-        """The backward passes since the gradients were cleared, after each point; None where it varies."""
+        """The backward passes since the gradients were cleared, after each point; None where it varies.
+
+        Only the ways that these counts allow are followed. `_uncleared` is what a run may do that clears nothing.
+        """
         if optimizers not in self._countings:
             self._countings[optimizers] = _Counting(self._flow, self._in_order, self._changes, optimizers)
         counting = self._countings[optimizers]
-        inside = counting.inside(points)
+        reads = self._counters[optimizers]
+        inside = counting.inside(frozenset(targets))
         counts: dict[FlowPoint, int | None] = {
-            point: counting.after(point, None) for point in counting.clearing if point in points or point in inside
+            point: counting.after(point, None) for point in counting.clearing if point in targets or point in inside
         }
         waiting = deque(counts)
         while waiting:
             point = waiting.popleft()
-            into_body = point in inside or (inside and point.opens is not None and point in counting.entries)
-            for after in [arrow.target for arrow in point.arrows] if into_body else targets[point]:
-                if after is None or after in counting.clearing or not (after in points or after in inside):
+            count = counts[point]
+            if point in inside or (inside and point.opens is not None and point in counting.entries):
+                following: Sequence[FlowPoint | None] = [arrow.target for arrow in point.arrows]
+            elif len(following := targets[point]) > 1 and self._counters_at[point] and count is not None:
+                counted = {**known.get(point, {}), **dict.fromkeys(reads, count)}
+                taken = self._taken_at(point, answers, counted)
+                following = [self._ways[point][number].target for number in taken]
+            for after in following:
+                if after is None or after in counting.clearing or not (after in targets or after in inside):
                     continue
-                count = counting.after(after, counts[point])
-                if after not in counts or counts[after] not in (None, count):
-                    counts[after] = None if after in counts else count
+                count_after = counting.after(after, count)
+                if after not in counts or counts[after] not in (None, count_after):
+                    counts[after] = None if after in counts else count_after
                     waiting.append(after)
         return counts
 

@@ -43,6 +43,21 @@ ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
      plain(train_batch=["accumulate"], accumulate=["end if two", "step"], zero_grad=["next_batch"])
      .guard("two", "accumulate.count > 1"), "G501",
      {"next_batch", "train_batch", "accumulate", "step", "zero_grad"}),
+    ("a count that the ways which it allows keep the same", tiny(
+        {"again": "own_pass", "train_batch": "own_pass", "clip": "clip", "step": "step", "zero_grad": "zero_grad",
+         "accumulate": "accumulate", "a": "tick", "last": "step", "clear": "zero_grad"},
+        {"again": ["train_batch if empty", "clip"], "clip": ["step"], "step": ["zero_grad"],
+         "zero_grad": ["train_batch"], "train_batch": ["accumulate"], "accumulate": ["again if few", "last"],
+         "last": ["clear"], "clear": ["a"], "a": ["end if empty", "again"]},
+        {"empty": "accumulate.count == 0", "few": "accumulate.count < 2"}), "G501",
+     {"again", "train_batch", "clip", "step", "zero_grad", "accumulate"}),
+    ("a loop that is entered with another count than there is after clearing", tiny(
+        {"first": "own_pass", "second": "own_pass", "a": "choice", "b": "tick", "train_batch": "own_pass",
+         "accumulate": "accumulate", "step": "step", "zero_grad": "zero_grad"},
+        {"first": ["second"], "second": ["a"], "a": ["b if two", "train_batch"], "b": ["a"],
+         "train_batch": ["accumulate"], "accumulate": ["step"], "step": ["zero_grad"],
+         "zero_grad": ["end if done", "a"]},
+        {"two": "accumulate.count == 2", "done": "accumulate.runs > 3"}), "G501", {"a", "b"}),
     ("a body that does not count", tiny(
         {"inner": EVALUATE, "accumulate": "accumulate", "train_batch": "own_pass", "step": "step",
          "zero_grad": "zero_grad"},
