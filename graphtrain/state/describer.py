@@ -38,7 +38,7 @@ from graphtrain.state.references import (
     name_of_method,
     places,
 )
-from graphtrain.state.shared_memory import Memory, memories
+from graphtrain.state.shared_memory import Memory, address_of, memories, owner_of
 
 MOST_BYTES = 256 * 2**20
 # Of a larger tensor that nobody else holds, a view is saved without the rest.
@@ -150,7 +150,7 @@ class Describer:
                 path, first = within
                 return ["view", ["at", path], [list(value.shape), list(value.stride()), value.storage_offset(), first]]
         is_plain_array = category == "array" and _dtype_text(value) is not None
-        if is_plain_array and (within := self._within(int(value.__array_interface__["data"][0]))) is not None:
+        if is_plain_array and (within := self._within(address_of(value))) is not None:
             path, offset = within
             return ["view", ["at", path], [list(value.shape), list(value.strides), offset]]
         return None
@@ -161,7 +161,7 @@ class Describer:
             listed = self._reachable.by_path.values()
             arrays = [(reached.path, reached.value) for reached in listed if reached.category == "array"]
             self._arrays = [
-                (path, int(array.__array_interface__["data"][0]), array.nbytes)
+                (path, address_of(array), array.nbytes)
                 for path, array in arrays
                 if array.flags.c_contiguous and not array.dtype.hasobject
             ]
@@ -365,14 +365,12 @@ class Describer:
 
     def _array(self, array: Any, path: str) -> dict[str, Any]:
         """A view of an array that was reached is a view of it again."""
-        owner = array
-        while isinstance(owner.base, numpy.ndarray):
-            owner = owner.base
+        owner = owner_of(array)
         reached = self._reachable.find(owner) if owner is not array else None
         if reached is None or not owner.flags.c_contiguous or owner.dtype.hasobject:
             self.count(array.nbytes, path)
             return {"is": "array", "values": numpy.asarray(array)}
-        offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+        offset = address_of(array) - address_of(owner)
         if (dtype := _dtype_text(array)) is None:
             raise UnknownStateError(path, f"is a view of `{reached.path}` of the type {array.dtype}")
         view = (list(array.shape), list(array.strides), offset)

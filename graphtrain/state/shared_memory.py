@@ -36,7 +36,7 @@ class Part:
         if isinstance(value, torch.Tensor):
             offset = value.storage_offset() - start // value.element_size()
             return {"view": (list(value.shape), list(value.stride()), offset), "dtype": value.dtype, "apart": True}
-        offset = _address(value) - _address(_owner(value)) - start
+        offset = address_of(value) - address_of(owner_of(value)) - start
         return {"view": (list(value.shape), list(value.strides), offset), "dtype": value.dtype.str}
 
 
@@ -84,10 +84,10 @@ def memories(described: Sequence[Any]) -> Iterator[Memory]:
             end = start + (1 + sum((length - 1) * step for length, step in steps)) * size
             place = ("tensor", int(value.untyped_storage()._cdata))
             parts.setdefault(place, []).append(Part(number, value, start, end, value.numel() * size))
-        elif isinstance(value, numpy.ndarray) and value.size and _owner(value).flags.forc:
-            owner = _owner(value)
+        elif isinstance(value, numpy.ndarray) and value.size and owner_of(value).flags.forc:
+            owner = owner_of(value)
             spans = [(length - 1) * step for length, step in zip(value.shape, value.strides, strict=True)]
-            first = value.__array_interface__["data"][0] - _address(owner)
+            first = address_of(value) - address_of(owner)
             start = first + sum(span for span in spans if span < 0)
             end = first + sum(span for span in spans if span > 0) + value.itemsize
             parts.setdefault(("array", id(owner)), []).append(Part(number, value, start, end, value.nbytes))
@@ -101,14 +101,16 @@ def memories(described: Sequence[Any]) -> Iterator[Memory]:
                 whole.set_(value.untyped_storage(), start, (end - start,), (1,))
                 yield Memory(key, start, whole, members)
             else:
-                yield Memory(0, start, _owner(value).ravel(order="K").view(numpy.uint8)[start:end], members)
+                yield Memory(0, start, owner_of(value).ravel(order="K").view(numpy.uint8)[start:end], members)
 
 
-def _owner(array: Any) -> Any:
+def owner_of(array: Any) -> Any:
+    """The array whose memory one lies in, which is no view of another."""
     while isinstance(array.base, numpy.ndarray):
         array = array.base
     return array
 
 
-def _address(array: Any) -> int:
+def address_of(array: Any) -> int:
+    """The first byte of the values of an array."""
     return int(array.__array_interface__["data"][0])

@@ -522,7 +522,7 @@ def _read_by(scope: Scope, read: FieldOf) -> set[str]:
     elif read.field == "full":
         found |= {f"{scope.path}{read.node}.{field}" for field in ("count", "window")}
         found |= _read_by(scope, FieldOf(read.node, "every"))
-    # What a body counts begins anew when it is entered, so each of its visits changes it.
+    # What a body counts starts from zero when it is entered, so each of its visits changes it.
     bodies = {name.removeprefix(scope.path).partition("/") for name in found if name.startswith(scope.path)}
     return found | {f"{scope.path}{body}.runs" for body, slash, _ in bodies if slash}
 
