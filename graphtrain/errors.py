@@ -9,6 +9,9 @@
     ├── ExpressionError   an expression without a value that fits         (RuntimeError)
     ├── DataError         data whose position cannot be saved             (ValueError)
     ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
+    ├── RanksError        ranks that cannot go on together                (RuntimeError)
+    │   ├── RanksDivergedError   ranks that have taken different edges
+    │   └── RankFailedError      another rank that has failed, or is gone
     └── LifeCycleError    a call that is invalid in this state of the run (RuntimeError)
 
 Exceptions of the user's code are never wrapped: they are raised unchanged, with a note that names the node.
@@ -91,6 +94,18 @@ class LaterFormatError(CheckpointError):
 
 class SaveFailedError(CheckpointError):
     """A checkpoint that could not be written, while the run itself is sound: it stopped, and can be resumed."""
+
+
+class RanksError(GraphtrainError, RuntimeError):
+    """Ranks that cannot go on together: raised on all of them, in place of a hang."""
+
+
+class RanksDivergedError(RanksError):
+    """Ranks that have taken different edges, or hold what differs and must not."""
+
+
+class RankFailedError(RanksError):
+    """Another rank that has failed, has ended, or did not come in time."""
 
 
 class LifeCycleError(GraphtrainError, RuntimeError):

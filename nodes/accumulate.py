@@ -13,13 +13,15 @@ class Accumulate:
     """Know how many backward passes the gradients of `optimizer` hold; a guard on its edges decides whether to step.
 
     Arguments:
-        every: backward passes in one step of the optimizer. Default: 1, a step for every batch. A window keeps the size
-            with which it opened: another value is that of the next one.
+        every: backward passes of each rank in one step of the optimizer. Default: 1, a step for every batch. A window
+            keeps the size with which it opened: another value is that of the next one.
 
     Guard fields:
-        count: backward passes since the gradients were last cleared.
-        window: what `every` was when the first of them was added; of the window before, between two.
+        count: backward passes since the gradients were last cleared, of all ranks.
+        window: `every`, times the ranks with which the run began, when the first of them was added; of the window
+            before, between two.
         full: there are as many as that.
+        exchanged: the gradients of the window were summed over ranks; always false in one process.
         last_count: what `count` was at the last visit; after a step, the size of the window that was stepped.
 
     >>> from graphtrain import Graph
@@ -31,8 +33,17 @@ class Accumulate:
     every: Annotated[int, Above(0)] = 1
 
     # The engine counts, from the effects that the other nodes declare.
-    count: int = progress(0, counts="backward", target="every", last="last_count", window="window", full="full")
+    count: int = progress(
+        0,
+        counts="backward",
+        target="every",
+        last="last_count",
+        window="window",
+        full="full",
+        exchanged="exchanged",
+    )
     last_count: int = progress(0)
+    exchanged: bool = progress(False, in_digest=False)  # which runs of one process, and of earlier versions, need not
     window: int = progress(0, in_digest=False)  # what runs of earlier versions do not have; losses depend on it
 
     def __call__(self) -> None:

@@ -20,6 +20,7 @@ from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Indices, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.parameter import Above
+from graphtrain.program.agreement import Agreement
 from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import state_digest
@@ -96,6 +97,7 @@ class NextBatch:
     opened: bool = progress(False)
     length: int | None = progress(None)
     fetched_ahead: int = progress(0)
+    round_batches: int = progress(1, in_digest=False)  # which runs of one process, and of earlier versions, need not
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)
 
@@ -110,6 +112,8 @@ class NextBatch:
     _move: Callable[[Any], Any] | None
     _hold: Callable[[Any], Any]  # takes the batch ahead
     _notify: Callable[[str], None]
+    _ranks: Agreement | None
+    _room: Callable[[], int | None] | None  # what the windows still take
 
     def __init__(self) -> None:
         self._source: Source = Indexed(())  # until it is set up, or its data is written
@@ -131,7 +135,10 @@ class NextBatch:
         batch_size: Callable[[Any], int] | None = None,
         running_seconds: Callable[[], float] | None = None,
         data_state: DataState | None = None,
+        ranks: Agreement | None = None,
+        room: Callable[[], int | None] | None = None,
     ) -> None:
+        self._ranks, self._room = ranks, room
         self._data_state, self._notify = data_state or DataState(), notify
         self._held, self._begin_cut = _NOTHING, None
         position, self._position = self._position, {}
@@ -241,13 +248,9 @@ class NextBatch:
         self._mark = now
         if self.last or not self.opened:
             self._open_epoch(indices)
-        if self._ahead:
-            batch = self._ahead.pop()
-            self.fetched_ahead = 0
-            if self._begin_cut is not None:
-                self._begin_cut()
-        else:
-            batch = next(self._iterator, _NOTHING)
+        if self._ranks is not None:
+            return self._fetch_round(self._ranks)
+        batch = self._next()
         kind = type(batch)
         self._held = tensors_held(batch) if kind is dict or kind is list else batch  # 0.05 us for most batches
         if batch is _NOTHING:
@@ -261,6 +264,40 @@ class NextBatch:
         count = self._count(batch)
         self.samples += count
         return (batch if self._move is None else self._move(batch)), count
+
+    def _next(self) -> Any:
+        if not self._ahead:
+            return next(self._iterator, _NOTHING)
+        batch = self._ahead.pop()
+        self.fetched_ahead = 0
+        if self._begin_cut is not None:
+            self._begin_cut()
+        return batch
+
+    def _fetch_round(self, ranks: Agreement) -> tuple[Any, int]:
+        """The micro-batches of all ranks, of which this one keeps its own."""
+        room = self._room() if self._room is not None else None
+        expected = self._expected_length()
+        limits = [ranks.world_size, room, expected - self.epoch_batches if expected else None]
+        most = max(min(limit for limit in limits if limit is not None), 1)
+        drawn = list(itertools.takewhile(lambda batch: batch is not _NOTHING, (self._next() for _ in range(most))))
+        self.round_batches = len(drawn)
+        if not drawn:
+            self.exhausted = True
+            self._close_epoch()
+            return None, 0
+        self.epoch_batches += len(drawn)
+        self.batches += len(drawn)
+        if self.epoch_batches >= self._certain:
+            self._look_ahead()
+        counts = list(map(self._count, drawn))
+        self.samples += sum(counts)
+        if ranks.rank >= len(drawn):
+            return None, 0
+        batch = drawn[ranks.rank]
+        kind = type(batch)
+        self._held = tensors_held(batch) if kind is dict or kind is list else batch
+        return (batch if self._move is None else self._move(batch)), counts[ranks.rank]
 
     def _look_ahead(self) -> None:
         """See whether the epoch has another batch after this one."""

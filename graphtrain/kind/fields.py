@@ -103,6 +103,7 @@ class Field:
         last: for a counter of a window, the field that holds the size of the last one.
         window: for a counter of a window, the field in which the engine keeps what `target` held when it opened.
         full: for a counter of a window, the field that is true once it has reached that.
+        exchanged: for a counter of a window, the field that is true once its gradients were summed over ranks.
         adds: what each visit adds to it, where that is always the same.
         in_digest: False for what no continuation depends on, such as a reading of the wall clock.
     """
@@ -117,6 +118,7 @@ class Field:
     last: str | None = None
     window: str | None = None
     full: str | None = None
+    exchanged: str | None = None
     adds: int | None = None
     in_digest: bool = True
 
@@ -132,6 +134,7 @@ class Progress:
     last: str | None
     window: str | None
     full: str | None
+    exchanged: str | None
     adds: int | None
     in_digest: bool
 
@@ -148,6 +151,7 @@ def progress(
     last: str | None = None,
     window: str | None = None,
     full: str | None = None,
+    exchanged: str | None = None,
     adds: int | None = None,
     in_digest: bool = True,
 ) -> Any:
@@ -166,6 +170,8 @@ def progress(
         window: for a counter of a window: the attribute, progress of its own, in which the engine keeps what `target`
             held when the window opened, so that it stays as large as it began. Default: none.
         full: for a counter of a window: the property that is true once the counter has reached `window`. Default: none.
+        exchanged: for a counter of a window: the attribute, progress of its own, that the engine sets where the
+            gradients were summed over ranks, and clears with them. Default: none.
         adds: what each visit adds to it, where that is always the same: with it, runs are counted ahead. Default: that
             is not known.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
@@ -180,7 +186,7 @@ def progress(
     >>> kind_of(Count).fields["twice"].default
     0
     """
-    return Progress(default, counts, restarts, target, last, window, full, adds, in_digest)
+    return Progress(default, counts, restarts, target, last, window, full, exchanged, adds, in_digest)
 
 
 class derived_clock(property):  # noqa: N801 - used as a decorator, like property

@@ -15,6 +15,8 @@ from graphtrain.metrics.rows import Rows
 from graphtrain.metrics.values import ROW_POSITION, as_number, check_metric, check_names, detached
 
 Place = float | list[float]
+Sums = dict[str, list[float]]
+"""Name -> the sum of value * samples, and the sum of samples."""
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
@@ -28,6 +30,7 @@ class Means:
 
     Arguments:
         horizons: the names of the intervals that means are taken over, such as ``("log", "epoch")``.
+        gather: passes the sums of a horizon to all ranks, and returns those of each. Default: there is one process.
 
     >>> means = Means(("log", "epoch"))
     >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)
@@ -37,10 +40,10 @@ class Means:
     ({}, {'loss': 3.0})
     """
 
-    def __init__(self, horizons: tuple[str, ...]) -> None:
+    def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
+        self._gather = gather
         self._waiting: list[tuple[Any, int]] = []
-        # horizon -> name -> [sum of value * samples, sum of samples]
-        self._sums: dict[str, dict[str, list[float]]] = {horizon: {} for horizon in horizons}
+        self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
 
     def add(self, values: Mapping[str, Any] | torch.Tensor, samples: int) -> None:
         """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
@@ -64,6 +67,8 @@ class Means:
         """The means since this horizon was last taken."""
         self.settle()
         sums = self._sums.get(horizon, {})
+        if self._gather is not None:
+            sums = added(self._gather(sums))
         return {name: total / samples for name, (total, samples) in sums.items() if samples}
 
     def clear(self) -> None:
@@ -99,6 +104,21 @@ class Means:
         }
 
 
+def added(parts: Iterable[Sums]) -> Sums:
+    """The sums of all ranks, added in their order; what only some of them have counts as well.
+
+    >>> added([{"loss": [3.0, 2]}, {"loss": [1.0, 1], "accuracy": [1.0, 1]}])
+    {'loss': [4.0, 3], 'accuracy': [1.0, 1]}
+    """
+    sums: Sums = {}
+    for part in parts:
+        for name, (total, samples) in part.items():
+            whole = sums.setdefault(name, [0.0, 0])
+            whole[0] += total
+            whole[1] += samples
+    return sums
+
+
 def _numbers(values: list[Any]) -> list[float]:
     """Every value as a Python number; tensors of one device and dtype are transferred together."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -115,6 +135,7 @@ class Recorder:
         position: returns the optimizer step and the (fractional) epoch that a row belongs to.
         outer_counts: returns the clocks of graphs around the one that trains, a column of rows each. Default: none.
         columns: returns the names of all such columns that rows may have. Default: none.
+        gather: as for `Means`.
 
     Attributes:
         rows: every row so far, oldest first.
@@ -126,7 +147,9 @@ class Recorder:
         position: Callable[[], tuple[int, float]],
         outer_counts: Callable[[], Mapping[str, float]] = dict,
         columns: Callable[[], tuple[str, ...]] = tuple,
+        gather: Callable[[Sums], list[Sums]] | None = None,
     ) -> None:
+        self._gather = gather
         self._position, self._outer_counts, self._columns = position, outer_counts, columns
         self._means: dict[str, Means] = {}
         self.rows = Rows()
@@ -136,7 +159,7 @@ class Recorder:
     def means(self, name: str, horizons: tuple[str, ...] = ()) -> Means:
         """The running means called `name`, created if missing; the caller that adds to them gives the `horizons`."""
         if name not in self._means:
-            self._means[name] = Means(horizons)
+            self._means[name] = Means(horizons, self._gather)
         means = self._means[name]
         for horizon in horizons:
             means._sums.setdefault(horizon, {})

@@ -221,6 +221,7 @@ class Program:
             none is around it, the one that trained last, or will first; the outermost where nothing trains.
         missing: resources that nobody supplies, with the paths of the nodes that read each.
         absent: a line for each node that is bypassed for want of a resource.
+        window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
     """
 
     def __init__(self, plan: Plan, resources: Mapping[str, Any]) -> None:
@@ -231,6 +232,7 @@ class Program:
         self.by_path: dict[str, BoundNode] = {}
         self.missing: dict[str, set[str]] = {}
         self.absent: list[str] = []
+        self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self._read_resources: set[str] = set()
         self._takes_no_step = False
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
@@ -268,6 +270,8 @@ class Program:
         for slot in body.graph.optional if body is not None else bound.kind.optional:
             for target in leaves(bound.scope.names.read_by(bound.node, slot)):
                 if isinstance(target, ResourceTarget) and self.resources.get(target.name) is None:
+                    if target.name in PROVIDED:
+                        return True
                     never = sorted(
                         f"{path}.{name}"
                         for path, name in self.plan.fields_read_of(bound.path)

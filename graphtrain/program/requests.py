@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, final
@@ -37,6 +38,12 @@ class Requests:
     Every method may be called from a signal handler or from another thread: it changes one set, in one step of the
     interpreter. Asking twice is asking once.
 
+    What every rank of a run comes to by itself, such as the end of the graph, is posted. What may come to one of them
+    alone, a signal for instance, is *asked*: among several ranks it is posted once they agree on it.
+
+    Arguments:
+        agrees: True if the process is one of several ranks, which agree on what any of them was asked. Default: False.
+
     Attributes:
         pending: what is asked for. The loop tests the truth of this very object, in 10 ns: it is never replaced.
         retention: which checkpoints stay, merged of all nodes that ask for checkpoints. Default: as was asked for last.
@@ -50,8 +57,10 @@ class Requests:
     (True, True, False)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, agrees: bool = False) -> None:
         self.pending: set[Request] = set()
+        self._agrees = agrees
+        self._asked: deque[Request] = deque()
         self._policy = SavePolicy()
         self.retention: Retention | None = None
         self.value: float | None = None
@@ -71,6 +80,17 @@ class Requests:
     def post(self, request: Request) -> None:
         """Ask for something by name."""
         self.pending.add(request)
+
+    def ask(self, request: Request) -> None:
+        """Ask for something that may be asked of one rank alone."""
+        if self._agrees:
+            self._asked.append(request)
+        else:
+            self.pending.add(request)
+
+    def take_asked(self) -> Counter[Request]:
+        """What was asked of this rank since the last call, and how many times; from now on it is not."""
+        return Counter(self._asked.popleft() for _ in range(len(self._asked)))
 
     def save(self, policy: SavePolicy | None = None, value: float | None = None) -> None:
         """Save a checkpoint at the next save point.

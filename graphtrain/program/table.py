@@ -32,6 +32,7 @@ from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs
+from graphtrain.program.rounds import Rounds, is_room
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after, any_of
 
@@ -76,6 +77,8 @@ class Compiler:
         # What a body hands out may not have been written in it.
         self._maybe = {path for bound in program.nodes if bound.body is not None for path in bound.planned.writes}
         self._window_slots: dict[tuple[str, str], int] = {}
+        agreement = program.resources.get("ranks")
+        self._rounds = Rounds(program, agreement) if agreement is not None else None
         self._window_counters = [
             (bound, declared)
             for bound in program.nodes
@@ -157,6 +160,9 @@ class Compiler:
 
     def _setup_getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
         """A call that returns what a node is set up with; data that nodes write is looked up when it is opened."""
+        if is_room(read) and self._rounds is not None:
+            room = self._rounds.room(bound.scope, self._window_counters, self._next_window)
+            return lambda: room
         get = self._getter(bound, read, target)
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get
@@ -247,7 +253,10 @@ class Compiler:
             return leave
         if bound.body is not None:
             return self._entering(bound, bound.body, leave)
-        act, fields = self._with_window_counters(bound, self._evaluated(bound, self._act(bound))), bound.fields
+        own_act = self._evaluated(bound, self._act(bound))
+        if self._rounds is not None:
+            own_act = self._rounds.act(bound, own_act)
+        act, fields = self._with_window_counters(bound, own_act), bound.fields
         if bound.planned.forgets:
             act = _then(act, functools.partial(self._forget, sorted(bound.planned.forgets)))
         if isinstance(bound.trigger, Every):
@@ -449,23 +458,32 @@ class Compiler:
                 if action.effect == "backward":
                     act = self._opening(act, counter, declared, always=is_cleared)
                 if action.effect == "backward" and action.is_reported:
-                    act = _counting_reported(act, counter.fields, declared.name, self._reports[bound.index])
+                    amount = self._rounds.amount(bound) if self._rounds is not None else _one
+                    act = _counting_reported(act, counter.fields, declared.name, self._reports[bound.index], amount)
+                elif action.effect == "backward" and self._rounds is not None:
+                    act = _adding(act, counter.fields, declared.name, self._rounds.amount(bound))
                 elif action.effect == "backward":
                     act = _counting(act, counter.fields, declared.name)
+                elif action.effect == "exchange" and declared.exchanged is not None:
+                    act = _setting(act, counter.fields, declared.exchanged, True)
                 elif action.effect == "zero_grad":
-                    act, is_cleared = _clearing(act, counter.fields, declared.name), True
+                    act, is_cleared = _setting(act, counter.fields, declared.name, 0), True
+                    if declared.exchanged is not None and self._rounds is not None:
+                        act = _setting(act, counter.fields, declared.exchanged, False)
         return act
+
+    def _next_window(self, counter: BoundNode, declared: Field) -> Callable[[], int]:
+        """A call that returns the size of the window that opens next: of all ranks that the run began with."""
+        assert declared.target is not None, "asked before"
+        program, target = self._program, self.field_getter(counter, declared.target)
+        return lambda: int(target() * program.window_ranks)
 
     def _opening(self, act: Act, counter: BoundNode, declared: Field, *, always: bool) -> Act:
         """The call of a node whose backward pass may be the first of a window, which is as large as is said then."""
         if declared.window is None or declared.target is None:
             return act
         fields, count, window = counter.fields, declared.name, declared.window
-        slots, index, size = (
-            self._slots,
-            self._window_slot(counter, window),
-            self.field_getter(counter, declared.target),
-        )
+        slots, index, size = self._slots, self._window_slot(counter, window), self._next_window(counter, declared)
 
         def opening() -> None:
             if always or not fields[count]:
@@ -629,6 +647,12 @@ class Compiler:
 
     def _exit(self, bound: BoundNode) -> Transition:
         """Choose the exit edge: the first whose guard holds."""
+        leave = self._choosing_edge(bound)
+        if self._rounds is None or len(bound.scope.graph.edges[bound.node.name]) == 1:
+            return leave
+        return self._rounds.agreement.watch_choices(bound.index, leave)
+
+    def _choosing_edge(self, bound: BoundNode) -> Transition:
         edges, names = bound.scope.graph.edges[bound.node.name], _Names(self, bound.scope)
         guards = [
             (edge.when, compile_guard(bound.scope.guards[edge.when], names)) for edge in edges if edge.when is not None
@@ -760,6 +784,10 @@ def _yes() -> bool:
     return True
 
 
+def _one() -> int:
+    return 1
+
+
 def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
     if not writes:
         return call
@@ -824,21 +852,29 @@ def _counting(act: Act, fields: dict[str, Any], name: str) -> Act:
     return count
 
 
-def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: _Report) -> Act:
+def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], int]) -> Act:
+    def add() -> None:
+        act()
+        fields[name] += amount()
+
+    return add
+
+
+def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: _Report, amount: Callable[[], int]) -> Act:
     def count() -> None:
         act()
         if report.ran_backward:
-            fields[name] += 1
+            fields[name] += amount()
 
     return count
 
 
-def _clearing(act: Act, fields: dict[str, Any], name: str) -> Act:
-    def clear() -> None:
+def _setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:
+    def act_and_set() -> None:
         act()
-        fields[name] = 0
+        fields[name] = value
 
-    return clear
+    return act_and_set
 
 
 def _straight(act: Act, fields: dict[str, Any], target: int) -> Transition:

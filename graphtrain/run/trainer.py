@@ -14,10 +14,12 @@ import torch
 
 from graphtrain.checks import checked_graph
 from graphtrain.data.fingerprint import is_data
+from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.display.summary import Summary
+from graphtrain.distributed import current_ranks
 from graphtrain.errors import (
     CheckpointError,
     DataError,
@@ -38,6 +40,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.outcome import Outcome
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.horizon import other_horizons
@@ -154,7 +157,9 @@ class Trainer:
         self._about = dict(about or {})
         self._setup = SetupHashes()
         self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
-        self._requests = Requests()
+        self._ranks = current_ranks()
+        is_one_of_several = self._ranks.world_size > 1
+        self._requests = Requests(agrees=is_one_of_several)
         self._renewals = Renewals(resources, self._requests)
         resources = dict(self._renewals.current)
         self._made = made_resources(graph, resources)
@@ -164,22 +169,26 @@ class Trainer:
         self._device = resolve_device(device)
         self._life = LifeCycle()
         self._watch = Stopwatch(lambda now: self._reporter.tick(now))
+        self._agreement = self._agreement_of_ranks() if is_one_of_several else None
         self._recorder = Recorder(
             lambda: self._compiled.run_clock.step_and_epoch(),
             lambda: self._compiled.run_clock.outer_counts(),
             lambda: self._compiled.run_clock.columns,
+            self._agreement.gather if self._agreement is not None else None,
         )
         self._ranked_metric = RankedMetric(self._recorder)
         self._observer = Observer(self._recorder, self._watch, self._device)
+        seconds = self._agreement.seconds if self._agreement is not None else self._watch.running
         provided = {
             "checkpoints": self._requests,
             "data_state": DataState(),
             "device": self._device,
             "recorder": self._recorder,
             "renewals": self._renewals,
-            "running_seconds": self._watch.running,
+            "running_seconds": seconds,
             "saving": run_dir is not None,
             "notify": self._notify_once,
+            "ranks": self._agreement,
             "say": self._notify_once,  # the former name of `notify`
             "seed": seed,
         }
@@ -198,7 +207,7 @@ class Trainer:
         self._is_replay = False  # whose save points are those of the run that it replays
         self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
-        self._requests.is_busy = self._writer.is_busy
+        self._requests.is_busy = self._is_busy
         self._requests.is_saved = lambda: self._writer.is_saved(self._compiled.run_clock.moment(self._loop.position))
         self._environment: RunEnvironment | None = None
         self._changes: tuple[str, ...] = ()
@@ -215,6 +224,20 @@ class Trainer:
         self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
         self._recorder.loggers.append(self._hear_row)
         self._notify_of_graph()
+
+    def _agreement_of_ranks(self) -> Agreement:
+        return Agreement(
+            self._ranks,
+            self._requests,
+            seconds=self._watch.running,
+            is_writing=lambda: self._writer.is_busy(),
+            position=lambda: self._loop.position,
+            path=lambda position: self._compiled.path(position),
+        )
+
+    def _is_busy(self) -> bool:
+        """True while a checkpoint is being written, by any rank as far as this one knows."""
+        return self._writer.is_busy() if self._agreement is None else self._agreement.is_busy
 
     def _notify_of_graph(self) -> None:
         program = self._compiled.program
@@ -404,7 +427,7 @@ class Trainer:
         list(breakpoints())  # refused before anything is done
         options = ResumeOptions.of(resume, from_setup, from_saved, rename)
         begins = not self._begun
-        signals = stop_signals(lambda: self._requests.post("stop"), _acknowledgement(self._run_files is not None))
+        signals = stop_signals(lambda: self._requests.ask("stop"), _acknowledgement(self._run_files is not None))
         with signals as take_over, self._running(options, limit):
             take_over()
             if begins and "stop" in self._requests:  # nothing has run that could be saved
@@ -635,7 +658,7 @@ class Trainer:
         if self._run_files is None:
             raise UsageError("there is nowhere to save", "give the Trainer a run_dir")
         if self._loop.inside:
-            self._requests.save()
+            self._requests.ask("save")
             return None
         with self._running(ResumeOptions()):
             if not self._save(self._sync_policy):
@@ -740,6 +763,8 @@ class Trainer:
                         if has_failed:
                             self._recover()
                         self._get_ready(options, limit)
+                        if self._agreement is not None:
+                            self._agreement.synchronise("start")
                         yield
                 finally:
                     self._stop()
@@ -849,7 +874,7 @@ class Trainer:
             self._is_resumed = True
         else:
             if self._seed is not None:
-                seed_everything(self._seed)
+                seed_everything(self._seed if not self._ranks.rank else derived_seed(self._seed, self._ranks.rank))
             if run_files is not None:
                 self._recorder.load_rows(run_files.cut_back_to(None, self._requests.policy.retention))
             self._compiled.begin()
@@ -1016,6 +1041,8 @@ class Trainer:
     # ---- failing
 
     def _fail(self, error: BaseException) -> NoReturn:
+        if self._agreement is not None:
+            self._agreement.fail(error)
         self._life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
         self._requests.clear()
         self._explainer.fails(error)

@@ -1,0 +1,12 @@
+"""The processes of a run: how they are started, what they agree on, and how they exchange gradients.
+
+Nothing outside of this package imports `torch.distributed`. What the rest needs is `Ranks`: records gathered from all
+ranks, tensors summed over them, and a store for what one of them has to say when it fails.
+"""
+
+from graphtrain.distributed.current import current_ranks as current_ranks
+from graphtrain.distributed.current import using_ranks as using_ranks
+from graphtrain.distributed.ranks import Alone as Alone
+from graphtrain.distributed.ranks import LostRankError as LostRankError
+from graphtrain.distributed.ranks import Ranks as Ranks
+from graphtrain.distributed.record import Record as Record

@@ -1,0 +1,56 @@
+"""Gradients summed over ranks in buckets that depend on nothing but the parameters.
+
+A sum over more than two ranks depends, in its last bits, on where in a buffer a number stands. So buckets follow the
+order of the parameters, and not that in which gradients arrive: DistributedDataParallel arranges its buckets again after
+the first exchange, which a resume cannot repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from graphtrain.distributed.ranks import Ranks
+
+# As in DistributedDataParallel: large enough that a call costs little, small enough that copying and sending overlap.
+BUCKET_BYTES = 25 * 2**20
+
+
+def sum_gradients(ranks: Ranks, parameters: Sequence[torch.Tensor]) -> None:
+    """Replace the gradient of every parameter by its sum over ranks; one that this rank has not counts as zeros.
+
+    Arguments:
+        parameters: the same on all ranks, in one order: those that have a gradient on any of them.
+    """
+    gradients = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
+    for bucket in buckets_of(gradients):
+        buffer = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        ranks.exchange([buffer])
+        start = 0
+        for gradient in bucket:
+            part = buffer[start : start + gradient.numel()]
+            gradient.copy_(part.view(gradient.shape))
+            start += gradient.numel()
+
+
+def buckets_of(tensors: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[torch.Tensor]]:
+    """The tensors in their order, cut into buckets of one device and type.
+
+    >>> [len(bucket) for bucket in buckets_of([torch.zeros(3), torch.zeros(2), torch.zeros(4)], bucket_bytes=20)]
+    [2, 1]
+    """
+    open_buckets: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    sizes: dict[tuple[torch.device, torch.dtype], int] = {}
+    for tensor in tensors:
+        kind, size = (tensor.device, tensor.dtype), tensor.numel() * tensor.element_size()
+        if open_buckets.get(kind) and sizes[kind] + size > bucket_bytes:
+            yield open_buckets.pop(kind)
+            sizes[kind] = 0
+        open_buckets.setdefault(kind, []).append(tensor)
+        sizes[kind] = sizes.get(kind, 0) + size
+    yield from open_buckets.values()

@@ -1,0 +1,272 @@
+"""What ranks agree on: where they are, what was asked of any of them, and what they pass to each other.
+
+Ranks *synchronise*: each gathers the records of all, in one small call. They do so before every other collective call,
+before a batch is fetched, unless they did since the last one, before every save, and where a run begins and stops. What
+may differ between ranks (signals, clocks, whether a checkpoint is still being written) enters the run by these records
+alone, so that every rank takes the same edges. Where they have not, all of them raise an error that names both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NoReturn, final
+
+import torch
+
+from graphtrain.distributed import LostRankError, Ranks, Record
+from graphtrain.distributed.buckets import sum_gradients
+from graphtrain.errors import RankFailedError, RanksDivergedError, RanksError
+from graphtrain.program.requests import Requests
+from graphtrain.storage.encoding import Tensors, pack, unpack
+
+Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop"]
+_PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop")
+_ASKED = 65535  # the most requests of one kind in a record
+
+# What a rank writes about its failure reaches the others within so long of their call failing.
+_GRACE_SECONDS = 5.0
+_MASK = 2**64 - 1
+
+
+@final
+class Agreement:
+    """One rank's side of it.
+
+    Arguments:
+        requests: those of the run. What was asked of this rank is passed on, and what any rank was asked is posted.
+        seconds: how long this rank has trained, by its own clock.
+        is_writing: True while this rank writes a checkpoint.
+        saves: how many saves are over, and how many of them failed, as far as this rank knows.
+        position: the number of the node that is running, or is next.
+        path: the path of a node by that number.
+
+    Attributes:
+        ranks: the processes.
+        synchronised: False where a batch was fetched since ranks last synchronised.
+        is_busy: True if any rank was writing a checkpoint then.
+        calls: how many times they have.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        requests: Requests,
+        *,
+        seconds: Callable[[], float],
+        is_writing: Callable[[], bool] = lambda: False,
+        saves: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        position: Callable[[], int] = lambda: 0,
+        path: Callable[[int], str] = str,
+    ) -> None:
+        self.ranks, self._requests = ranks, requests
+        self._clock, self._is_writing, self._saves = seconds, is_writing, saves
+        self._position, self._path = position, path
+        self.calls = 0
+        self.synchronised = False
+        self.is_busy = False
+        self._seconds = 0.0
+        self._saves_known = 0
+        self._choices: list[tuple[int, int]] = []
+        self._records: list[Record] = []
+
+    @property
+    def world_size(self) -> int:
+        return self.ranks.world_size
+
+    @property
+    def rank(self) -> int:
+        return self.ranks.rank
+
+    def seconds(self) -> float:
+        """How long rank 0 had trained when ranks last synchronised."""
+        return self._seconds
+
+    def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
+        """The choice of an exit edge of a node with several, which is noted until ranks synchronise."""
+        note = self.note
+
+        def noted() -> int:
+            target = leave()
+            note(position, target)
+            return target
+
+        return noted
+
+    def note(self, position: int, target: int) -> None:
+        """Note an edge that was chosen."""
+        self._choices.append((position, target))
+
+    # ---- synchronising
+
+    def synchronise(
+        self,
+        purpose: Purpose,
+        *,
+        digest: int = 0,
+        payload_bytes: int = 0,
+        has_failed: bool = False,
+        has_batch: bool = True,
+        length: int = -1,
+    ) -> list[Record]:
+        """Gather the records of all ranks; what was asked of any of them is asked of this one from now on.
+
+        The arguments are fields of `Record`.
+
+        Raises:
+            RanksDivergedError: the ranks are not at one place, or came there by different edges.
+            RankFailedError: one of them has failed, has ended, or did not come in time.
+        """
+        self.calls += 1
+        asked = self._requests.take_asked()
+        saves_done, saves_failed = self._saves()
+        record = Record(
+            call=self.calls,
+            purpose=_PURPOSES.index(purpose),
+            position=self._position(),
+            choices=_hash(self._choices),
+            digest=digest,
+            payload_bytes=payload_bytes,
+            stops=min(asked["stop"], _ASKED),
+            saves=min(asked["save"], _ASKED),
+            seconds=self._clock(),
+            is_busy=self._is_writing(),
+            has_failed=has_failed,
+            saves_done=saves_done,
+            saves_failed=saves_failed,
+            has_batch=has_batch,
+            length=length,
+        )
+        records = [Record.of(data) for data in self._gather(record.packed())]
+        if any(_place(each) != _place(record) for each in records):
+            self._diverged(records)
+        self._choices.clear()
+        self._records, self.synchronised = records, True
+        self._seconds = records[0].seconds
+        self.is_busy = any(each.is_busy for each in records)
+        for request in ("stop", "save"):
+            if any(each.stops if request == "stop" else each.saves for each in records):
+                self._requests.post(request)
+        if records[0].saves_done > self._saves_known:
+            self._saves_known = records[0].saves_done
+            self._requests.post("written")
+        return records
+
+    def before_batch(self) -> None:
+        """Synchronise, unless ranks did since a batch was last fetched."""
+        if not self.synchronised:
+            self.synchronise("batch")
+        self.synchronised = False
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank passes, in the order of ranks: plain data, of any size."""
+        payload = pack(value, "gathered", Tensors("gathered"))
+        records = self.synchronise("gather", payload_bytes=len(payload))
+        longest = max(record.payload_bytes for record in records)
+        gathered = self._gather(payload.ljust(longest, b"\0"))
+        return [unpack(data[: record.payload_bytes], {}) for data, record in zip(gathered, records, strict=True)]
+
+    def exchange(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Sum the gradients of these parameters over ranks.
+
+        A parameter that has no gradient on any rank keeps none; one that has none on some counts there as zeros.
+        """
+        present = bytes(parameter.grad is not None for parameter in parameters)
+        digest = int.from_bytes(hashlib.blake2b(present, digest_size=8).digest(), "little")
+        records = self.synchronise("exchange", digest=digest)
+        if any(record.digest != digest for record in records):
+            present = bytes(map(max, zip(*self._gather(present), strict=True)))
+        summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
+        try:
+            sum_gradients(self.ranks, summed)
+        except LostRankError as error:
+            self._lost(error)
+
+    # ---- failing
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks why this one does not come."""
+        if isinstance(error, RanksError):
+            return
+        place = self._path(self._position())
+        text = f"{place}\n{type(error).__name__}: {error}"
+        try:
+            self.ranks.publish(f"failed/{self.rank}", text.encode())
+            self.ranks.publish("failed", str(self.rank).encode())
+        except LostRankError:  # nobody is there to read it
+            return
+
+    def _gather(self, data: bytes) -> list[bytes]:
+        try:
+            return self.ranks.gather(data)
+        except LostRankError as error:
+            self._lost(error)
+
+    def _lost(self, error: LostRankError) -> NoReturn:
+        """Raise what is known of a rank that does not take part."""
+        first = self.ranks.read("failed", _GRACE_SECONDS)
+        if first is not None:
+            rank = first.decode()
+            place, _, reason = (self.ranks.read(f"failed/{rank}") or b"").decode().partition("\n")
+            raise RankFailedError(f"rank {rank} failed in `{place}`: {reason}") from None
+        missing = self._missing()
+        if not missing:
+            raise RankFailedError(f"a rank is gone, and has not said why: {str(error).splitlines()[0]}") from None
+        last = f"; they last synchronised at `{self._path(self._records[0].position)}`" if self._records else ""
+        names = ", ".join(map(str, missing))
+        raise RankFailedError(
+            f"rank {names} did not come to call {self.calls} at `{self._path(self._position())}`{last}",
+            "see what it printed last: it was killed, or waits for something; "
+            f"ranks wait {self.ranks.timeout_seconds:g} s for each other",
+        ) from None
+
+    def _missing(self) -> list[int]:
+        self.ranks.publish(f"late/{self.calls}/{self.rank}", b"")
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        return [rank for rank in others if self.ranks.read(f"late/{self.calls}/{rank}", 1.0) is None]
+
+    def _diverged(self, records: Sequence[Record]) -> NoReturn:
+        """Raise an error with the first edge at which ranks parted, and where they are."""
+        mine = "\n".join(f"{self._path(position)} {self._path(target)}" for position, target in self._choices)
+        self.ranks.publish(f"choices/{self.calls}/{self.rank}", mine.encode())
+        taken = [
+            (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"").decode().splitlines()
+            for rank in range(self.world_size)
+        ]
+        for edges in _zipped(taken):
+            if len(set(edges)) > 1:
+                other = next(rank for rank, edge in enumerate(edges) if edge != edges[0])
+                raise RanksDivergedError(
+                    f"ranks took different edges: {_went(0, edges[0])}, {_went(other, edges[other])}",
+                    "a guard read what differs between ranks; let the kind `agree` reduce it to one value first",
+                )
+        other = next(rank for rank, record in enumerate(records) if _place(record) != _place(records[0]))
+        first, second = records[0], records[other]
+        raise RanksDivergedError(
+            f"ranks are not at one place: rank 0 is at `{self._path(first.position)}` "
+            f"(call {first.call}, {_PURPOSES[first.purpose]}), rank {other} at `{self._path(second.position)}` "
+            f"(call {second.call}, {_PURPOSES[second.purpose]})",
+            "a node communicates on some ranks only; every rank must take part, or none",
+        )
+
+
+def _place(record: Record) -> tuple[int, int, int, int]:
+    return record.call, record.purpose, record.position, record.choices
+
+
+def _hash(choices: Sequence[tuple[int, int]]) -> int:
+    value = 0
+    for position, target in choices:
+        value = (value * 1_000_003 + position * 65_599 + target + 1) & _MASK
+    return value
+
+
+def _zipped(taken: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The n-th edge of every rank, for each n; empty where a rank has taken fewer."""
+    longest = max(map(len, taken))
+    return [[edges[number] if number < len(edges) else "" for edges in taken] for number in range(longest)]
+
+
+def _went(rank: int, edge: str) -> str:
+    source, _, target = edge.partition(" ")
+    return f"rank {rank} from `{source}` to `{target}`" if edge else f"rank {rank} took none"

@@ -1,0 +1,138 @@
+"""What a transition does more where a run has several ranks.
+
+Ranks go through the data in rounds: a visit of the node that fetches batches takes as many micro-batches as there are
+ranks, or fewer where the epoch or a window has no more, and each rank gets one of them by its number. A rank that gets
+none is *idle* in that round: what depends on a batch is not called there, and everything is counted as on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from graphtrain.kind import Field, Read
+from graphtrain.plan.scope import SlotTarget, leaves
+from graphtrain.program.agreement import Agreement
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
+
+Act = Callable[[], Any]
+Room = Callable[[], int | None]
+
+ROUND = (
+    "round_batches"  # the field of a node that fetches batches with the micro-batches of all ranks in its last round
+)
+
+
+@final
+class Rounds:
+    """Compiles what depends on the round, for the nodes of one program.
+
+    Arguments:
+        agreement: with the other ranks.
+    """
+
+    def __init__(self, program: Program, agreement: Agreement) -> None:
+        self._program = program
+        self.agreement = agreement
+        self._fetching = {bound.path: bound for bound in program.nodes if is_fetching(bound) and not bound.bypassed}
+        # slot -> the node whose rounds it depends on
+        self._dependent: dict[str, BoundNode] = {}
+        for bound in self._fetching.values():
+            self._dependent.update(dict.fromkeys(bound.planned.own_writes, bound))
+        self._spread()
+
+    def _spread(self) -> None:
+        """Find every slot that depends on a batch: what a node writes that reads one."""
+        has_grown = True
+        while has_grown:
+            has_grown = False
+            for bound in self._program.nodes:
+                source = self.source(bound)
+                if source is None or bound.bypassed:
+                    continue
+                for path in bound.planned.own_writes:
+                    if path not in self._dependent:
+                        self._dependent[path], has_grown = source, True
+
+    def source(self, bound: BoundNode) -> BoundNode | None:
+        """The node whose batches a node reads, itself or through others; None where it reads none."""
+        if bound.path in self._fetching:
+            return None
+        for read, target in bound.planned.reads:
+            for leaf in leaves(target):
+                if read.required and isinstance(leaf, SlotTarget) and leaf.path in self._dependent:
+                    return self._dependent[leaf.path]
+        return None
+
+    def act(self, bound: BoundNode, act: Act) -> Act:
+        """The call of a node, as one of several ranks has it."""
+        if bound.path in self._fetching:
+            return self._fetching_after_agreement(act)
+        source = self.source(bound)
+        if source is None or bound.body is not None:
+            return act
+        fields, rank, slots = source.fields, self.agreement.rank, self._program.slots
+        writes = [self._program.slot_index(path) for path in bound.planned.own_writes]
+
+        def act_on_own_batch() -> None:
+            if rank < fields[ROUND]:
+                act()
+                return
+            for index in writes:
+                slots[index] = None
+
+        return act_on_own_batch
+
+    def _fetching_after_agreement(self, act: Act) -> Act:
+        agreement = self.agreement
+
+        def fetch() -> None:
+            agreement.before_batch()
+            act()
+
+        return fetch
+
+    def amount(self, bound: BoundNode) -> Callable[[], int]:
+        """A call that returns the micro-batches, of all ranks, which a visit of a node runs backward for."""
+        source, world_size = self.source(bound), self.agreement.world_size
+        if source is None:
+            return lambda: world_size
+        fields = source.fields
+        return lambda: int(fields[ROUND])
+
+    def room(self, scope: BoundGraph, counters: list[tuple[BoundNode, Field]], size: Callable[..., Act]) -> Room:
+        """How many micro-batches the windows still take that are open, or open next; None for as many as there are.
+
+        A window that is full and was not stepped takes any number, as does a graph without windows.
+
+        Arguments:
+            counters: the nodes that count windows, with the field that counts.
+            size: makes a call that returns the size of the window which opens next, of a counter.
+        """
+        if scope.activity is not None:
+            return lambda: None
+        around = [*scope.around()]
+        windows = [
+            (counter.fields, declared.name, declared.window, size(counter, declared))
+            for counter, declared in counters
+            if counter.scope in around and declared.window is not None and declared.target is not None
+        ]
+
+        def room() -> int | None:
+            rooms = [
+                (fields[window] if fields[count] else size_of_next()) - fields[count]
+                for fields, count, window, size_of_next in windows
+            ]
+            return min((room for room in rooms if room > 0), default=None)
+
+        return room
+
+
+def is_fetching(bound: BoundNode) -> bool:
+    """True for a node that fetches batches."""
+    return hasattr(bound.kind.implementation, "epoch_fields")
+
+
+def is_room(read: Read) -> bool:
+    """True for what a node that fetches batches reads of the windows."""
+    return read.name == "room"

@@ -1,0 +1,38 @@
+"""The exchange of gradients among processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphtrain.kind import node
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+from graphtrain.program.agreement import Agreement
+
+
+@node(effects="exchange", optional="ranks")
+class Exchange:
+    """Sum the gradients of `optimizer` over all ranks; in one process there is nothing to do, and it is bypassed.
+
+    The loss is divided by the size of the window over all ranks, so that the sum is the mean over its micro-batches.
+    The sum is taken in buckets that follow the order of the parameters, whatever gradients arrive first, so that a
+    resumed run adds in the same order. A parameter without a gradient on any rank keeps none; one without on some
+    counts there as zeros.
+
+    Raises:
+        RanksDivergedError: ranks came here by different edges.
+        RankFailedError: a rank has failed, or did not come in time.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").insert("exchange_again", "exchange", after="zero_grad")
+    >>> [problem.code for problem in graph.check()]
+    ['G411']
+    """
+
+    _optimizers: tuple[Any, ...]
+    _agreement: Agreement
+
+    def setup(self, optimizer: Any, ranks: Agreement) -> None:
+        self._optimizers, self._agreement = optimizers_of(optimizer), ranks
+
+    def __call__(self) -> None:
+        self._agreement.exchange(parameters_of(*self._optimizers))
