@@ -1,0 +1,54 @@
+"""Ranks that are processes on this host, over gloo."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from tests.forkserver import CONTEXT
+
+_SECONDS = 120
+
+
+def run_processes(world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What a function returns in each of these ranks; it is named by its module, and called with the arguments.
+
+    Raises:
+        AssertionError: one of them has raised, or has not ended.
+    """
+    port = _free_port()
+    receivers, processes = [], []
+    for rank in range(world_size):
+        receiver, sender = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=_run, args=(sender, rank, world_size, port, function, arguments), daemon=True)
+        process.start()
+        sender.close()
+        receivers.append(receiver)
+        processes.append(process)
+    results = []
+    for rank, receiver in enumerate(receivers):
+        assert receiver.poll(_SECONDS), f"rank {rank} does not end"
+        is_returned, result = receiver.recv()
+        assert is_returned, f"rank {rank}: {result}"
+        results.append(result)
+    for process in processes:
+        process.join(_SECONDS)
+    return results
+
+
+def _run(sender: Any, rank: int, world_size: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), **address})
+    try:
+        sender.send((True, function(*arguments)))
+    except BaseException:
+        sender.send((False, traceback.format_exc()))
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
