@@ -56,23 +56,25 @@ class Plan:
             graph = graph.set(node, **parameters)
         return graph
 
-    def trainer(self, **options: Any) -> Trainer:
+    def trainer(self, graph: Graph | None = None, **options: Any) -> Trainer:
         """A model whose weight of a batch grows by one with every gradient of that batch that is stepped."""
         model = Counting(self.batches)
         numbers = torch.arange(self.batches)
         data: Any = Loader(numbers, batch_size=1) if self.with_loader else [numbers[n : n + 1] for n in numbers]
         validation = [torch.tensor([number]) for number in range(self.validation)]
         return Trainer(
-            self.graph(),
-            display=None,
-            notify=lambda line: None,
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
-            train_data=data,
-            val_data=validation,
-            validation_step=lambda model, batch: {"number": batch.double().mean()},
-            training_step=lambda model, batch: model(batch),
-            **options,
+            graph or self.graph(),
+            **{
+                "display": None,
+                "notify": lambda line: None,
+                "model": model,
+                "optimizer": torch.optim.SGD(model.parameters(), lr=1.0),
+                "train_data": data,
+                "val_data": validation,
+                "validation_step": lambda model, batch: {"number": batch.double().mean()},
+                "training_step": lambda model, batch: model(batch),
+                **options,
+            },
         )
 
 
