@@ -1,8 +1,8 @@
 """Gradients summed over ranks in buckets that depend on nothing but the parameters.
 
 A sum over more than two ranks depends, in its last bits, on where in a buffer a number stands. So buckets follow the
-order of the parameters, and not that in which gradients arrive: DistributedDataParallel arranges its buckets again after
-the first exchange, which a resume cannot repeat.
+order of the parameters, and not that in which gradients arrive: DistributedDataParallel arranges its buckets again
+after the first exchange, which a resume cannot repeat.
 """
 
 from __future__ import annotations

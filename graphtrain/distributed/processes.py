@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ class Processes(Ranks):
         self._records = dist.new_group(backend="gloo", timeout=timeout)
         self._tensors: dict[str, Any] = {"cpu": dist.new_group(backend="gloo", timeout=timeout)}
         self._timeout = timeout
+        atexit.register(_leave)  # a group that the interpreter ends with aborts the process
 
     @classmethod
     def join(cls) -> Processes:
@@ -119,6 +121,11 @@ class Processes(Ranks):
             return bytes(store.get(key))
         except RuntimeError:  # it is not there in time, or whoever has the store is gone
             return None
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _number(name: str) -> int:

@@ -677,7 +677,9 @@ class Trainer:
             while not isinstance(outcome := self._loop.drive(transitions(), self._serve), Outcome):
                 pass  # a resource was renewed, and what is run is compiled again
             return outcome
-        except (SaveFailedError, UnknownMetricError):  # between two nodes: the run can continue from here
+        except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
+            if self._agreement is not None:
+                self._agreement.fail(error)
             self._requests.clear()
             raise
         except BaseException as error:
