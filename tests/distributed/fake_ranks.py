@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from graphtrain.distributed import LostRankError, Ranks, Record, using_ranks
+from graphtrain.program.agreement import _PURPOSES
 from graphtrain.state.random import capture_random, restore_random
 
 Result = TypeVar("Result")
@@ -169,6 +170,9 @@ class World:
             places = {(record.call, record.purpose, record.position, record.choices) for record in records}
             if len(places) > 1:
                 raise BrokenProtocolError(f"rank {rank} makes {kind} after records that differ: {places}")
+            purpose = _PURPOSES[records[0].purpose]
+            if purpose not in ("exchange", "gather") or (kind == "exchange" and purpose == "gather"):
+                raise BrokenProtocolError(f"rank {rank} makes {kind} after a synchronisation for {purpose}")
         elif kind != "exchange":
             raise BrokenProtocolError(f"rank {rank} makes {kind} of {size} bytes after {before}")
 
