@@ -166,6 +166,11 @@ class Agreement:
         gathered = self._gather(payload.ljust(longest, b"\0"))
         return [unpack(data[: record.payload_bytes], {}) for data, record in zip(gathered, records, strict=True)]
 
+    def seed(self) -> int:
+        """A seed that is the same on all ranks: rank 0 draws it from its random numbers, and so does every other."""
+        drawn = int(torch.randint(2**62, ()))
+        return int(self.gather(drawn)[0])
+
     def exchange(self, parameters: Sequence[torch.Tensor]) -> None:
         """Sum the gradients of these parameters over ranks.
 

@@ -11,10 +11,17 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import suggestion
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import keeps_state
 from graphtrain.state.baseline import Baseline
-from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.random import (
+    RandomAside,
+    capture_random,
+    global_generators,
+    restore_random,
+    seed_everything,
+)
 
 
 @final
@@ -174,13 +181,15 @@ class Renewals:
     Arguments:
         resources: as they are supplied, factories among them.
         requests: is told when something was made again; the trainer puts it in its place between two nodes.
+        agreement: with the other ranks, all of which make the same. Default: there is one process.
 
     Attributes:
         factories: by name.
         current: the resources as they are now, with what factories have made.
     """
 
-    def __init__(self, resources: Mapping[str, Any], requests: Requests) -> None:
+    def __init__(self, resources: Mapping[str, Any], requests: Requests, agreement: Agreement | None = None) -> None:
+        self._agreement = agreement
         self.factories = {name: value for name, value in resources.items() if isinstance(value, Factory)}
         self._order = _in_order(self.factories)
         self._requests = requests
@@ -229,6 +238,15 @@ class Renewals:
 
     def renew(self, name: str) -> None:
         """Make a resource again, and what is made of it, with the random numbers of the run."""
+        if self._agreement is None:
+            self._renew(name)
+            return
+        seed = self._agreement.seed()
+        with RandomAside(global_generators()):
+            seed_everything(seed)
+            self._renew(name)
+
+    def _renew(self, name: str) -> None:
         resources, pending = {**self.current}, {}
         for each in self.renewed_with([name]):
             random = capture_random()
@@ -258,7 +276,7 @@ class Renewals:
 
     def with_others(self, others: Mapping[str, Any], resources: Mapping[str, Any]) -> Renewals:
         """The same with other resources, factories among them, in the place of some."""
-        renewals = Renewals({**resources, **others}, self._requests)
+        renewals = Renewals({**resources, **others}, self._requests, self._agreement)
         kept = {name: factory for name, factory in self.factories.items() if name not in others}
         renewals.factories = kept | renewals.factories
         renewals._order = _in_order(renewals.factories)

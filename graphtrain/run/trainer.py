@@ -160,7 +160,8 @@ class Trainer:
         self._ranks = current_ranks()
         is_one_of_several = self._ranks.world_size > 1
         self._requests = Requests(agrees=is_one_of_several)
-        self._renewals = Renewals(resources, self._requests)
+        self._agreement = self._agreement_of_ranks() if is_one_of_several else None
+        self._renewals = Renewals(resources, self._requests, self._agreement)
         resources = dict(self._renewals.current)
         self._made = made_resources(graph, resources)
         resources = self._resources = with_copies(resources, self._made)
@@ -169,7 +170,6 @@ class Trainer:
         self._device = resolve_device(device)
         self._life = LifeCycle()
         self._watch = Stopwatch(lambda now: self._reporter.tick(now))
-        self._agreement = self._agreement_of_ranks() if is_one_of_several else None
         self._recorder = Recorder(
             lambda: self._compiled.run_clock.step_and_epoch(),
             lambda: self._compiled.run_clock.outer_counts(),
@@ -229,7 +229,7 @@ class Trainer:
         return Agreement(
             self._ranks,
             self._requests,
-            seconds=self._watch.running,
+            seconds=lambda: self._watch.running(),
             is_writing=lambda: self._writer.is_busy(),
             position=lambda: self._loop.position,
             path=lambda position: self._compiled.path(position),
