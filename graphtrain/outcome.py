@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+STOPPED = 75  # the exit code of a run that is stopped: EX_TEMPFAIL, "try again", as job queues expect it
+
 
 class Outcome(enum.Enum):
     """What `Trainer.run` returns.

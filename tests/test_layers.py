@@ -17,7 +17,7 @@ LINKED = ("nodes", "graphs", "viz")
 
 # Bottom to top. A module imports at its top what stands above it in this list, never what stands below. The modules
 # directly under `graphtrain/` are the ground on which everything stands.
-GROUND = ("errors", "names", "outcome", "plain", "printable", "version")
+GROUND = ("alive", "errors", "names", "outcome", "plain", "printable", "version")
 ORDER = (
     "distributed",
     "guards",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from graphtrain.alive import is_alive
 from graphtrain.display.numbers import duration, metric
 from graphtrain.display.panel import Panel
 from graphtrain.display.snapshot import Snapshot
@@ -117,22 +117,6 @@ def _alive(status: dict[str, Any]) -> bool | None:
     if status.get("host") not in (None, socket.gethostname()):
         return None
     process = status.get("process")
-    if isinstance(process, bool) or not isinstance(process, int) or process <= 0:
+    if isinstance(process, bool) or not isinstance(process, int):
         return False
-    if _is_zombie(process):
-        return False
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _is_zombie(process: int) -> bool:
-    """True for a process that has ended and whose parent has not collected its exit code; Linux only."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError, UnicodeDecodeError):
-        return False
+    return is_alive(process)

@@ -5,7 +5,12 @@ ranks, tensors summed over them, and a store for what one of them has to say whe
 """
 
 from graphtrain.distributed.current import current_ranks as current_ranks
+from graphtrain.distributed.current import is_one_of_several as is_one_of_several
+from graphtrain.distributed.current import prints as prints
 from graphtrain.distributed.current import using_ranks as using_ranks
+from graphtrain.distributed.failure import Failure as Failure
+from graphtrain.distributed.failure import fails_on_all_ranks as fails_on_all_ranks
+from graphtrain.distributed.failure import on_all_ranks as on_all_ranks
 from graphtrain.distributed.ranks import Alone as Alone
 from graphtrain.distributed.ranks import LostRankError as LostRankError
 from graphtrain.distributed.ranks import Ranks as Ranks

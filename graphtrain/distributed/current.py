@@ -1,8 +1,9 @@
-"""The ranks that this process is one of: started by torchrun, or alone."""
+"""The ranks that this process is one of: started by torchrun or by a launcher like it, or alone."""
 
 from __future__ import annotations
 
 import contextvars
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,11 @@ from graphtrain.distributed.ranks import Alone, Ranks
 
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
 _of_process: Ranks | None = None
+
+
+def is_one_of_several() -> bool:
+    """True for a process that was started as one of several: ``RANK`` is set, and ``WORLD_SIZE`` is more than 1."""
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def current_ranks() -> Ranks:
@@ -26,13 +32,24 @@ def current_ranks() -> Ranks:
     if used is not None:
         return used
     if _of_process is None:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+        if is_one_of_several():
             from graphtrain.distributed.processes import Processes
 
             _of_process = Processes.join()
         else:
             _of_process = Alone()
     return _of_process
+
+
+def prints(text: str) -> bool:
+    """True for the rank that prints a message which several of them have: the first that asks.
+
+    Ranks that have not joined each other yet cannot agree on one; then it is rank 0.
+    """
+    ranks = _USED.get() or _of_process
+    if ranks is not None:
+        return ranks.claim(f"printed/{hashlib.blake2b(text.encode(errors='replace'), digest_size=16).hexdigest()}")
+    return not is_one_of_several() or os.environ["RANK"] == "0"
 
 
 @contextmanager

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
+import socket
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, final
@@ -13,12 +16,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore  # which torch.distributed does not mark as exported
 
-from graphtrain.distributed.ranks import LostRankError, Ranks
+from graphtrain.alive import is_alive
+from graphtrain.distributed.ranks import FAILURE, LostRankError, Ranks
 from graphtrain.errors import UsageError
 
 # How long a rank waits for another by default: setup may download, and the first batch may start workers.
 _TIMEOUT_SECONDS = 1800.0
-_TIMEOUT = "GRAPHTRAIN_TIMEOUT_SECONDS"
+TIMEOUT = "GRAPHTRAIN_TIMEOUT_SECONDS"
+_PROCESS_BYTES = 256
+_POLLING_SECONDS = 0.02
+_SECONDS_TO_JOIN = 0.5  # after which a rank that waits for another looks whether one has failed
 
 
 @final
@@ -26,6 +33,7 @@ class Processes(Ranks):
     """Processes that torchrun has started, or whatever else sets its variables of the environment.
 
     Records are gathered by gloo, gradients are exchanged by NCCL where they are on CUDA devices, and by gloo elsewhere.
+    The groups are made by the first collective call, so that a rank which fails before it can say so in the store.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int, local_rank: int, timeout_seconds: float) -> None:
@@ -33,12 +41,12 @@ class Processes(Ranks):
         self.timeout_seconds = timeout_seconds
         self._store = store
         self._connections = threading.local()
-        timeout = timedelta(seconds=timeout_seconds)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
-        self._records = dist.new_group(backend="gloo", timeout=timeout)
-        self._tensors: dict[str, Any] = {"cpu": dist.new_group(backend="gloo", timeout=timeout)}
-        self._timeout = timeout
-        atexit.register(_leave)  # a group that the interpreter ends with aborts the process
+        self._timeout = timedelta(seconds=timeout_seconds)
+        self._records: Any = None
+        self._tensors: dict[str, Any] = {}
+        self._times_left = 0
+        self._processes: dict[int, int] = {}  # rank -> the number of its process, of those on this host
+        atexit.register(self._leave_groups)  # a group that the interpreter ends with aborts the process
 
     @classmethod
     def join(cls) -> Processes:
@@ -49,18 +57,22 @@ class Processes(Ranks):
                 processes cannot be reached.
         """
         if dist.is_initialized():
-            raise UsageError(
-                "the script has called torch.distributed.init_process_group",
-                "leave it out, and DistributedDataParallel too: graphtrain joins the processes, and exchanges "
-                "gradients at the node `exchange`",
-            )
+            raise _has_begun()
         rank, world_size = _number("RANK"), _number("WORLD_SIZE")
-        seconds = float(os.environ.get(_TIMEOUT, _TIMEOUT_SECONDS))
+        seconds = _timeout_seconds()
         address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT")
         # The agent of torchrun has the store, and tells so; without one, rank 0 has it.
         is_master = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
         try:
-            store = TCPStore(address, port, world_size, is_master, timedelta(seconds=seconds))
+            store = TCPStore(
+                address,
+                port,
+                world_size,
+                is_master,
+                timedelta(seconds=seconds),
+                wait_for_workers=False,
+                multi_tenant=True,  # so that a script which begins a group of its own comes as far as our message
+            )
         except (RuntimeError, ValueError) as error:
             raise UsageError(
                 f"rank {rank} cannot reach the other processes at {address}:{port}: {str(error).splitlines()[0]}",
@@ -72,26 +84,70 @@ class Processes(Ranks):
         return cls(prefixed, rank, world_size, int(os.environ.get("LOCAL_RANK", rank)), seconds)
 
     def gather(self, record: bytes) -> list[bytes]:
+        self._join_groups()
         size = len(record)
         passed = torch.frombuffer(bytearray(record), dtype=torch.uint8)
         gathered = torch.empty(size * self.world_size, dtype=torch.uint8)
+        # An error that is kept, as the context of another for instance, keeps the connections open that its frames
+        # hold, and ranks that wait for this one would wait on: so it is dropped.
+        lost = ""
         try:
             dist.all_gather_single(gathered, passed, group=self._records)
         except RuntimeError as error:
-            raise LostRankError(str(error)) from None
+            lost = str(error)
+        if lost:
+            raise LostRankError(lost)
         data = gathered.numpy().tobytes()
         return [data[start : start + size] for start in range(0, size * self.world_size, size)]
 
     def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._join_groups()
+        lost = ""
         try:
-            works = [
-                dist.all_reduce(tensor, group=self._group(tensor.device.type), async_op=True) for tensor in tensors
-            ]
-            for work in works:
-                assert work is not None, "this process is in the group"
-                work.wait()
+            self._sum(tensors)
         except RuntimeError as error:
-            raise LostRankError(str(error)) from None
+            lost = str(error)
+        if lost:
+            raise LostRankError(lost)
+
+    def _sum(self, tensors: Sequence[torch.Tensor]) -> None:
+        works = [dist.all_reduce(tensor, group=self._group(tensor.device.type), async_op=True) for tensor in tensors]
+        for work in works:
+            assert work is not None, "this process is in the group"
+            work.wait()
+
+    def _join_groups(self) -> None:
+        """Make the groups, and learn which ranks are processes of this host."""
+        if self._records is not None:
+            return
+        if dist.is_initialized():
+            raise _has_begun()
+        self._wait_for_all()
+        store, timeout, lost = self._keys(self._store), self._timeout, ""
+        try:
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size, timeout=timeout)
+            self._tensors["cpu"] = dist.new_group(backend="gloo", timeout=timeout)
+            self._records = dist.new_group(backend="gloo", timeout=timeout)
+        except RuntimeError as error:
+            lost = str(error)
+        if lost:
+            self._leave_groups()
+            raise LostRankError(lost)
+        host = socket.gethostname()
+        process = f"{os.getpid()} {host}".encode()[:_PROCESS_BYTES].ljust(_PROCESS_BYTES)
+        for rank, data in enumerate(self.gather(process)):
+            number, _, other_host = data.decode(errors="replace").strip().partition(" ")
+            if rank != self.rank and other_host == host:
+                self._processes[rank] = int(number)
+
+    def _wait_for_all(self) -> None:
+        """Wait until every rank joins, by the store: unlike the groups, it tells of one that has failed before."""
+        self.publish(f"joins/{self.rank}", b"")
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        for rank in range(self.world_size):
+            while self.read(f"joins/{rank}", _SECONDS_TO_JOIN) is None:
+                if self.read(FAILURE) is not None or time.monotonic() > deadline:
+                    raise LostRankError(f"rank {rank} has not joined")
 
     def _group(self, device: str) -> Any:
         if device not in self._tensors:
@@ -99,10 +155,25 @@ class Processes(Ranks):
             self._tensors[device] = dist.new_group(backend=backend, timeout=self._timeout)
         return self._tensors[device]
 
+    def leave(self) -> None:
+        self._leave_groups()
+        self._times_left += 1
+        self._connections = threading.local()
+
+    def _leave_groups(self) -> None:
+        is_joined, self._records = self._records is not None or bool(self._tensors), None
+        self._tensors = {}
+        if is_joined and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _keys(self, store: Any) -> Any:
+        """The store, for the time until ranks leave."""
+        return PrefixStore(str(self._times_left), store)
+
     def _connection(self) -> Any:
         """The store, for this thread: calls on one connection wait for each other, also for one that waits long."""
         if not hasattr(self._connections, "store"):
-            self._connections.store = self._store.clone()
+            self._connections.store = self._keys(self._store.clone())
         return self._connections.store
 
     def publish(self, key: str, value: bytes) -> None:
@@ -112,20 +183,45 @@ class Processes(Ranks):
             raise LostRankError(str(error)) from None
 
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
+        deadline = time.monotonic() + timeout_seconds
         try:
             store = self._connection()
-            if timeout_seconds > 0:
-                store.wait([key], timedelta(seconds=timeout_seconds))
-            elif not store.check([key]):
-                return None
+            while not store.check([key]):  # its own way to wait prints a warning when the time is over
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(_POLLING_SECONDS)
             return bytes(store.get(key))
-        except RuntimeError:  # it is not there in time, or whoever has the store is gone
+        except RuntimeError:  # whoever has the store is gone
             return None
 
+    def claim(self, key: str) -> bool:
+        try:
+            mine = str(self.rank)
+            return bool(self._store.compare_set(key, "", mine).decode() == mine)
+        except RuntimeError:  # whoever has the store is gone, and nobody can be asked
+            return True
 
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    def ended(self) -> list[int]:
+        return [rank for rank, process in self._processes.items() if not is_alive(process)]
+
+
+def _has_begun() -> UsageError:
+    return UsageError(
+        "the script has called torch.distributed.init_process_group",
+        "leave it out, and DistributedDataParallel too: graphtrain joins the processes, and exchanges gradients at the "
+        "node `exchange`",
+    )
+
+
+def _timeout_seconds() -> float:
+    text = os.environ.get(TIMEOUT, str(_TIMEOUT_SECONDS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{TIMEOUT} is {text!r}", "set it to the seconds that ranks wait for each other, such as 600")
+    return seconds
 
 
 def _number(name: str) -> int:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
-import torch
+if TYPE_CHECKING:
+    import torch
+
+
+FAILURE = "failure"  # the key of the store under which a rank tells why it does not come
 
 
 class LostRankError(Exception):
@@ -59,6 +63,21 @@ class Ranks(ABC):
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
         """What a rank has published; None where nothing is published within the time."""
 
+    @abstractmethod
+    def claim(self, key: str) -> bool:
+        """True for the first rank that asks for a key, which then does for all what is to be done once."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """End the part of this rank: the collective calls of the others fail as soon as they need it.
+
+        What was published is forgotten. A later collective call joins the ranks again, once all of them have left.
+        """
+
+    @abstractmethod
+    def ended(self) -> list[int]:
+        """The other ranks of which this one can tell that they have ended, such as processes of its host."""
+
 
 @final
 class Alone(Ranks):
@@ -88,3 +107,12 @@ class Alone(Ranks):
 
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
         return self._published.get(key)
+
+    def claim(self, key: str) -> bool:
+        return True
+
+    def leave(self) -> None:
+        self._published.clear()
+
+    def ended(self) -> list[int]:
+        return []

@@ -14,9 +14,22 @@ from typing import Any, Literal, NoReturn, final
 
 import torch
 
-from graphtrain.distributed import LostRankError, Ranks, Record
+from graphtrain.distributed import Failure, LostRankError, Ranks, Record
 from graphtrain.distributed.buckets import sum_gradients
-from graphtrain.errors import RankFailedError, RanksDivergedError, RanksError
+from graphtrain.distributed.failure import leave
+from graphtrain.errors import (
+    CheckpointError,
+    DataError,
+    EditError,
+    GraphtrainError,
+    LaterFormatError,
+    RankFailedError,
+    RanksDivergedError,
+    RanksError,
+    RankStoppedError,
+    SaveFailedError,
+    UsageError,
+)
 from graphtrain.program.requests import Requests
 from graphtrain.storage.encoding import Tensors, pack, unpack
 
@@ -26,6 +39,7 @@ _ASKED = 65535  # the most requests of one kind in a record
 
 # What a rank writes about its failure reaches the others within so long of their call failing.
 _GRACE_SECONDS = 5.0
+_GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
 
 
@@ -40,6 +54,7 @@ class Agreement:
         saves: how many saves are over, and how many of them failed, as far as this rank knows.
         position: the number of the node that is running, or is next.
         path: the path of a node by that number.
+        place: where the run is, for a person: ``"in `step` at step 10"``.
 
     Attributes:
         ranks: the processes.
@@ -58,10 +73,11 @@ class Agreement:
         saves: Callable[[], tuple[int, int]] = lambda: (0, 0),
         position: Callable[[], int] = lambda: 0,
         path: Callable[[int], str] = str,
+        place: Callable[[], str] = lambda: "at the start",
     ) -> None:
         self.ranks, self._requests = ranks, requests
         self._clock, self._is_writing, self._saves = seconds, is_writing, saves
-        self._position, self._path = position, path
+        self._position, self._path, self._place = position, path, place
         self.calls = 0
         self.synchronised = False
         self.is_busy = False
@@ -138,7 +154,7 @@ class Agreement:
             length=length,
         )
         records = [Record.of(data) for data in self._gather(record.packed())]
-        if any(_place(each) != _place(record) for each in records):
+        if any(_spot(each) != _spot(record) for each in records):
             self._diverged(records)
         self._choices.clear()
         self._records, self.synchronised = records, True
@@ -182,51 +198,80 @@ class Agreement:
         if any(record.digest != digest for record in records):
             present = bytes(map(max, zip(*self._gather(present), strict=True)))
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
+        lost = ""
         try:
             sum_gradients(self.ranks, summed)
         except LostRankError as error:
-            self._lost(error)
+            lost = str(error)
+        if lost:
+            self._lost(lost)
+
+    # ---- what rank 0 does for all
+
+    def lead(self, act: Callable[[], Any]) -> Any:
+        """What a call returns that rank 0 makes for all: plain data, or None.
+
+        Raises:
+            GraphtrainError: the call has raised it, on every rank.
+        """
+        if self.rank:
+            answer = self.gather(None)[0]
+            if answer["error"] is not None:
+                raise _raised(answer["error"])
+            return answer["value"]
+        try:
+            value, error = act(), None
+        except GraphtrainError as raised:
+            value, error = None, raised
+        self.gather({"value": value, "error": _named(error) if error is not None else None})
+        if error is not None:
+            raise error
+        return value
 
     # ---- failing
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks why this one does not come."""
-        if isinstance(error, RanksError):
-            return
-        place = self._path(self._position())
-        text = f"{place}\n{type(error).__name__}: {error}"
-        try:
-            self.ranks.publish(f"failed/{self.rank}", text.encode())
-            self.ranks.publish("failed", str(self.rank).encode())
-        except LostRankError:  # nobody is there to read it
-            return
+        """Tell the other ranks why this one does not come, and leave them, so that they learn it at once."""
+        leave(self.ranks, self._place(), error)
 
     def _gather(self, data: bytes) -> list[bytes]:
+        lost = ""
         try:
             return self.ranks.gather(data)
         except LostRankError as error:
-            self._lost(error)
+            lost = str(error)
+        self._lost(lost)
 
-    def _lost(self, error: LostRankError) -> NoReturn:
+    def _lost(self, why: str) -> NoReturn:
         """Raise what is known of a rank that does not take part."""
-        first = self.ranks.read("failed", _GRACE_SECONDS)
-        if first is not None:
-            rank = first.decode()
-            place, _, reason = (self.ranks.read(f"failed/{rank}") or b"").decode().partition("\n")
-            raise RankFailedError(f"rank {rank} failed in `{place}`: {reason}") from None
+        ended: list[int] = []
+        for _ in range(_GRACE_ATTEMPTS):
+            ended = self.ranks.ended()  # asked first: a rank tells of its failure before it ends
+            failure = Failure.first(self.ranks, 0.0 if ended else _GRACE_SECONDS / _GRACE_ATTEMPTS)
+            if failure is not None:
+                raise _of_failure(failure)
+            if ended:
+                break
+        last = f"; ranks last synchronised at `{self._path(self._records[0].position)}`" if self._records else ""
+        if ended:
+            raise RankFailedError(
+                f"rank {_listed(ended)} has ended without a word{last}",
+                "see what it printed last; a process that ends so was killed, often because memory ran out",
+            )
         missing = self._missing()
         if not missing:
-            raise RankFailedError(f"a rank is gone, and has not said why: {str(error).splitlines()[0]}") from None
-        last = f"; they last synchronised at `{self._path(self._records[0].position)}`" if self._records else ""
-        names = ", ".join(map(str, missing))
+            raise RankFailedError(f"a rank is gone, and has not said why: {why.splitlines()[0]}{last}")
         raise RankFailedError(
-            f"rank {names} did not come to call {self.calls} at `{self._path(self._position())}`{last}",
-            "see what it printed last: it was killed, or waits for something; "
-            f"ranks wait {self.ranks.timeout_seconds:g} s for each other",
-        ) from None
+            f"rank {_listed(missing)} did not come to call {self.calls}, where others wait {self._place()}{last}",
+            f"see what it printed last: it was killed, or waits for something; ranks wait "
+            f"{self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
+        )
 
     def _missing(self) -> list[int]:
-        self.ranks.publish(f"late/{self.calls}/{self.rank}", b"")
+        try:
+            self.ranks.publish(f"late/{self.calls}/{self.rank}", b"")
+        except LostRankError:  # the rank that has the store is gone
+            return [0]
         others = [rank for rank in range(self.world_size) if rank != self.rank]
         return [rank for rank in others if self.ranks.read(f"late/{self.calls}/{rank}", 1.0) is None]
 
@@ -245,7 +290,7 @@ class Agreement:
                     f"ranks took different edges: {_went(0, edges[0])}, {_went(other, edges[other])}",
                     "a guard read what differs between ranks; let the kind `agree` reduce it to one value first",
                 )
-        other = next(rank for rank, record in enumerate(records) if _place(record) != _place(records[0]))
+        other = next(rank for rank, record in enumerate(records) if _spot(record) != _spot(records[0]))
         first, second = records[0], records[other]
         raise RanksDivergedError(
             f"ranks are not at one place: rank 0 is at `{self._path(first.position)}` "
@@ -255,8 +300,38 @@ class Agreement:
         )
 
 
-def _place(record: Record) -> tuple[int, int, int, int]:
+def _spot(record: Record) -> tuple[int, int, int, int]:
     return record.call, record.purpose, record.position, record.choices
+
+
+_LEADING: dict[str, Callable[[str, str], GraphtrainError]] = {
+    kind.__name__: kind
+    for kind in (UsageError, EditError, DataError, SaveFailedError, LaterFormatError, CheckpointError)
+}
+
+
+def _named(error: GraphtrainError) -> dict[str, str]:
+    """An error as plain data: the nearest of its types that every rank can make."""
+    kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _LEADING), "")
+    hint = error.hint if hasattr(error, "hint") else ""
+    message = error.message if hasattr(error, "message") else str(error)
+    return {"kind": kind, "message": message, "hint": hint}
+
+
+def _raised(named: dict[str, str]) -> GraphtrainError:
+    return _LEADING.get(named["kind"], GraphtrainError)(named["message"], named["hint"])
+
+
+def _of_failure(failure: Failure) -> RanksError:
+    if failure.kind == "stopped":
+        return RankStoppedError(f"rank {failure.rank} was stopped before anything was trained")
+    if failure.kind == "lost":
+        return RankFailedError(failure.reason)
+    return RankFailedError(f"rank {failure.rank} failed {failure.place}: {failure.reason}")
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 def _hash(choices: Sequence[tuple[int, int]]) -> int:

@@ -168,12 +168,27 @@ def keeps_state(value: Any) -> bool:
     return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
 
 
-def resolve_device(name: str | torch.device) -> torch.device:
+def resolve_device(name: str | torch.device, local_rank: int | None = None) -> torch.device:
     """The device a name means; "auto" is CUDA where there is one, else the CPU.
+
+    Arguments:
+        local_rank: the number of this process among those of its host: each has the CUDA device of its number, unless
+            another one is named. Default: there is one process.
 
     Raises:
         UsageError: there is no such device.
     """
+    if local_rank is not None and (str(name) == "cuda" or (name == "auto" and torch.cuda.is_available())):
+        count = torch.cuda.device_count()
+        if local_rank >= count:
+            raise UsageError(
+                f'device "{name}": the process of local rank {local_rank} has no CUDA device of its own: there are '
+                f"{count} here",
+                "start as many processes on a host as it has devices, or choose the device cpu",
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        return device
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, final
 
-STOPPED = 75  # the exit code EX_TEMPFAIL, "try again", as job queues expect it
+from graphtrain.outcome import STOPPED as STOPPED
 
 _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 _HANG_UP = getattr(signal, "SIGHUP", None)

@@ -19,13 +19,14 @@ from graphtrain.data.state import DataState
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.display.summary import Summary
-from graphtrain.distributed import current_ranks
+from graphtrain.distributed import current_ranks, fails_on_all_ranks
 from graphtrain.errors import (
     CheckpointError,
     DataError,
     GraphtrainError,
     GuardError,
     LifeCycleError,
+    RanksError,
     SaveFailedError,
     UnknownMetricError,
     UsageError,
@@ -61,6 +62,7 @@ from graphtrain.resume.setup_change import SetupHashes, made_otherwise, setup_ch
 from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of
+from graphtrain.run.equal_ranks import refuse_wrapped, require_equal, require_one_folder
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
@@ -131,6 +133,7 @@ class Trainer:
     (Outcome.FINISHED, 5)
     """
 
+    @fails_on_all_ranks
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
@@ -147,8 +150,11 @@ class Trainer:
         not_state: str | Iterable[str] = (),
         **resources: Any,
     ) -> None:
+        self._ranks = current_ranks()
+        self._is_set_up = False
+        is_one_of_several = self._ranks.world_size > 1
         graph = checked_graph(graph)
-        self._notify = notify or say or _print_to_stderr
+        self._notify = (notify or say or _print_to_stderr) if not self._ranks.rank else _ignore
         self._said: set[str] = set()
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -157,8 +163,6 @@ class Trainer:
         self._about = dict(about or {})
         self._setup = SetupHashes()
         self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
-        self._ranks = current_ranks()
-        is_one_of_several = self._ranks.world_size > 1
         self._requests = Requests(agrees=is_one_of_several)
         self._agreement = self._agreement_of_ranks() if is_one_of_several else None
         self._renewals = Renewals(resources, self._requests, self._agreement)
@@ -167,7 +171,9 @@ class Trainer:
         resources = self._resources = with_copies(resources, self._made)
         self._first_made = {name: resources[name] for name in (*self._renewals.factories, *self._made)}
         self._seed = seed
-        self._device = resolve_device(device)
+        self._device = resolve_device(device, self._ranks.local_rank if is_one_of_several else None)
+        if is_one_of_several:
+            refuse_wrapped(resources)
         self._life = LifeCycle()
         self._watch = Stopwatch(lambda now: self._reporter.tick(now))
         self._recorder = Recorder(
@@ -205,7 +211,11 @@ class Trainer:
         self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
         self._is_replay = False  # whose save points are those of the run that it replays
-        self._run_files = RunFiles(run_dir, self._notify) if run_dir is not None else None
+        if self._agreement is not None:
+            settings = {"seed": seed, "deterministic": deterministic, **self._about.get("arguments", {})}
+            values = self._hyper_parameters.values
+            require_equal(self._agreement, graph, self._resources, settings, values)
+        self._run_files = self._opened(run_dir) if run_dir is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
         self._requests.is_busy = self._is_busy
         self._requests.is_saved = lambda: self._writer.is_saved(self._compiled.run_clock.moment(self._loop.position))
@@ -214,26 +224,42 @@ class Trainer:
         self._reporter = Reporter(
             self._watch,
             self.snapshot,
-            display_for(self._notify) if display == "auto" else display,
+            None if self._ranks.rank else display_for(self._notify) if display == "auto" else display,
             self._write_status,
-            loggers,
+            () if self._ranks.rank else loggers,
             self._notify_once,
         )
         if self._run_files is not None:
             self._recorder.loggers.append(self._run_files.row)
         self._recorder.loggers += [self._reporter.row, *self._reporter.loggers]
         self._recorder.loggers.append(self._hear_row)
+        self._is_set_up = True
         self._notify_of_graph()
+
+    def _opened(self, run_dir: str | Path) -> RunFiles:
+        if self._agreement is None:
+            return RunFiles(run_dir, self._notify)
+        run_files = RunFiles(run_dir, self._notify, lead=self._agreement.lead, writes=not self._ranks.rank)
+        require_one_folder(self._agreement, run_files)
+        return run_files
 
     def _agreement_of_ranks(self) -> Agreement:
         return Agreement(
             self._ranks,
             self._requests,
-            seconds=lambda: self._watch.running(),
-            is_writing=lambda: self._writer.is_busy(),
-            position=lambda: self._loop.position,
-            path=lambda position: self._compiled.path(position),
+            seconds=lambda: self._watch.running() if self._is_set_up else 0.0,
+            is_writing=lambda: self._is_set_up and self._writer.is_busy(),
+            position=lambda: self._loop.position if self._is_set_up else 0,
+            path=lambda position: self._compiled.path(position) if self._is_set_up else "start",
+            place=lambda: self._place_of_ranks,
         )
+
+    @property
+    def _place_of_ranks(self) -> str:
+        """Where this rank is, in messages of the others."""
+        if not self._is_set_up:
+            return "before the run"
+        return f"in `{self._path}` at {self._compiled.run_clock.describe()}"
 
     def _is_busy(self) -> bool:
         """True while a checkpoint is being written, by any rank as far as this one knows."""
@@ -430,6 +456,7 @@ class Trainer:
         signals = stop_signals(lambda: self._requests.ask("stop"), _acknowledgement(self._run_files is not None))
         with signals as take_over, self._running(options, limit):
             take_over()
+            self._synchronise_start()
             if begins and "stop" in self._requests:  # nothing has run that could be saved
                 return Outcome.STOPPED
             if self._is_resumed or not begins:
@@ -465,6 +492,7 @@ class Trainer:
             LifeCycleError: the run is running, finished or failed.
         """
         with self._running(ResumeOptions.of(resume, from_setup, from_saved, rename)):
+            self._synchronise_start()
             if self._loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
             for _ in range(n):
@@ -488,6 +516,7 @@ class Trainer:
         """
         self._is_replay = True
         with self._running(ResumeOptions(resume, from_saved=True, read=read)):
+            self._synchronise_start()
             if self._loop.ended:
                 place(self._compiled, self._loop)
                 return Outcome.ALREADY_FINISHED
@@ -661,6 +690,7 @@ class Trainer:
             self._requests.ask("save")
             return None
         with self._running(ResumeOptions()):
+            self._synchronise_start()
             if not self._save(self._sync_policy):
                 self._notify(
                     f"`{self.position}` is no save point ({self._writer.refusal}); training on to the next one"
@@ -765,18 +795,23 @@ class Trainer:
                         if has_failed:
                             self._recover()
                         self._get_ready(options, limit)
-                        if self._agreement is not None:
-                            self._agreement.synchronise("start")
                         yield
                 finally:
                     self._stop()
                     # Between single transitions workers go on: to start them takes longer than a transition.
                     if limit is not None or self._loop.ended or self._life.state == "failed":
                         self._compiled.release()
-        except BaseException:
+        except BaseException as error:
             if self._life.is_running:  # it never began
+                if self._agreement is not None:
+                    self._agreement.fail(error)
                 self._life.go("fail" if has_failed else "stop")
             raise
+
+    def _synchronise_start(self) -> None:
+        """Signals that came so far are asked for on all ranks from now on."""
+        if self._agreement is not None:
+            self._agreement.synchronise("start")
 
     def _paused(self) -> AbstractContextManager[None]:
         """A span that is no time of the run, inside the node that is running."""
@@ -1048,7 +1083,9 @@ class Trainer:
         self._life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
         self._requests.clear()
         self._explainer.fails(error)
-        error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()})")
+        on_rank = f" on rank {self._ranks.rank}" if self._agreement is not None else ""
+        if not isinstance(error, RanksError):
+            error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()}){on_rank}")
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)
@@ -1066,6 +1103,10 @@ def _acknowledgement(saves: bool) -> str:
     if saves:
         return "stopping at the next save point; Ctrl-C again stops at once, without saving"
     return "stopping after this node; Ctrl-C again stops at once"
+
+
+def _ignore(line: str) -> None:
+    """Messages are printed by rank 0."""
 
 
 def _print_to_stderr(line: str) -> None:

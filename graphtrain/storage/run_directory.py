@@ -167,17 +167,25 @@ class MetricsFile:
                 f"{self._path} has {size} bytes, but the checkpoint was made when it had {length}",
                 "it was changed since; resume from another checkpoint, or into another run directory",
             )
+        rows = self.first_rows(length)
+        if size > length:
+            with readable_failure(self._path), open(open_regular(self._path, os.O_WRONLY), "wb", buffering=0) as file:
+                file.truncate(length)
+        return rows
+
+    def first_rows(self, length: int) -> list[dict[str, float]]:
+        """The rows in the first `length` bytes.
+
+        Raises:
+            UsageError: they are not those that were written.
+        """
         try:
-            rows = list(self._rows(length))
+            return list(self._rows(length))
         except (ValueError, AttributeError, TypeError) as error:
             raise UsageError(
                 f"{self._path} does not hold the rows that were written ({error})",
                 "it was changed since; resume into another run directory, with --fork",
             ) from None
-        if size > length:
-            with readable_failure(self._path), open(open_regular(self._path, os.O_WRONLY), "wb", buffering=0) as file:
-                file.truncate(length)
-        return rows
 
     def _size(self) -> int:
         if not os.path.lexists(self._path):

@@ -8,7 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -36,6 +36,16 @@ from graphtrain.storage.run_directory import (
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore
 
+# A file of another host is seen within so long, or the folder is not the same.
+_VISIBLE_SECONDS = 5.0
+
+Lead = Callable[[Callable[[], Any]], Any]
+"""Makes a call on rank 0, and returns its result on all ranks."""
+
+
+def _call(act: Callable[[], Any]) -> Any:
+    return act()
+
 
 class Written(NamedTuple):
     """A checkpoint on the disk."""
@@ -54,19 +64,30 @@ class Written(NamedTuple):
 class RunFiles:
     """The run directory of one trainer.
 
+    Among several ranks, rank 0 writes all of them but what is each rank's own in a checkpoint. The others read: their
+    methods that write do nothing. What rank 0 finds on the disk all of them are told, and what it cannot write or read
+    they raise too.
+
     Arguments:
         notify: receives what a person should know, a line at a time.
+        lead: among several ranks, makes a call on rank 0 and returns its result, plain data, on all. Default: there is
+            one process.
+        writes: False on the other ranks. Default: True.
 
     Raises:
-        UsageError: the directory cannot be made or written.
+        UsageError: the directory cannot be made or written, or is not the one that rank 0 writes.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from, and its digest.
         path: the run directory, as it was given.
+        writes: as given.
     """
 
-    def __init__(self, run_dir: str | Path, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, run_dir: str | Path, notify: Callable[[str], None], *, lead: Lead = _call, writes: bool = True
+    ) -> None:
         self.path = Path(run_dir)
+        self._lead, self.writes = lead, writes
         try:
             self._folder = self.path.absolute()  # whatever becomes of the current folder
         except FileNotFoundError:
@@ -77,6 +98,16 @@ class RunFiles:
         self._store = FolderStore(self._folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self._folder / METRICS_FILE)
         self._lock = RunLock(self._folder, notify)
+        self._notify = notify
+        self._run = ""
+        self._process = os.getpid()
+        self._starts: int | None = None
+        self.latest: tuple[Path, str] | None = None
+        lead(self._prepare)
+
+    def _prepare(self) -> None:
+        """Make the folders, and find out whether they can be written."""
+        run_dir, notify = self.path, self._notify
         for folder in (self._folder, self._store.folder):
             if os.path.lexists(folder) and not folder.is_dir() and not (folder.is_symlink() and folder != self._folder):
                 shown = self.path if folder == self._folder else self.path / CHECKPOINTS_FOLDER
@@ -94,11 +125,28 @@ class RunFiles:
                 f"the run directory `{run_dir}` cannot be written: {error.strerror}",
                 "make it writable, or choose another run directory",
             ) from None
-        self._notify = notify
-        self._run = ""
-        self._process = os.getpid()
-        self._starts: int | None = None
-        self.latest: tuple[Path, str] | None = None
+
+    def leave_trace(self) -> str:
+        """Make a file in the folder, for the other ranks to see; its name."""
+        trace = temporary_name(self._folder / uuid.uuid4().hex)
+        with readable_failure(trace):
+            trace.touch()
+        return trace.name
+
+    def sees_trace(self, name: str) -> bool:
+        """True if the file is in the folder as this rank has it; shared file systems may show it a little later."""
+        deadline = time.monotonic() + _VISIBLE_SECONDS
+        while True:
+            with suppress(OSError):
+                if name in os.listdir(self._folder):
+                    return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+
+    def remove_trace(self, name: str) -> None:
+        """Remove the file."""
+        (self._folder / name).unlink(missing_ok=True)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -107,17 +155,20 @@ class RunFiles:
         Raises:
             UsageError: another one does, or has since the last such span of this trainer.
         """
-        self._lock.acquire()
         try:
-            if self._starts is not None and self._bytes_of_starts() != self._starts:
-                raise UsageError(
-                    f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
-                    "make a new Trainer, which resumes the run as it is now",
-                )
+            self._lead(self._acquire)
             yield
         finally:
             self._metrics.close()
             self._lock.release()
+
+    def _acquire(self) -> None:
+        self._lock.acquire()
+        if self._starts is not None and self._bytes_of_starts() != self._starts:
+            raise UsageError(
+                f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
+                "make a new Trainer, which resumes the run as it is now",
+            )
 
     # ---- starting
 
@@ -128,6 +179,21 @@ class RunFiles:
             UsageError: "never", and the directory holds a run.
             CheckpointError: the checkpoint that was named is not sound.
         """
+        checkpoints: list[Checkpoint] = []
+
+        def find() -> str | None:
+            checkpoint = self._find(resume)
+            if checkpoint is None:
+                return None
+            checkpoints.append(checkpoint)
+            return str(checkpoint.path.absolute())
+
+        path = self._lead(find)
+        if path is None:
+            return None
+        return checkpoints[0] if checkpoints else named_checkpoint(path)
+
+    def _find(self, resume: str | Path) -> Checkpoint | None:
         remove_leftovers(self._folder, self._store.folder)
         for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts)):
             if not is_ours(self._folder / name):
@@ -213,8 +279,12 @@ class RunFiles:
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if a resume would choose this one by itself."""
-        paths = self._store.own_paths()
-        return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
+
+        def is_newest() -> bool:
+            paths = self._store.own_paths()
+            return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
+
+        return bool(self._lead(is_newest))
 
     def cut_back_to(self, checkpoint: Checkpoint | None, retention: Retention) -> list[dict[str, float]]:
         """Cut the metrics, and what was ranked, back to where a checkpoint was made, or to nothing.
@@ -222,20 +292,22 @@ class RunFiles:
         Returns:
             The rows that stay.
         """
+        # A fork is another run, and begins with no rows.
         own = checkpoint is not None and self.owns(checkpoint)
-        if not own and not any("run" in start for start in read_starts(self._folder)):
-            self._move_aside(METRICS_FILE)
-        self._store.resumed_from(checkpoint.path if checkpoint is not None and own else None, retention)
-        if checkpoint is None:
-            self._run = uuid.uuid4().hex
-            return self._metrics.cut(0)
-        manifest = checkpoint.manifest
-        self.latest = (checkpoint.path, manifest["digest"])
-        if not own:  # a fork is another run, and begins with no rows
-            self._run = uuid.uuid4().hex
-            return self._metrics.cut(0)
-        self._run = manifest["run"] or uuid.uuid4().hex
-        return self._metrics.cut(manifest["metrics_bytes"])
+        manifest: Manifest = checkpoint.manifest if checkpoint is not None and own else {"metrics_bytes": 0, "run": ""}
+        rows: list[dict[str, float]] = []
+
+        def cut_back() -> str:
+            if not own and not any("run" in start for start in read_starts(self._folder)):
+                self._move_aside(METRICS_FILE)
+            self._store.resumed_from(checkpoint.path if checkpoint is not None and own else None, retention)
+            rows.extend(self._metrics.cut(manifest["metrics_bytes"]))
+            return str(manifest["run"]) or uuid.uuid4().hex
+
+        self._run = self._lead(cut_back)
+        if checkpoint is not None:
+            self.latest = (checkpoint.path, checkpoint.manifest["digest"])
+        return rows if self.writes else self._metrics.first_rows(manifest["metrics_bytes"])
 
     def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         """Add a line to the list of starts.
@@ -244,6 +316,8 @@ class RunFiles:
             start: how the run was begun or resumed, and by what.
             texts: file name -> what is kept beside it, such as the source that was not committed.
         """
+        if not self.writes:
+            return
         for name, text in texts.items():
             target = self._folder / name
             if not os.path.lexists(target):  # its name says what is in it
@@ -286,7 +360,8 @@ class RunFiles:
 
     def row(self, metrics: Mapping[str, float], step: int) -> None:
         """A logger: the row goes to the metrics file."""
-        self._metrics.append(metrics)
+        if self.writes:
+            self._metrics.append(metrics)
 
     def facts(self) -> dict[str, Any]:
         """What the manifest of a checkpoint made now holds of these files.
@@ -343,7 +418,7 @@ class RunFiles:
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Leave the status for whoever looks from outside: replaced in one step, so that nobody sees half of it."""
-        if os.getpid() != self._process:
+        if not self.writes or os.getpid() != self._process:
             return  # a process that the user's code has forked is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
         name = path.name if path is not None else None

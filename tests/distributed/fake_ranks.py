@@ -56,6 +56,7 @@ class World:
         self._changed = threading.Condition()
         self._waits: dict[int, Callable[[], bool]] = {}
         self._over: set[int] = set()
+        self.left: set[int] = set()
         self._random: dict[int, Any] = {}
         self._broken: BaseException | None = None
 
@@ -128,6 +129,11 @@ class World:
         self._turn = self.choose.choice(ready) if ready else None
         self._changed.notify_all()
 
+    @property
+    def gone(self) -> set[int]:
+        """The ranks that make no further call."""
+        return self._over | self.killed | self.left
+
     def last_calls(self) -> list[list[tuple[str, int]]]:
         """The last calls of every rank."""
         return [calls[-3:] for calls in self.calls]
@@ -148,11 +154,11 @@ class World:
         passed[rank] = value
 
         def is_answered() -> bool:
-            return len(passed) == self.world_size or bool((self._over | self.killed) - set(passed))
+            return len(passed) == self.world_size or bool(self.gone - set(passed))
 
         self.switch(rank, is_answered)
         if len(passed) < self.world_size:
-            raise LostRankError(f"rank {min((self._over | self.killed) - set(passed))} is gone")
+            raise LostRankError(f"rank {min(self.gone - set(passed))} is gone")
         return [passed[other] for other in range(self.world_size)]
 
     def _refuse_unannounced(self, rank: int, kind: str, size: int) -> None:
@@ -222,6 +228,16 @@ class FakeRank(Ranks):
                 break
             waited.wait(0.002)
         return store.get(key)
+
+    def claim(self, key: str) -> bool:
+        self.world.switch(self.rank)
+        return self.world.store.setdefault(f"claim/{key}", str(self.rank).encode()) == str(self.rank).encode()
+
+    def leave(self) -> None:
+        self.world.left.add(self.rank)
+
+    def ended(self) -> list[int]:
+        return sorted(self.world.killed)
 
 
 def run_ranks(world_size: int, program: Callable[[Ranks], Result], seed: int = 0) -> list[Result]:

@@ -70,7 +70,7 @@ def by_graph(every: int, seed: int) -> tuple[list[list[float]], int]:
 
 
 def by_hand(every: int, seed: int, *, with_ddp: bool) -> tuple[list[list[float]], int]:
-    current_ranks()  # which begins the process group
+    current_ranks().gather(b" ")  # which begins the process group
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model, optimizer, data = parts()
     loader = Loader(data, batch_size=4, shuffle=True, seed=5)
