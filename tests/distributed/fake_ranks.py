@@ -237,7 +237,7 @@ class FakeRank(Ranks):
         self.world.left.add(self.rank)
 
     def ended(self) -> list[int]:
-        return sorted(self.world.killed)
+        return []  # as on another host, where nobody can tell
 
 
 def run_ranks(world_size: int, program: Callable[[Ranks], Result], seed: int = 0) -> list[Result]:
