@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
@@ -21,6 +22,9 @@ from graphtrain.data.workers import WorkerStart, iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST
 from graphtrain.state.random import RandomAside, seed_all
+
+Job = tuple[int, int, int, Any]
+"""What to load: the seed, the epoch and the number of a batch, and the indices of its samples."""
 
 
 class Loader:
@@ -141,13 +145,34 @@ class Loader:
                 batches before it are of the same size.
             indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
         """
+        numbered = self.epoch(epoch, start, seed, sample=sample, indices=indices)
+        return self._load(map(numbered.job, itertools.count(start), numbered.order.batches(start)))
+
+    def epoch(
+        self,
+        epoch: int,
+        start: int = 0,
+        seed: int = 0,
+        *,
+        sample: int | None = None,
+        indices: torch.Tensor | None = None,
+    ) -> NumberedEpoch:
+        """An epoch of which any batches can be loaded, by their numbers; the arguments are those of `batches`.
+
+        >>> epoch = Loader(range(10), batch_size=4).epoch(0)
+        >>> epoch.length, epoch.samples(2), list(epoch.load(iter([2])))
+        (3, 2, [tensor([8, 9])])
+        """
         seed = seed if self.seed is None else self.seed
         generators = generators_of(self)
         with RandomAside([*HOST.values(), *generators]):
             seed_all(derived_seed(seed, epoch), generators)
             announce_epoch(self, epoch)
             order = self._order(start, sample, indices)
-        self._numbered.jobs = ((seed, epoch, number, batch) for number, batch in enumerate(order, start))
+        return NumberedEpoch(self._load, order, seed, epoch)
+
+    def _load(self, jobs: Iterator[Job]) -> Iterator[Any]:
+        self._numbered.jobs = jobs
         if self._inner is None:
             if self.num_workers and self._reports is None:
                 self._reports = Reports(self.num_workers)
@@ -199,10 +224,10 @@ class Loader:
             for name in names
         ]
 
-    def _order(self, start: int, sample: int | None, indices: torch.Tensor | None) -> Iterable[Any]:
-        """The indices of each batch from number `start`. A sampler is exhausted here, while the epoch's seed is set."""
+    def _order(self, start: int, sample: int | None, indices: torch.Tensor | None) -> _Order:
+        """The order of an epoch. A sampler is exhausted here, while the epoch's seed is set."""
         if self.batch_sampler is not None:
-            return list(itertools.islice(self.batch_sampler, start, None))
+            return _Order(list(self.batch_sampler), None, False, start, start, is_in_batches=True)
         order: Any
         if self.sampler is not None:
             order = list(self.sampler)
@@ -214,7 +239,78 @@ class Loader:
         else:
             order = range(len(self.dataset))
         first = start * (self.batch_size or 1) if sample is None else sample
-        return _slices(order, self.batch_size, self.drop_last, first)
+        return _Order(order, self.batch_size, self.drop_last, start, first)
+
+
+@final
+@dataclass(frozen=True)
+class _Order:
+    """What an epoch has, in its order, and how it is cut into batches.
+
+    Arguments:
+        order: the indices of samples; of all batches where it `is_in_batches`.
+        size: the samples in a batch; None for single ones.
+        start: the number of a batch, and
+        first: the place in the order at which it begins.
+    """
+
+    order: Any
+    size: int | None
+    drop_last: bool
+    start: int
+    first: int
+    is_in_batches: bool = False
+
+    def _place(self, number: int) -> int:
+        return self.first + (number - self.start) * (self.size or 1)
+
+    def batches(self, start: int) -> Iterator[Any]:
+        """The indices of each batch from a number on."""
+        return _slices(self.order, self.size, self.drop_last, self._place(start))
+
+    @property
+    def length(self) -> int:
+        """The batches in the epoch, those before `start` included."""
+        rest, size = max(len(self.order) - self.first, 0), self.size or 1
+        return self.start + (rest // size if self.drop_last else -(-rest // size))
+
+    def samples(self, number: int) -> int:
+        """The samples in a batch."""
+        if self.is_in_batches:
+            return len(self.order[number])
+        return min(self.size or 1, len(self.order) - self._place(number))
+
+
+@final
+@dataclass(frozen=True)
+class NumberedEpoch:
+    """One epoch of a `Loader`, of which any batches can be loaded."""
+
+    _load: Callable[[Iterator[Job]], Iterator[Any]]
+    order: _Order
+    _seed: int
+    _epoch: int
+
+    @property
+    def length(self) -> int:
+        """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
+        return self.order.length
+
+    def samples(self, number: int) -> int:
+        """How many samples a batch has."""
+        return self.order.samples(number)
+
+    def indices(self, number: int) -> Any:
+        """The samples of a batch, by their numbers in the dataset."""
+        return next(self.order.batches(number))
+
+    def job(self, number: int, indices: Any) -> Job:
+        """What has to be loaded for a batch."""
+        return self._seed, self._epoch, number, indices
+
+    def load(self, numbers: Iterator[int]) -> Iterator[Any]:
+        """The batches with these numbers, which are asked for as workers are free."""
+        return self._load(map(lambda number: self.job(number, self.indices(number)), numbers))
 
 
 def _slices(order: Any, size: int | None, drop_last: bool, start: int) -> Iterator[Any]:
@@ -233,9 +329,9 @@ def _slices(order: Any, size: int | None, drop_last: bool, start: int) -> Iterat
 class _NumberedBatches:
     """The sampler of the inner loader: the indices to load, with the numbers that seed the batch."""
 
-    jobs: Iterator[tuple[int, int, int, Any]]
+    jobs: Iterator[Job]
 
-    def __iter__(self) -> Iterator[tuple[int, int, int, Any]]:
+    def __iter__(self) -> Iterator[Job]:
         return self.jobs
 
 
@@ -254,7 +350,7 @@ class _SeededFetch(Dataset[Any]):
         self._generators = Generators(())
         self._memory: WorkerMemory | None = None
 
-    def __getitem__(self, job: tuple[int, int, int, Any]) -> Any:
+    def __getitem__(self, job: Job) -> Any:
         seed, epoch, number, indices = job
         if self._reports is not None and self._memory is None:
             self._memory = WorkerMemory({"dataset": self._dataset, "collate_fn": self._collate}, self._reports)
