@@ -13,26 +13,29 @@ from fractions import Fraction
 from typing import Annotated, Any, ClassVar
 
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
+from graphtrain.data.common import Common
+from graphtrain.data.rank_local import RankLocal, own_data
 from graphtrain.data.samplers import generators_of, samples_per_batch
+from graphtrain.data.shares import Share, Windows
 from graphtrain.data.source import Indexed, Recut, Resume, Source, source_of
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Indices, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.parameter import Above
+from graphtrain.nodes._division import NOTHING, Division, Drawing, Round, division_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import state_digest
 
 _NEVER = 2**62
-_NOTHING = object()
 
 
 @node(
     writes=("batch", "samples"),
     activity="data",
-    step_inputs={"epoch": "epoch", "batch_index": "batch_index", "batch_idx": "batch_index"},
+    step_inputs={"epoch": "epoch", "batch_index": "own_batch_index", "batch_idx": "own_batch_index"},
 )
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
@@ -97,7 +100,9 @@ class NextBatch:
     opened: bool = progress(False)
     length: int | None = progress(None)
     fetched_ahead: int = progress(0)
-    round_batches: int = progress(1, in_digest=False)  # which runs of one process, and of earlier versions, need not
+    # Of several ranks. Runs of one process, and of earlier versions, need not say it.
+    round_batches: int = progress(1, in_digest=False)
+    rank_local: int = progress(0, in_digest=False)  # the ranks among which the data divides itself
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)
 
@@ -112,17 +117,23 @@ class NextBatch:
     _move: Callable[[Any], Any] | None
     _hold: Callable[[Any], Any]  # takes the batch ahead
     _notify: Callable[[str], None]
+    _begin_copy: Callable[[list[Any]], None] | None  # of what was fetched early, by one of several ranks
+    _seed: int
+    _is_common: bool  # the epoch was begun by several ranks
     _ranks: Agreement | None
-    _room: Callable[[], int | None] | None  # what the windows still take
+    _divide: Callable[[Any, Source], Division]
+    _division: Division  # of the data among ranks
 
     def __init__(self) -> None:
+        self._ranks = None
         self._source: Source = Indexed(())  # until it is set up, or its data is written
-        self._data = _NOTHING
+        self._data = NOTHING
         self._written: WrittenBatches | None = None  # looked up when an epoch is opened
         self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
-        self._held: Any = _NOTHING  # of the last batch that was fetched here
+        self._held: Any = NOTHING  # of the last batch that was fetched here,
+        self._held_number: int | None = None  # and which it is, where other ranks fetch batches too
         self._begin_cut: Callable[[], None] | None = None  # once a batch is fetched of an epoch that is cut again
 
     def setup(
@@ -136,17 +147,29 @@ class NextBatch:
         running_seconds: Callable[[], float] | None = None,
         data_state: DataState | None = None,
         ranks: Agreement | None = None,
-        room: Callable[[], int | None] | None = None,
+        windows: Windows | None = None,
     ) -> None:
-        self._ranks, self._room = ranks, room
+        self._ranks, self._seed = ranks, seed or 0
         self._data_state, self._notify = data_state or DataState(), notify
-        self._held, self._begin_cut = _NOTHING, None
+        self._held, self._begin_cut = NOTHING, None
         position, self._position = self._position, {}
         inside = self.opened and not self.last  # of an epoch: this is a resume
         self._written = train_data if isinstance(train_data, WrittenBatches) else None
         self._read = functools.partial(
             source_of, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
         )
+        if ranks is not None:
+            self._divide = functools.partial(
+                division_of,
+                ranks=ranks,
+                windows=windows or Windows(),
+                name=lambda: self._data_state.name(self._data),
+                seed=self._seed,
+                limit=self.limit,
+                counts_by_hand=batch_size is not None,
+                notify=notify,
+            )
+        self._is_common = inside and ranks is None and bool(self.source_state.get("common"))
         if self._written is None:
             self._take(train_data)
         elif inside:
@@ -158,39 +181,73 @@ class NextBatch:
         self._certain = self._first_uncertain()
         self._source.load_position(dict(position), inside=inside)
         self._ahead = list(position.get("ahead", ())) if inside else []
+        if ranks is not None and inside and not self._division.early:
+            self._ahead, self.fetched_ahead = [], 0  # each rank fetches its own again
         if inside:
             self._source.select(self.source_state.get("indices"))
             self._iterator = self._resumed()
-        self._move, self._hold = batch_mover(device), self._ahead.append
+        self._move, self._hold, self._begin_copy = batch_mover(device), self._ahead.append, None
         if self.prefetch and device.type == "cuda":
             early = EarlyMover(device)
-            self._move, self._hold = early.move, self._begin_early(early)
+            if ranks is None:
+                self._move, self._hold = early.move, self._begin_early(early)
+            else:
+                self._move, self._begin_copy = early.move, early.begin_only
 
     def _take(self, data: Any) -> None:
-        self._data, self._source = data, self._read(data)
+        self._data, self._source = data, self._read(own_data(data))
         if self._source.replays:
             self._data_state.is_redrawn(data)
+        if self._ranks is not None:
+            self._division = self._divide(data, self._source)
+            self._source = self._division.source
+        elif self._is_common:
+            self._source = Common(self._source, data, self._seed, is_shared=False)
+        self._note_ranks(self._ranks.world_size if self._ranks is not None and isinstance(data, RankLocal) else 0)
+
+    def _note_ranks(self, ranks: int) -> None:
+        """Note among how many ranks the data divides itself: where that has changed, its position is not defined."""
+        if self.opened and self.rank_local and ranks != self.rank_local:
+            raise DataError(
+                f"the data of the run is rank_local: each of {self.rank_local} ranks has its own, and what those have "
+                f"read cannot be divided among {'others' if ranks else 'ranks that all read one data'}",
+                f"resume with {self.rank_local} processes and rank_local data; a graphtrain.Loader can be resumed with "
+                "any number of them",
+            )
+        if ranks and self.opened and not self.last and not self.rank_local:
+            raise DataError(
+                "the run is inside an epoch in whose batches ranks took turns, and its data is rank_local now",
+                "change the data at the end of an epoch",
+            )
+        self.rank_local = ranks
 
     def _resumed(self) -> Iterator[Any]:
         """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""
-        state, drawn = self._data_state, self.epoch_batches + len(self._ahead)
+        state, drawn = self._data_state, self._drawn()
         recut = self._source.recut(drawn, self.source_state, self.last_batch.get("batch_size"))
         if recut is not None:
             return self._recut(recut, drawn)
         saved = self.last_batch.get("tensors")
         compares = bool(saved) and self._source.redraws and self.epoch_batches > 0 and state.is_known(self._data)
         again = 1 + len(self._ahead) if compares else 0
+        if compares and "number" in self.last_batch:  # of the batches of several ranks, that of this one
+            again = drawn - self.last_batch["number"]
         with self._opened_again():
             iterator = self._source.reopen(self.epoch, drawn, self.source_state, again)
             batch, *_ = *self._source.redrawn, None
             if compares and (len(self._source.redrawn) < again or is_other(traces(tensors_held(batch)), saved or [])):
-                place = f"batch {self.epoch_batches} of epoch {self.epoch + 1}"
+                place = f"batch {drawn - again + 1} of epoch {self.epoch + 1}"
                 line = f"{state.name(self._data)} differs: {place} is not what it was"
                 drawn_again = _digest(state.capture(self._data))
                 # A batch of data that changes while it is trained on cannot be drawn again, and need not be.
                 state.comparisons.append(lambda: line if _digest(state.capture(self._data)) == drawn_again else "")
             self._fetch_ahead_again(iterator)
         return iterator
+
+    def _drawn(self) -> int:
+        """How many batches of the epoch its data has given, those ahead included."""
+        consumed = self.epoch_batches if self._ranks is None else self._division.drawn(self.epoch_batches)
+        return consumed + len(self._ahead)
 
     def _fetch_ahead_again(self, iterator: Iterator[Any]) -> None:
         """Fetch the batch ahead if it was not saved, from where those before it were drawn again."""
@@ -222,7 +279,7 @@ class NextBatch:
             yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
 
         self._begin_cut = begin
-        return begun()
+        return begun() if self._ranks is None else iterator
 
     @contextmanager
     def _opened_again(self) -> Iterator[None]:
@@ -243,17 +300,17 @@ class NextBatch:
         return hold
 
     def __call__(self, indices: Indices | None = None) -> tuple[Any, int]:
+        if self._ranks is not None:
+            return self._take_part(self._ranks, indices)
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
         if self.last or not self.opened:
             self._open_epoch(indices)
-        if self._ranks is not None:
-            return self._fetch_round(self._ranks)
         batch = self._next()
         kind = type(batch)
         self._held = tensors_held(batch) if kind is dict or kind is list else batch  # 0.05 us for most batches
-        if batch is _NOTHING:
+        if batch is NOTHING:
             self.exhausted = True
             self._close_epoch()
             return None, 0
@@ -267,45 +324,76 @@ class NextBatch:
 
     def _next(self) -> Any:
         if not self._ahead:
-            return next(self._iterator, _NOTHING)
-        batch = self._ahead.pop()
-        self.fetched_ahead = 0
+            return next(self._iterator, NOTHING)
+        batch = self._ahead.pop(0)
+        self.fetched_ahead = len(self._ahead)
         if self._begin_cut is not None:
             self._begin_cut()
         return batch
 
-    def _fetch_round(self, ranks: Agreement) -> tuple[Any, int]:
-        """The micro-batches of all ranks, of which this one keeps its own."""
-        room = self._room() if self._room is not None else None
-        expected = self._expected_length()
-        limits = [ranks.world_size, room, expected - self.epoch_batches if expected else None]
-        most = max(min(limit for limit in limits if limit is not None), 1)
-        drawn = list(itertools.takewhile(lambda batch: batch is not _NOTHING, (self._next() for _ in range(most))))
-        self.round_batches = len(drawn)
-        if not drawn:
+    def _take_part(self, ranks: Agreement, indices: Indices | None) -> tuple[Any, int]:
+        """Take the batch of this rank in the next round of all of them."""
+        opens = self.last or not self.opened
+        if opens:
+            self._open_epoch(indices)
+            self._held, self.last_batch = NOTHING, {}
+        elif self._begin_cut is not None:
+            self._begin_cut()
+        if not (opens or self._division.synchronises):
+            ranks.before_batch()
+        length = self._expected_length()
+        drawing = Drawing(self._iterator, self.epoch_batches, length, opens, self._next, self._count)
+        drawn = self._division.draw(drawing)
+        now = self._clock()
+        self.seconds += now - self._mark
+        self._mark = now
+        self._follow(drawn)
+        if drawn.batch is NOTHING:
+            return None, 0
+        batch, kind = drawn.batch, type(drawn.batch)
+        self._held = tensors_held(batch) if kind is dict or kind is list else batch
+        self._held_number = drawn.number
+        return (batch if self._move is None else self._move(batch)), drawn.samples
+
+    def _follow(self, drawn: Round) -> None:
+        """Count a round, and see whether the epoch has another."""
+        self.round_batches = len(drawn.counts)
+        if drawn.length is not None:
+            self.length = drawn.length
+        if not drawn.counts:
             self.exhausted = True
             self._close_epoch()
-            return None, 0
-        self.epoch_batches += len(drawn)
-        self.batches += len(drawn)
-        if self.epoch_batches >= self._certain:
+            return
+        self.epoch_batches += len(drawn.counts)
+        self.batches += len(drawn.counts)
+        self.samples += sum(drawn.counts)
+        if drawn.is_last:
+            self._close_epoch()
+            return
+        if drawn.is_last is None and self.epoch_batches >= self._certain:
             self._look_ahead()
-        counts = list(map(self._count, drawn))
-        self.samples += sum(counts)
-        if ranks.rank >= len(drawn):
-            return None, 0
-        batch = drawn[ranks.rank]
-        kind = type(batch)
-        self._held = tensors_held(batch) if kind is dict or kind is list else batch
-        return (batch if self._move is None else self._move(batch)), counts[ranks.rank]
+        if self.prefetch and not self.last:
+            self._fetch_early()
+
+    def _fetch_early(self) -> None:
+        """Fetch what this rank needs in the next round."""
+        if isinstance(self._iterator, Share):
+            fetched = self._iterator.fetch_early()
+        else:
+            rest = self._division.early if self.limit is None else self.limit - self.epoch_batches
+            fetched = [*itertools.islice(self._iterator, min(self._division.early, rest) - len(self._ahead))]
+            self._ahead += fetched
+            self.fetched_ahead = len(self._ahead)
+        if self._begin_copy is not None and self._division.early <= 1:  # otherwise other ranks may need them
+            self._begin_copy(fetched)
 
     def _look_ahead(self) -> None:
         """See whether the epoch has another batch after this one."""
         if self.epoch_batches == self.limit:
             self._close_epoch()
-        elif self.prefetch or self.length is None or self.epoch_batches >= self.length:
-            following = next(self._iterator, _NOTHING)
-            if following is _NOTHING:
+        elif not self._ahead and (self.prefetch or self.length is None or self.epoch_batches >= self.length):
+            following = next(self._iterator, NOTHING)
+            if following is NOTHING:
                 self._close_epoch()
             else:
                 self._hold(following)
@@ -354,6 +442,7 @@ class NextBatch:
                 f"the data gave no batch{epoch}: it is empty, or was iterated over before and does not start over"
             )
         self.fetched_ahead = 0
+        self._ahead.clear()  # which other ranks have none to go with
         self._iterator = iter(())  # releases the workers of a loader now, not when the next epoch begins
         self.source_state = {}
         self._turns += 1
@@ -361,7 +450,7 @@ class NextBatch:
     def release(self) -> None:
         """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
         if self._source.release(self._iterator) and self.opened and not self.last:
-            self._iterator = self._reopened(self.epoch_batches + len(self._ahead))
+            self._iterator = self._reopened(self._drawn())
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
         if self._begin_cut is not None:  # nothing was fetched since the resume
@@ -375,8 +464,10 @@ class NextBatch:
         """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
         if self._position:
             return dict(self._position)
-        if self._held is not _NOTHING:
+        if self._held is not NOTHING:
             self.last_batch = {"batch_size": samples_per_batch(self._data), "tensors": traces(self._held)}
+            if self._ranks is not None:
+                self.last_batch["number"] = self._held_number
         for line in self._source.unsaved():
             self._data_state.unsaved[f"{self._data_state.name(self._data)}{line}"] = None
         position = self._source.position()
@@ -396,8 +487,15 @@ class NextBatch:
 
     @property
     def batch_index(self) -> int:
-        """The number of the current batch within its epoch, from 0."""
+        """The number of the current batch within its epoch, from 0; among several ranks, of the last of them."""
         return max(self.epoch_batches - 1, 0)
+
+    @property
+    def own_batch_index(self) -> int:
+        """That of the batch which this process was given, which step functions get; among ranks it differs."""
+        if self._ranks is None:
+            return max(self.epoch_batches - 1, 0)
+        return max(self.epoch_batches - self.round_batches, 0) + self._ranks.rank
 
     @property
     def epoch_length(self) -> int:

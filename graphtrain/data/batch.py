@@ -200,6 +200,13 @@ class EarlyMover:
             copied.record(self._stream)
         self._pending.append((batch, moved, copied))
 
+    def begin_only(self, batches: list[Any]) -> None:
+        """Start to copy these batches, if there are any; those begun before that were not moved never will be."""
+        if batches:
+            self._pending.clear()
+        for batch in batches:
+            self.begin(batch)
+
     def move(self, batch: Any) -> Any:
         """The batch on the device, ready for kernels launched on the current stream after this; the host does not wait.
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from graphtrain.data.batch import feed
 from graphtrain.data.loader import Loader
+from graphtrain.data.rank_local import own_data
 from graphtrain.data.samplers import samples_per_batch
 
 # These types exactly: looking at a sample of them changes nothing. A class of the user may count its samples.
@@ -28,6 +29,7 @@ def fingerprint(data: Any) -> dict[str, Any]:
     >>> fingerprint([torch.ones(2), torch.zeros(2)])["length"]
     2
     """
+    data = own_data(data)
     dataset = getattr(data, "dataset", data) if isinstance(data, Loader | DataLoader) else data
     facts = {"length": _length(data), "samples": _length(dataset), "hash": _hash_of_samples(dataset)}
     return facts | {"settings": _settings(data)} if isinstance(data, Loader | DataLoader) else facts

@@ -310,7 +310,11 @@ class NumberedEpoch:
 
     def load(self, numbers: Iterator[int]) -> Iterator[Any]:
         """The batches with these numbers, which are asked for as workers are free."""
-        return self._load(map(lambda number: self.job(number, self.indices(number)), numbers))
+
+        def numbered_job(number: int) -> Job:
+            return self.job(number, self.indices(number))
+
+        return self._load(map(numbered_job, numbers))  # numbers may go on after their end, as a generator would not
 
 
 def _slices(order: Any, size: int | None, drop_last: bool, start: int) -> Iterator[Any]:

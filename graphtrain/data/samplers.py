@@ -15,6 +15,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from graphtrain.data.rank_local import own_data
 from graphtrain.state.generators import AnyGenerator, generator_of
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
@@ -60,7 +61,7 @@ def held_generators(data: Any) -> list[Any]:
 def _all_parts(data: Any) -> Iterator[Any]:
     waiting, seen = [data], set()
     while waiting:
-        part = waiting.pop(0)
+        part = own_data(waiting.pop(0))
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))

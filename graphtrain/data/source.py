@@ -23,7 +23,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from graphtrain.data.length import length_of
-from graphtrain.data.loader import Loader
+from graphtrain.data.loader import Loader, NumberedEpoch
+from graphtrain.data.rank_local import own_data
 from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_of, of_torchdata, samples_per_batch
 from graphtrain.data.selection import selection_of
 from graphtrain.data.stream import Stream
@@ -240,11 +241,13 @@ def _resume_cost(loader: DataLoader[Any], keeps_state: bool) -> str:
 
 def keeps_position(data: Any) -> bool:
     """True for data whose `state_dict` holds its position completely."""
+    data = own_data(data)
     return _has_state(data) and _restores_itself(data, None)
 
 
 def parts_beside_position(data: Any) -> dict[str, Any]:
     """The parts, by attribute, of data that keeps its position, of which its state does not hold what they hold."""
+    data = own_data(data)
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
         return {}
     parts = {"dataset": data.dataset, "collate_fn": data.collate_fn}
@@ -311,8 +314,20 @@ class Ordered(Source):
         self._data, self._seed = loader, seed
 
     def open(self, epoch: int) -> Opened:
-        length = len(self._data) if self.selected is None else self._data.batches_from(0, self.selected)
-        return Opened(self.reopen(epoch, 0, {}), length, {})
+        return Opened(self.reopen(epoch, 0, {}), self.length(), {})
+
+    def length(self) -> int:
+        """The batches in an epoch."""
+        return len(self._data) if self.selected is None else self._data.batches_from(0, self.selected)
+
+    def numbered(self, epoch: int, drawn: int, state: dict[str, Any]) -> NumberedEpoch:
+        """The epoch, of which any batches can be loaded that come after its last cut; the arguments are of `reopen`."""
+        sample = self._sample(drawn, state) if "cut" in state else None
+        return self._data.epoch(epoch, drawn, self._seed, sample=sample, indices=self.selected)
+
+    def end_workers(self, batches: Iterator[Any]) -> bool:
+        """End the workers that load batches; True if there are any."""
+        return self._data.release(batches)
 
     def select(self, indices: Any) -> torch.Tensor | None:
         loader = self._data
@@ -356,7 +371,7 @@ class Ordered(Source):
         return self._data.unsaved()
 
     def release(self, batches: Iterator[Any]) -> bool:
-        return bool(self._data.release(batches))
+        return self.end_workers(batches)
 
 
 @final

@@ -28,6 +28,7 @@ class Record:
         saves_failed: how many of those have failed.
         has_batch: False where the data of this rank has no further batch.
         length: the batches in the epoch of this rank's data; -1 where it is not known.
+        samples: the samples in the batch that this rank has fetched.
 
     >>> record = Record(call=3, position=5, seconds=1.5)
     >>> Record.of(record.packed()) == record, len(record.packed()) == Record.size
@@ -49,8 +50,9 @@ class Record:
     saves_failed: int = 0
     has_batch: bool = True
     length: int = -1
+    samples: int = 0
 
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQQQHHd??II?q")
+    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQQQHHd??II?qq")
     size: ClassVar[int] = _layout.size
 
     def packed(self) -> bytes:

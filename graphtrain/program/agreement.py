@@ -124,6 +124,7 @@ class Agreement:
         has_failed: bool = False,
         has_batch: bool = True,
         length: int = -1,
+        samples: int = 0,
     ) -> list[Record]:
         """Gather the records of all ranks; what was asked of any of them is asked of this one from now on.
 
@@ -152,6 +153,7 @@ class Agreement:
             saves_failed=saves_failed,
             has_batch=has_batch,
             length=length,
+            samples=samples,
         )
         records = [Record.of(data) for data in self._gather(record.packed())]
         if any(_spot(each) != _spot(record) for each in records):
@@ -173,6 +175,14 @@ class Agreement:
         if not self.synchronised:
             self.synchronise("batch")
         self.synchronised = False
+
+    def with_batch(
+        self, *, digest: int = 0, has_batch: bool = True, length: int = -1, samples: int = 0
+    ) -> list[Record]:
+        """Synchronise on a batch that was just fetched; the arguments are fields of `Record`."""
+        records = self.synchronise("batch", digest=digest, has_batch=has_batch, length=length, samples=samples)
+        self.synchronised = False
+        return records
 
     def gather(self, value: Any) -> list[Any]:
         """What every rank passes, in the order of ranks: plain data, of any size."""

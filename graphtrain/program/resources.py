@@ -24,11 +24,11 @@ PROVIDED = (
     "ranks",
     "recorder",
     "renewals",
-    "room",
     "running_seconds",
     "saving",
     "say",
     "seed",
+    "windows",
 )
 
 STEP_FUNCTIONS = ("training_step", "validation_step")

@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
+from graphtrain.data.shares import WindowCounter, Windows
 from graphtrain.kind import Field, Read
 from graphtrain.plan.scope import SlotTarget, leaves
 from graphtrain.program.agreement import Agreement
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import BoundNode, Program
 
 Act = Callable[[], Any]
-Room = Callable[[], int | None]
 
-ROUND = (
-    "round_batches"  # the field of a node that fetches batches with the micro-batches of all ranks in its last round
-)
+# The field of a node that fetches batches for all ranks: how many of them got one in its last round.
+ROUND = "round_batches"
 
 
 @final
@@ -34,7 +33,11 @@ class Rounds:
     def __init__(self, program: Program, agreement: Agreement) -> None:
         self._program = program
         self.agreement = agreement
-        self._fetching = {bound.path: bound for bound in program.nodes if is_fetching(bound) and not bound.bypassed}
+        self._fetching = {
+            bound.path: bound
+            for bound in program.nodes
+            if is_fetching(bound) and ROUND in bound.kind.fields and not bound.bypassed
+        }
         # slot -> the node whose rounds it depends on
         self._dependent: dict[str, BoundNode] = {}
         for bound in self._fetching.values():
@@ -66,24 +69,27 @@ class Rounds:
 
     def act(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node, as one of several ranks has it."""
-        if bound.path in self._fetching:
-            return self._fetching_after_agreement(act)
+        if is_fetching(bound):
+            # One that does not know of ranks gives each of them whatever it fetches there.
+            return act if bound.path in self._fetching else self._after_agreement(act)
         source = self.source(bound)
         if source is None or bound.body is not None:
             return act
         fields, rank, slots = source.fields, self.agreement.rank, self._program.slots
+        # What a step function has returned for slots stays, as if it was not called.
         writes = [self._program.slot_index(path) for path in bound.planned.own_writes]
 
         def act_on_own_batch() -> None:
             if rank < fields[ROUND]:
                 act()
                 return
+            bound.made = None
             for index in writes:
                 slots[index] = None
 
         return act_on_own_batch
 
-    def _fetching_after_agreement(self, act: Act) -> Act:
+    def _after_agreement(self, act: Act) -> Act:
         agreement = self.agreement
 
         def fetch() -> None:
@@ -100,32 +106,33 @@ class Rounds:
         fields = source.fields
         return lambda: int(fields[ROUND])
 
-    def room(self, scope: BoundGraph, counters: list[tuple[BoundNode, Field]], size: Callable[..., Act]) -> Room:
-        """How many micro-batches the windows still take that are open, or open next; None for as many as there are.
-
-        A window that is full and was not stepped takes any number, as does a graph without windows.
+    def windows(
+        self, bound: BoundNode, counters: list[tuple[BoundNode, Field]], size: Callable[..., Callable[[], int]]
+    ) -> Windows:
+        """The windows that the batches of a node fill: those open, or those that open next.
 
         Arguments:
             counters: the nodes that count windows, with the field that counts.
             size: makes a call that returns the size of the window which opens next, of a counter.
         """
-        if scope.activity is not None:
-            return lambda: None
-        around = [*scope.around()]
-        windows = [
-            (counter.fields, declared.name, declared.window, size(counter, declared))
+        filled = [
+            WindowCounter(counter.path, counter.fields, declared.name, declared.window, size(counter, declared))
             for counter, declared in counters
-            if counter.scope in around and declared.window is not None and declared.target is not None
+            if declared.window is not None
+            and declared.target is not None
+            and any(counted & set(counter.planned.optimizers) for counted in self._trained_on(bound))
         ]
+        return Windows(filled, are_expected=not filled and bool(self._trained_on(bound)))
 
-        def room() -> int | None:
-            rooms = [
-                (fields[window] if fields[count] else size_of_next()) - fields[count]
-                for fields, count, window, size_of_next in windows
-            ]
-            return min((room for room in rooms if room > 0), default=None)
-
-        return room
+    def _trained_on(self, fetching: BoundNode) -> list[set[str]]:
+        """For each backward pass for batches that a node fetches: the optimizers whose gradients it adds to."""
+        return [
+            set(action.optimizers)
+            for bound in self._program.nodes
+            if self.source(bound) is fetching
+            for action in bound.planned.actions
+            if action.effect == "backward"
+        ]
 
 
 def is_fetching(bound: BoundNode) -> bool:
@@ -133,6 +140,6 @@ def is_fetching(bound: BoundNode) -> bool:
     return hasattr(bound.kind.implementation, "epoch_fields")
 
 
-def is_room(read: Read) -> bool:
-    """True for what a node that fetches batches reads of the windows."""
-    return read.name == "room"
+def asks_for_windows(read: Read) -> bool:
+    """True for what a node that fetches batches for all ranks reads of the windows."""
+    return read.name == "windows"

@@ -32,7 +32,7 @@ from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs
-from graphtrain.program.rounds import Rounds, is_room
+from graphtrain.program.rounds import Rounds, asks_for_windows
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after, any_of
 
@@ -160,9 +160,9 @@ class Compiler:
 
     def _setup_getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
         """A call that returns what a node is set up with; data that nodes write is looked up when it is opened."""
-        if is_room(read) and self._rounds is not None:
-            room = self._rounds.room(bound.scope, self._window_counters, self._next_window)
-            return lambda: room
+        if asks_for_windows(read) and self._rounds is not None:
+            windows = self._rounds.windows(bound, self._window_counters, self._next_window)
+            return lambda: windows
         get = self._getter(bound, read, target)
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get

@@ -1,0 +1,119 @@
+"""Data that every rank draws as a whole, keeping its own batches: so that it is the same data on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import torch
+
+from graphtrain.data.loader import derived_seed
+from graphtrain.data.samplers import generators_of
+from graphtrain.data.source import Opened, Recut, Source
+from graphtrain.state.generators import HOST, AnyGenerator
+from graphtrain.state.random import RandomAside, seed_all
+
+
+@final
+class CommonBatches:
+    """An iterator with random numbers of its own, from where the generators are when it is made.
+
+    Arguments:
+        iterator: that of the data.
+        generators: those that it may draw from, which have other numbers for whoever else draws.
+        state: of the epoch, in which it is noted that it has such numbers, once there is a batch.
+
+    Attributes:
+        iterator: the same.
+        states: of the generators, for the next item.
+    """
+
+    def __init__(self, iterator: Iterator[Any], generators: Sequence[AnyGenerator], state: dict[str, Any]) -> None:
+        self.iterator, self._generators, self._state = iterator, generators, state
+        self.states = [generator.get_state() for generator in generators]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self._state["common"] = True
+        with RandomAside(self._generators):
+            for generator, state in zip(self._generators, self.states, strict=True):
+                generator.set_state(state)
+            try:
+                return next(self.iterator)
+            finally:
+                self.states = [generator.get_state() for generator in self._generators]
+
+
+@final
+class Common(Source):
+    """A source under random numbers that follow from the seed and the epoch, and are of no rank.
+
+    Global generators differ between ranks, for dropout, and those that data holds may. An epoch that was begun so is
+    continued so, by one process too, which opens its epochs otherwise.
+
+    Arguments:
+        source: that of the data.
+        data: the data, which may hold generators.
+        seed: of the run.
+        is_shared: False in one process. Default: True.
+    """
+
+    def __init__(self, source: Source, data: Any, seed: int, *, is_shared: bool = True) -> None:
+        self._source, self._data, self._seed, self._is_shared = source, data, seed, is_shared
+        self.replays, self.redraws = source.replays, source.redraws
+        self._batches: CommonBatches | None = None
+        self._states: list[Any] = []  # loaded from a checkpoint, until the epoch is opened again
+
+    def _generators(self) -> list[AnyGenerator]:
+        return [*HOST.values(), *generators_of(self._data)]
+
+    def open(self, epoch: int) -> Opened:
+        self._batches, self._states = None, []
+        if not self._is_shared:
+            return self._source.open(epoch)
+        generators = self._generators()
+        with RandomAside(generators):
+            seed_all(derived_seed(self._seed, epoch), generators)
+            opened = self._source.open(epoch)
+            self._batches = CommonBatches(opened.batches, generators, opened.state)
+        return opened._replace(batches=self._batches)
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
+        generators = self._generators()
+        with RandomAside(generators):
+            # Data that keeps its position does not say what it has drawn; what is replayed is seeded as it was.
+            seed_all(derived_seed(self._seed, epoch, drawn), generators)
+            iterator = self._source.reopen(epoch, drawn, state, again)
+            self.redrawn = self._source.redrawn
+            for generator, saved in zip(generators, self._states, strict=False):
+                generator.set_state(saved)
+            self._batches = CommonBatches(iterator, generators, state)
+        return self._batches
+
+    def select(self, indices: Any) -> torch.Tensor | None:
+        self.selected = self._source.select(indices)
+        return self.selected
+
+    def has_length(self) -> bool:
+        return self._source.has_length()
+
+    def release(self, batches: Iterator[Any]) -> bool:
+        return self._source.release(batches.iterator if isinstance(batches, CommonBatches) else batches)
+
+    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
+        return self._source.recut(drawn, state, size)
+
+    def unsaved(self) -> list[str]:
+        return self._source.unsaved()
+
+    def position(self) -> dict[str, Any]:
+        position = self._source.position()
+        if position and self._batches is not None and not self.replays:
+            position["common"] = list(self._batches.states)
+        return position
+
+    def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
+        self._states = list(position.pop("common", ())) if inside else []
+        self._source.load_position(position, inside=inside)

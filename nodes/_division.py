@@ -1,0 +1,291 @@
+"""How several ranks divide the batches of an epoch: what each of them draws in a round, and what of it is its own."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+from torch.utils.data import DistributedSampler
+
+from graphtrain.data.batch import feed, tensors_held, traces
+from graphtrain.data.common import Common
+from graphtrain.data.length import length_of
+from graphtrain.data.rank_local import RankLocal
+from graphtrain.data.samplers import parts_of
+from graphtrain.data.shares import Share, Shared, Windows, round_size
+from graphtrain.data.source import Indexed, Ordered, Source
+from graphtrain.distributed import Record
+from graphtrain.errors import DataError, RanksDivergedError
+from graphtrain.program.agreement import Agreement
+
+NOTHING = object()
+
+
+class Drawing(NamedTuple):
+    """What a round is drawn from.
+
+    Attributes:
+        batches: what the source has opened.
+        first: the micro-batches of the epoch that are consumed, by all ranks.
+        length: how many the epoch has, as far as that is known.
+        opens: True in the first round of an epoch.
+        take: the next batch; `NOTHING` at the end.
+        count: the samples in a batch.
+    """
+
+    batches: Iterator[Any]
+    first: int
+    length: int | None
+    opens: bool
+    take: Callable[[], Any]
+    count: Callable[[Any], int]
+
+
+class Round(NamedTuple):
+    """One round of all ranks.
+
+    Attributes:
+        batch: of this rank; `NOTHING` where it has none.
+        samples: how many this batch has.
+        counts: the samples of every micro-batch, in the order of ranks; empty where the data has ended.
+        number: which of the batches that `Division.drawn` counts this rank was given, from 0.
+        is_last: the epoch has no further round. None: nobody has looked.
+        length: the micro-batches of the epoch, where that is known only now. Default: as it was.
+    """
+
+    batch: Any
+    samples: int
+    counts: Sequence[int]
+    number: int
+    is_last: bool | None
+    length: int | None = None
+
+
+class Division(ABC):
+    """How the batches of some data go to ranks.
+
+    Attributes:
+        source: the data, as this rank opens it.
+        synchronises: True if ranks agree in every round on what they have fetched; otherwise, where an epoch opens.
+        early: the batches that a rank draws early where it does; 0 where `source` does it.
+    """
+
+    source: Source
+    synchronises = False
+    early = 0
+
+    @abstractmethod
+    def draw(self, drawing: Drawing) -> Round:
+        """The next round."""
+
+    def drawn(self, consumed: int) -> int:
+        """The batches of its data that a rank has drawn once so many micro-batches of an epoch are consumed."""
+        return consumed
+
+
+class _Turns(Division):
+    """Ranks take turns in the batches of one order: in a round, rank r takes the r-th.
+
+    Arguments:
+        windows: those that the batches fill.
+        name: what the data is called.
+    """
+
+    def __init__(
+        self, ranks: Agreement, windows: Windows, name: Callable[[], str], notify: Callable[[str], None]
+    ) -> None:
+        self._ranks, self._windows, self._name, self._notify = ranks, windows, name, notify
+        if windows.are_expected:
+            notify(
+                "no node counts the micro-batches of a step, as `accumulate` does: a step has one of every rank, so it "
+                "depends on their number"
+            )
+
+    def _size(self, first: int, end: int | None) -> int:
+        windows = self._windows()
+        if any(window.left <= 0 for window in windows):
+            self._notify(
+                f"the window of `{self._windows.unstepped()}` is full and not stepped: how many batches a step has "
+                "depends on the number of ranks; let a guard step where `accumulate.full`"
+            )
+        return round_size(first, end, self._ranks.world_size, windows)
+
+    def _agree(self, content: Sequence[Any], length: int | None, samples: int) -> list[Record]:
+        """Compare what the ranks have drawn, which is the same data on all of them, and tell how many samples it has.
+
+        Raises:
+            RanksDivergedError: it is not.
+        """
+        digest = hashlib.blake2b(digest_size=8)
+        feed(digest, content)
+        records = self._ranks.with_batch(
+            digest=int.from_bytes(digest.digest(), "little"), length=-1 if length is None else length, samples=samples
+        )
+        for rank, record in enumerate(records):
+            if record.length != records[0].length:
+                raise RanksDivergedError(
+                    f"{self._name()} has {_batches(records[0].length)} on rank 0, and {_batches(record.length)} on "
+                    f"rank {rank}",
+                    "give every rank the same data; or pass graphtrain.rank_local(data), of which each has its own",
+                )
+            if record.digest != records[0].digest:
+                raise RanksDivergedError(
+                    f"{self._name()} gives other batches on rank {rank} than on rank 0",
+                    "seed the generator that it draws from, or use a graphtrain.Loader, whose order follows from the "
+                    "seed; or pass graphtrain.rank_local(data), of which each rank has its own",
+                )
+        return records
+
+
+@final
+class _ByNumber(_Turns):
+    """A `Loader`: every rank loads its own batches, and knows of the others by their numbers."""
+
+    def __init__(
+        self,
+        source: Ordered,
+        ranks: Agreement,
+        windows: Windows,
+        name: Callable[[], str],
+        notify: Callable[[str], None],
+        limit: int | None,
+        *,
+        counts_by_hand: bool,
+    ) -> None:
+        super().__init__(ranks, windows, name, notify)
+        self.source = Shared(source, ranks.rank, ranks.world_size, limit, windows)
+        self.synchronises = counts_by_hand
+
+    def draw(self, drawing: Drawing) -> Round:
+        share, first, rank = drawing.batches, drawing.first, self._ranks.rank
+        assert isinstance(share, Share), "what the source has opened"
+        size = self._size(first, share.end) if first < share.end else 0
+        numbers = range(first, first + size)
+        if size:
+            share.begin_round(first, size)
+        batch = share.fetch() if rank < size else NOTHING
+        samples = drawing.count(batch) if rank < size else 0
+        counts = [share.epoch.samples(number) for number in numbers]
+        if drawing.opens or self.synchronises:
+            content = [share.epoch.indices(number) for number in numbers] if drawing.opens else ()
+            records = self._agree(content, share.epoch.length, samples)
+            counts = [record.samples for record in records[:size]] if self.synchronises else counts
+        return Round(batch, samples, counts, first + rank, first + size >= share.end)
+
+
+@final
+class _DrawnByAll(_Turns):
+    """Data that gives one batch after the other: every rank draws those of all ranks, and keeps its own."""
+
+    def __init__(
+        self,
+        source: Source,
+        ranks: Agreement,
+        windows: Windows,
+        name: Callable[[], str],
+        notify: Callable[[str], None],
+        limit: int | None,
+    ) -> None:
+        super().__init__(ranks, windows, name, notify)
+        self.source, self.early, self._limit = source, ranks.world_size, limit
+
+    def draw(self, drawing: Drawing) -> Round:
+        first, rank, end = drawing.first, self._ranks.rank, drawing.length
+        if end is None or first >= end:  # it may have more than its length says
+            end = self._limit
+        taken = (drawing.take() for _ in range(self._size(first, end)))
+        batches = list(itertools.takewhile(lambda batch: batch is not NOTHING, taken))
+        counts = [*map(drawing.count, batches)]
+        if drawing.opens:
+            self._agree([traces(tensors_held(batch)) for batch in batches], drawing.length, 0)
+        if rank >= len(batches):
+            return Round(NOTHING, 0, counts, first + rank, None)
+        return Round(batches[rank], counts[rank], counts, first + rank, None)
+
+
+@final
+class _EachItsOwn(Division):
+    """Data that is divided already: a round has one batch of every rank, and there is none where one has none left."""
+
+    synchronises = True
+    early = 1
+
+    def __init__(self, source: Source, data: Any, ranks: Agreement, limit: int | None) -> None:
+        self.source, self._data, self._ranks, self._limit = source, data, ranks, limit
+
+    def draw(self, drawing: Drawing) -> Round:
+        first, ranks = drawing.first, self._ranks
+        size = round_size(first, self._limit, ranks.world_size, [])
+        batch = drawing.take() if ranks.rank < size else NOTHING
+        samples = 0 if batch is NOTHING else drawing.count(batch)
+        own_length = length_of(self._data) if drawing.opens else None
+        records = ranks.with_batch(
+            has_batch=batch is not NOTHING or ranks.rank >= size,
+            length=-1 if own_length is None else own_length,
+            samples=samples,
+        )
+        if not all(record.has_batch for record in records):
+            return Round(NOTHING, 0, [], 0, True)
+        length = drawing.length
+        if drawing.opens:
+            shortest = min(record.length for record in records)
+            length = shortest * ranks.world_size if shortest > 0 else None
+        ends = [end for end in (length, self._limit) if end is not None]
+        counts = [record.samples for record in records[:size]]
+        is_last = any(first + size >= end for end in ends)
+        return Round(batch, samples, counts, self.drawn(first), is_last, length)
+
+    def drawn(self, consumed: int) -> int:
+        return consumed // self._ranks.world_size
+
+
+def division_of(
+    data: Any,
+    source: Source,
+    ranks: Agreement,
+    windows: Windows,
+    *,
+    name: Callable[[], str],
+    seed: int,
+    limit: int | None,
+    counts_by_hand: bool,
+    notify: Callable[[str], None],
+) -> Division:
+    """The division of data among ranks.
+
+    Arguments:
+        source: the data, as one process reads it.
+        windows: those that its batches fill.
+        name: what the data is called.
+        seed: of the run.
+        limit: the most micro-batches in an epoch, of all ranks; None for all.
+        counts_by_hand: True where a function of the user's counts the samples of a batch.
+
+    Raises:
+        DataError: a sampler divides the data already.
+    """
+    if isinstance(data, RankLocal):
+        return _EachItsOwn(source, data.data, ranks, limit)
+    if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts_of(data)):
+        raise DataError(
+            f"{name()} has a DistributedSampler, which gives every rank another part; and ranks take turns in the "
+            "batches of one order already",
+            "leave the sampler out; or, to divide the data by it, pass graphtrain.rank_local(data)",
+        )
+    if isinstance(source, Ordered):
+        return _ByNumber(source, ranks, windows, name, notify, limit, counts_by_hand=counts_by_hand)
+    if not isinstance(source, Indexed):
+        notify(
+            f"train or validation data is a {type(data).__name__}: each of {ranks.world_size} ranks draws all of its "
+            f"batches and keeps its own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every "
+            "batch is loaded once"
+        )
+        source = Common(source, data, seed)
+    return _DrawnByAll(source, ranks, windows, name, notify, limit)
+
+
+def _batches(length: int) -> str:
+    return "no length" if length < 0 else f"{length} batches"
