@@ -27,6 +27,7 @@ from graphtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
+    from graphtrain.data.rank_local import rank_local as rank_local
     from graphtrain.display.snapshot import Display as Display
     from graphtrain.display.snapshot import Snapshot as Snapshot
     from graphtrain.metrics.logger import RunLogger as RunLogger
@@ -46,6 +47,7 @@ _LATE = {
     "TensorBoard": "graphtrain.metrics.tensorboard",
     "Trainer": "graphtrain.run.trainer",
     "main": "graphtrain.command.program",
+    "rank_local": "graphtrain.data.rank_local",
 }
 
 
