@@ -145,8 +145,8 @@ def run_plan(plan: Plan, world_size: int, seed: int, requests: float = 0.0) -> l
 
 
 def _of_all(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The progress of a node that is the same on all ranks: not what its last batch was."""
-    return {name: value for name, value in fields.items() if name != "last_batch"}
+    """The progress of a node that is the same on all ranks: not which batch it was given."""
+    return {name: value for name, value in fields.items() if name not in ("last_batch", "own_batch_index")}
 
 
 def _noted_edges(trainer: Trainer) -> list[tuple[int, int]]:

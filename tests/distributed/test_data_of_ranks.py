@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
-from graphtrain import Graph, Loader, Trainer, rank_local
+from graphtrain import Graph, Loader, Trainer
 from graphtrain.distributed import Ranks
-from graphtrain.errors import DataError, RanksDivergedError, RanksError
-from tests.distributed.fake_ranks import World, run_ranks
+from tests.distributed.fake_ranks import run_ranks
 
 BATCHES, SIZE = 23, 4
 SAMPLES = BATCHES * SIZE - 1

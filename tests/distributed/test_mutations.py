@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from graphtrain import Outcome
+from graphtrain.data.shares import Windows
 from graphtrain.distributed import Ranks, Record
 from graphtrain.errors import RanksDivergedError
 from graphtrain.program import agreement as agreement_module
@@ -119,7 +120,7 @@ def test_windows_stay_those_of_the_world_size_that_the_run_began_with(world_size
 def test_without_the_room_of_a_window_it_takes_more(monkeypatch: Patch) -> None:
     expected = trained(4, began_with=1, every=3)
     assert expected == [1.0] * 7 + [3.0]
-    monkeypatch.setattr(Rounds, "room", lambda self, scope, counters, size: lambda: None)
+    monkeypatch.setattr(Rounds, "windows", lambda self, bound, counters, size: Windows())
     assert trained(4, began_with=1, every=3) != expected
 
 
