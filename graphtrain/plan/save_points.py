@@ -24,7 +24,7 @@ class SavePoints:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self._flow = slots.flow
+        self.flow = self._flow = slots.flow
         self._alive = alive_for_a_resume(slots)
 
     def alive(self, path: str, *, ended: bool = False) -> list[str]:

@@ -61,6 +61,7 @@ class Agreement:
         synchronised: False where a batch was fetched since ranks last synchronised.
         is_busy: True if any rank was writing a checkpoint then.
         calls: how many times they have.
+        saves_known: how many saves were over then, as rank 0 knew.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Agreement:
         self.synchronised = False
         self.is_busy = False
         self._seconds = 0.0
-        self._saves_known = 0
+        self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
         self._records: list[Record] = []
 
@@ -165,8 +166,8 @@ class Agreement:
         for request in ("stop", "save"):
             if any(each.stops if request == "stop" else each.saves for each in records):
                 self._requests.post(request)
-        if records[0].saves_done > self._saves_known:
-            self._saves_known = records[0].saves_done
+        if records[0].saves_done > self.saves_known:
+            self.saves_known = records[0].saves_done
             self._requests.post("written")
         return records
 

@@ -22,6 +22,7 @@ from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
 from graphtrain.program.requests import Requests
+from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
@@ -119,6 +120,15 @@ class CompiledGraph:
         """Their names, as paths."""
         return set(self._save_points.alive(self.path(position), ended=ended))
 
+    def has_batch_alive(self, position: int, ended: bool = False) -> bool:
+        """True if a batch that was fetched is read after a position."""
+        fetched = {path for bound in self.program.nodes if is_fetching(bound) for path in bound.planned.own_writes}
+        return bool(fetched & self.alive_names(position, ended))
+
+    def comes_between_batches(self) -> bool:
+        """True if a run stands somewhere while no batch is alive."""
+        return any(not bound.bypassed and not self.has_batch_alive(bound.index) for bound in self.program.nodes)
+
     def written(self) -> set[int]:
         """The slots that hold a value: what was written last, whether somebody will read it or not."""
         # Constants come after them in the table.
@@ -157,6 +167,42 @@ class CompiledGraph:
     def has_no_batch(self) -> bool:
         """True if the graph trains, and has been given no batch to train on."""
         return trains(self.graph) and self.program.main.count("batches") == 0
+
+    # ---- gradients of several ranks
+
+    def exchanging(self) -> set[str]:
+        """The optimizers whose gradients some node sums over ranks."""
+        return {name for bound in self.program.nodes for name in _acted_on(bound, "exchange")}
+
+    def exchanged_fields(self, optimizer: str) -> list[tuple[BoundNode, str]]:
+        """The nodes that count the windows of an optimizer, with the field that is true once ranks have summed."""
+        return [
+            (bound, declared.exchanged)
+            for bound in self.program.nodes
+            for declared in bound.kind.fields.values()
+            if declared.exchanged is not None and optimizer in bound.planned.optimizers
+        ]
+
+    def is_behind_exchange(self, path: str, optimizer: str) -> bool:
+        """True if the gradients that an optimizer has before a node runs are stepped before they are summed."""
+        waiting = list(self._save_points.flow.entries.get(path, ())[:1])
+        seen = set(waiting)
+        while waiting:
+            point = waiting.pop()
+            effects = (
+                [action.effect for action in point.planned.actions if optimizer in action.optimizers]
+                if (point.planned is not None)
+                else []
+            )
+            if "step" in effects and "exchange" not in effects:
+                return True
+            if "exchange" in effects or "zero_grad" in effects:
+                continue
+            for arrow in point.arrows:
+                if arrow.target not in seen:
+                    seen.add(arrow.target)
+                    waiting.append(arrow.target)
+        return False
 
     # ---- metrics
 
@@ -416,3 +462,7 @@ def _supplies(program: Program, bound: BoundNode, renaming: Renaming | None = No
                     value = program.resource(name, read, bound.path)
             supplies.append(value if isinstance(value, int | float | str | tuple) else id(value))
     return supplies
+
+
+def _acted_on(bound: BoundNode, effect: str) -> list[str]:
+    return [name for action in bound.planned.actions if action.effect == effect for name in action.optimizers]

@@ -33,39 +33,12 @@ class Rounds:
     def __init__(self, program: Program, agreement: Agreement) -> None:
         self._program = program
         self.agreement = agreement
-        self._fetching = {
-            bound.path: bound
-            for bound in program.nodes
-            if is_fetching(bound) and ROUND in bound.kind.fields and not bound.bypassed
-        }
-        # slot -> the node whose rounds it depends on
-        self._dependent: dict[str, BoundNode] = {}
-        for bound in self._fetching.values():
-            self._dependent.update(dict.fromkeys(bound.planned.own_writes, bound))
-        self._spread()
-
-    def _spread(self) -> None:
-        """Find every slot that depends on a batch: what a node writes that reads one."""
-        has_grown = True
-        while has_grown:
-            has_grown = False
-            for bound in self._program.nodes:
-                source = self.source(bound)
-                if source is None or bound.bypassed:
-                    continue
-                for path in bound.planned.own_writes:
-                    if path not in self._dependent:
-                        self._dependent[path], has_grown = source, True
+        self._fetching = {bound.path for bound in program.nodes if _goes_in_rounds(bound)}
+        self._dependent = slots_of_rounds(program)
 
     def source(self, bound: BoundNode) -> BoundNode | None:
         """The node whose batches a node reads, itself or through others; None where it reads none."""
-        if bound.path in self._fetching:
-            return None
-        for read, target in bound.planned.reads:
-            for leaf in leaves(target):
-                if read.required and isinstance(leaf, SlotTarget) and leaf.path in self._dependent:
-                    return self._dependent[leaf.path]
-        return None
+        return _source(bound, self._dependent)
 
     def act(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node, as one of several ranks has it."""
@@ -133,6 +106,39 @@ class Rounds:
             for action in bound.planned.actions
             if action.effect == "backward"
         ]
+
+
+def slots_of_rounds(program: Program) -> dict[str, BoundNode]:
+    """Every slot that depends on a batch, by path: what a node writes that reads one; with the node that fetches it."""
+    dependent: dict[str, BoundNode] = {}
+    for bound in program.nodes:
+        if _goes_in_rounds(bound):
+            dependent.update(dict.fromkeys(bound.planned.own_writes, bound))
+    has_grown = True
+    while has_grown:
+        has_grown = False
+        for bound in program.nodes:
+            source = _source(bound, dependent)
+            if source is None or bound.bypassed:
+                continue
+            for path in bound.planned.own_writes:
+                if path not in dependent:
+                    dependent[path], has_grown = source, True
+    return dependent
+
+
+def _source(bound: BoundNode, dependent: dict[str, BoundNode]) -> BoundNode | None:
+    if _goes_in_rounds(bound):
+        return None
+    for read, target in bound.planned.reads:
+        for leaf in leaves(target):
+            if read.required and isinstance(leaf, SlotTarget) and leaf.path in dependent:
+                return dependent[leaf.path]
+    return None
+
+
+def _goes_in_rounds(bound: BoundNode) -> bool:
+    return is_fetching(bound) and ROUND in bound.kind.fields and not bound.bypassed
 
 
 def is_fetching(bound: BoundNode) -> bool:

@@ -25,6 +25,7 @@ from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
+from graphtrain.program.rounds import is_fetching
 from graphtrain.state.aliases import aliases_of, share
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
@@ -36,6 +37,7 @@ from graphtrain.state.random import capture_random, restore_random
 from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.state.references import shown_path
 from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest
 from graphtrain.storage.tensor_files import KnownChecksum, nothing_known
 
@@ -351,6 +353,9 @@ _RARE = ("made", "renewed", "reachable")
 _AFTER_SETUP = ("reachable", "renewed", "random")
 
 
+# The position of data as it keeps it itself: that of data which is another on each rank differs.
+_OF_DATA = ("source_state", "state")
+
 _NO_COPIES: Mapping[str, str] = MappingProxyType({})
 _NOT_RENEWED: Mapping[str, Renewed] = MappingProxyType({})
 
@@ -626,6 +631,23 @@ class StatefulObjects:
                 for name, entry in state.modules.items()
             }
         return parts
+
+    def must_be_equal(self) -> MustBeEqual:
+        """What has to be equal on all ranks of a run: parameters, optimizers, schedulers, and progress."""
+        stateful, optimizers = self.objects.stateful, self.objects.optimizers
+        schedulers = {
+            name for name, value in stateful.items() if isinstance(value, torch.optim.lr_scheduler.LRScheduler)
+        }
+        of_modules = {name: {*dict(module.named_parameters())} for name, module in self.objects.modules.items()}
+        return MustBeEqual(
+            {**of_modules, **dict.fromkeys([*optimizers, *schedulers])},
+            {"resources": {*optimizers, *schedulers}, "optimizers": {*optimizers}},
+            {bound.path: _OF_DATA for bound in self.program.nodes if is_fetching(bound)},
+        )
+
+    def digest_of(self, state: RunState) -> str:
+        """The digest that a run has whose state this is."""
+        return state_digest({**state.sections(), **self.essential_parts(state)})
 
     def digest(
         self,

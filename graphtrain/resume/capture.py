@@ -45,6 +45,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
         "step": step,
         "epoch": epoch,
         **compiled.run_clock.nested(),
+        **({"window_ranks": ranks} if (ranks := compiled.program.window_ranks) != 1 else {}),
         "metrics": compiled.state.recorder.recorded_now(),
         "seconds": run.watch.seconds(),
         "unknown": compiled.state.unknown,

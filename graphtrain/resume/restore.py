@@ -90,13 +90,16 @@ class Restored:
     is_as_saved: bool = False
 
 
-def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> Restored:
+def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resized: str = "") -> Restored:
     """Restore the state of a checkpoint: the mirror of `capture`.
 
     Into a graph that is not the saved one: nodes take the progress that is saved under their names, or under the names
     that `options.rename` gives; of a kind whose fields are others, those that fit. A new node begins with its own
     progress. A new trigger, and one whose unit is another, counts from here; one whose unit has stayed counts from its
     last firing, so that a shorter interval which has passed meanwhile is due at once.
+
+    Arguments:
+        resized: that the number of ranks is another one, and what follows from it, in words. Default: it is not.
 
     Raises:
         UsageError: the graph has no place for it, or hyper-parameters differ and nobody decided which to take.
@@ -141,7 +144,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
     if is_whole:
         alive = compiled.alive(position, ended)
         digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)
-        _expect_digest(checkpoint, digest)
+        _expect_digest(checkpoint, digest, compiled.state.digest_of(state) if resized else checkpoint.digest)
     notes = hyper_parameters.apply(chosen, in_force)
     loop.position, loop.ended = position, ended
 
@@ -162,11 +165,12 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions) -> R
             *decided,
             *notes,
             *compiled.state.data_state.changes,
+            *([resized] if resized else []),
         ],
         lost,
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
-        is_as_saved=is_whole and not chosen and not lost,
+        is_as_saved=is_whole and not chosen and not lost and not resized,
     )
 
 
@@ -265,9 +269,8 @@ def _not_state_changes(before: Iterable[str], now: Iterable[str]) -> list[str]:
     return [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted({*before} ^ {*now})]
 
 
-def _expect_digest(checkpoint: Checkpoint, digest: str) -> None:
+def _expect_digest(checkpoint: Checkpoint, digest: str, saved: str) -> None:
     """What was loaded must be what was saved, to the last bit."""
-    saved = checkpoint.manifest["digest"]
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

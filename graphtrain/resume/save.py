@@ -18,8 +18,9 @@ from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable, capture
+from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.storage.background import Background
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, Manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.held import HeldCheckpoint
 from graphtrain.storage.manifest import checkpoint_number
@@ -32,6 +33,9 @@ from graphtrain.storage.tensor_files import Layout, StagingBuffers
 _PATIENCE = 100
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
+_SLICE_SECONDS = 0.5
+
+WriteFolder = Callable[[Path, StagedState, Manifest], Manifest]
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,24 @@ class CheckpointWriter:
         run_files: where checkpoints go. None: nothing is saved, and nothing has to be.
         requests: is told from another thread when a checkpoint is written, or has failed to be.
         notify: receives a line about a save that failed where the run continues nevertheless.
+        ranks: the saves of all ranks, where there are several. Default: this process saves by itself.
 
     Attributes:
         refusal: why the position tried last was no save point.
     """
 
     def __init__(
-        self, run_files: RunFiles | None, requests: Requests, watch: Stopwatch, notify: Callable[[str], None]
+        self,
+        run_files: RunFiles | None,
+        requests: Requests,
+        watch: Stopwatch,
+        notify: Callable[[str], None],
+        ranks: RankSaves | None = None,
     ) -> None:
         self._run_files = run_files
+        self._ranks = ranks
+        self._part: RankSave | None = None  # of what is being written
+        self._is_failing = False  # ranks do not meet any more
         self._requests = requests
         self._watch = watch
         self._notify = notify
@@ -81,6 +94,7 @@ class CheckpointWriter:
         self._mark: tuple[Retention, float] | None = None  # what it is to be ranked by once it is written
         self._policy = SavePolicy()
         self._attempts = 0
+        self._passed = 0  # positions at which a batch was alive, while something waited
         self._reported: set[str] = set()
         self.refusal = ""
 
@@ -127,11 +141,24 @@ class CheckpointWriter:
 
     def _rank(self, path: Path, retention: Retention, value: float) -> None:
         assert self._run_files is not None, "something was written"
+        mark = functools.partial(self._run_files.mark, path, value, retention)
         try:
-            self._run_files.mark(path, value, retention)
+            if self._ranks is None:
+                mark()
+            elif not self._is_failing:
+                self._ranks.agreement.lead(mark)
         except CheckpointError as error:
             self._fail(error)
         self._was_written = True
+
+    def comes_later(self, run: Resumable) -> bool:
+        """True where a batch is alive, and a position comes at which none is: any number of ranks can resume there.
+
+        It is not waited for without end, nor where every position of the graph has a batch.
+        """
+        is_alive = run.compiled.has_batch_alive(run.loop.position, run.loop.ended)
+        self._passed = self._passed + 1 if is_alive else 0
+        return 0 < self._passed <= _PATIENCE and run.compiled.comes_between_batches()
 
     def save(self, run: Resumable, policy: SavePolicy, value: float | None = None) -> bool:
         """Save at this position; False where it is no save point. It is on disk once `take_written` is True.
@@ -239,8 +266,14 @@ class CheckpointWriter:
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
-        if self._writing is not None and self._writing.is_over:
+        if self._writing is not None and (self._writing.is_over if self._ranks is None else self._ranks.is_over()):
             self._wait()
+
+    def outcomes(self) -> tuple[int, int]:
+        """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
+        if self._ranks is None:
+            return 0, 0
+        return self._ranks.begun - self.is_busy(), self._ranks.failed
 
     def take_written(self) -> bool:
         """True if a checkpoint was written, or ranked, since this was last called."""
@@ -260,19 +293,24 @@ class CheckpointWriter:
     @contextmanager
     def completed(self) -> Iterator[None]:
         """A span that leaves no save under way. An interruption gives it up: the run is to stop at once."""
-        self._attempts = 0
+        self._attempts, self._is_failing = 0, False
         try:
             yield
         except KeyboardInterrupt:
             self._give_up()
             raise
         except BaseException as error:
+            self._is_failing = True
+            if self._part is not None:
+                self._part.hurried.set()
             try:
                 self.wait()
             except CheckpointError as problem:
                 error.add_note(f"a checkpoint could not be written either: {problem}")
             raise
         self.wait()
+        if self._ranks is not None:
+            self._ranks.agreement.synchronise("stop")
 
     def _give_up(self) -> None:
         """Keep what is being written from becoming a checkpoint, and do not wait for it."""
@@ -286,9 +324,14 @@ class CheckpointWriter:
         if self._writing is None:
             return
         try:
+            if self._part is not None:  # asked of the store, so that a rank which runs in a thread lets the others run
+                while not (self._writing.is_over or self._part.is_told(_SLICE_SECONDS)):
+                    pass
             written = self._writing.result()
         except CheckpointError as error:
             self._writing = self._mark = None
+            if self._ranks is not None:
+                self._ranks.failed += 1
             self._fail(error)
             return
         except KeyboardInterrupt:
@@ -300,7 +343,7 @@ class CheckpointWriter:
         self._was_written = True
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
-        if self._held is not None:
+        if self._held is not None and self._ranks is None:
             self._held = replace(self._held, path=written.path, manifest=written.manifest)
         self._newest = _Newest(written.path, self._written_moment, written.first_number)
         if self._mark is not None:
@@ -308,23 +351,53 @@ class CheckpointWriter:
             self._rank(written.path, *mark)
 
     def _begin(self, run: Resumable, run_files: RunFiles, value: float | None) -> None:
-        staged, facts = self._staged_now(run)
+        copied: tuple[StagedState, dict[str, Any]] = (
+            self._staged_now(run) if self._ranks is None else self._ranks.copied(lambda: self._staged_now(run))
+        )
+        staged, facts = copied
         for line in facts["unknown"]:
             self._report_once(f"a resume will not be exact: {line}")
-        retention = self._policy.retention
+        retention, problem = self._policy.retention, None
         try:
             facts |= run_files.facts()
         except CheckpointError as error:
-            self._fail(error)
-            return
+            if self._ranks is None:
+                self._fail(error)
+                return
+            problem = error  # of this rank: what has become of the save is told to all
         moment, newest, replaced = _moment(run), self._newest, None
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
             replaced = newest.path
             facts["replaces"] = newest.first_number
         self._hold(run, staged, facts)
         self._staged, self._written_moment = staged, moment
+        if self._ranks is not None:
+            self._writing = self._begin_part(self._ranks, run, run_files, facts, problem, value, replaced)
+            return
         post_written = functools.partial(self._requests.post, "written")
         self._writing = Background(lambda: run_files.save(staged, facts, retention, value, replaced), post_written)
+
+    def _begin_part(
+        self,
+        ranks: RankSaves,
+        run: Resumable,
+        run_files: RunFiles,
+        facts: dict[str, Any],
+        problem: CheckpointError | None,
+        value: float | None,
+        replaced: Path | None,
+    ) -> Background[Written]:
+        """Begin this rank's part of a checkpoint. That it is over all ranks learn when they synchronise."""
+        staged, retention = self._staged, self._policy.retention
+        assert staged is not None, "set before"
+        part = self._part = ranks.save(staged, run.compiled.state.must_be_equal(), run_files.checkpoints, facts)
+
+        def write(write_folder: WriteFolder) -> Written:
+            if problem is not None:
+                raise problem
+            return run_files.save(staged, facts, retention, value, replaced, write_folder)
+
+        return Background(lambda: part.follow() if ranks.ranks.rank else part.lead(write))
 
     def _staged_now(self, run: Resumable) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""

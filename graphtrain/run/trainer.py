@@ -54,6 +54,8 @@ from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.hyper_parameters import HyperParameters
+from graphtrain.resume.rank_resume import choose, resized
+from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.report import report
 from graphtrain.resume.restore import ResumeOptions, repeated, restore
 from graphtrain.resume.rewiring import Moved, move
@@ -216,7 +218,8 @@ class Trainer:
             values = self._hyper_parameters.values
             require_equal(self._agreement, graph, self._resources, settings, values)
         self._run_files = self._opened(run_dir) if run_dir is not None else None
-        self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify)
+        self._rank_saves = RankSaves(self._agreement) if self._agreement is not None else None
+        self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify, self._rank_saves)
         self._requests.is_busy = self._is_busy
         self._requests.is_saved = lambda: self._writer.is_saved(self._compiled.run_clock.moment(self._loop.position))
         self._environment: RunEnvironment | None = None
@@ -249,6 +252,7 @@ class Trainer:
             self._requests,
             seconds=lambda: self._watch.running() if self._is_set_up else 0.0,
             is_writing=lambda: self._is_set_up and self._writer.is_busy(),
+            saves=lambda: self._writer.outcomes() if self._is_set_up else (0, 0),
             position=lambda: self._loop.position if self._is_set_up else 0,
             path=lambda position: self._compiled.path(position) if self._is_set_up else "start",
             place=lambda: self._place_of_ranks,
@@ -651,6 +655,7 @@ class Trainer:
                 given=resources,
                 made=made,
             )
+            compiled.program.window_ranks = former.program.window_ranks
             if compiled.retention is None:  # that of a node that is gone applies no more
                 self._requests.policy = SavePolicy()
             moved = Moved(compiled.start, is_other_graph=False, notes=[])
@@ -749,8 +754,11 @@ class Trainer:
         if requests.take("mark") and requests.value is not None:
             self._writer.mark(requests.policy, requests.value)
             self._report_written()
-        is_save_point = True  # as far as is known
-        if "save" in requests:
+        # Several ranks that stop or save would rather do so between two batches.
+        is_asked = self._rank_saves is not None and ("save" in requests or "stop" in requests)
+        comes_later = is_asked and self._writer.comes_later(self._resumable)
+        is_save_point = not comes_later  # as far as is known
+        if "save" in requests and not comes_later:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
                 is_save_point = self._is_replay or self._writer.hold(self._resumable)
@@ -762,7 +770,7 @@ class Trainer:
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
-            if (is_save_point or self._run_files is None) and self._save(requests.policy):
+            if not comes_later and (is_save_point or self._run_files is None) and self._save(requests.policy):
                 requests.clear()
                 return Outcome.STOPPED
         if "reached" in requests:
@@ -888,10 +896,8 @@ class Trainer:
 
     def _begin(self, options: ResumeOptions) -> None:
         run_files = self._run_files
-        if run_files is not None:
-            checkpoint = run_files.find(options.resume)
-        else:
-            checkpoint = options.read(options.resume) if options.is_named else None
+        checkpoint = choose(run_files, options, self._rank_saves)
+        if run_files is None:
             self._resumed_from = checkpoint.path.absolute() if checkpoint is not None else None
         # Before anything is restored: looking at data may draw from a generator of its own.
         if run_files is not None or checkpoint is not None:
@@ -956,7 +962,11 @@ class Trainer:
         """
         self._renew_as(checkpoint.sections.get("renewed", {}))
         run_files, run = self._run_files, self._resumable
-        restored = restore(checkpoint, run, options)
+        ranks, resume_from, is_resized = self._ranks, checkpoint, ""
+        self._compiled.program.window_ranks = checkpoint.manifest.get("window_ranks", 1)
+        if checkpoint.ranks != ranks.world_size:
+            resume_from, is_resized = resized(checkpoint, self._compiled, ranks.rank, ranks.world_size, self._seed)
+        restored = restore(resume_from, run, options, is_resized)
         different_setup = self._setup_changes(checkpoint) if rows is None else {}
         where = checkpoint.path.name if checkpoint.path.is_dir() else "from memory"
         if run_files is not None:
@@ -975,7 +985,8 @@ class Trainer:
             self._recorder.load_rows(run_files.cut_back_to(checkpoint, self._requests.policy.retention))
             is_newest = run_files.is_newest(checkpoint)
             is_same_graph = manifest["graph_hash"] == structural_hash(self.graph)
-            if is_newest and run_files.owns(checkpoint) and is_same_graph and not restored.decided:
+            is_continued = run_files.owns(checkpoint) and not is_resized
+            if is_newest and is_continued and is_same_graph and not restored.decided:
                 self._writer.resumed_from(checkpoint, run)
         elif rows is not None:
             self._recorder.load_rows(rows)

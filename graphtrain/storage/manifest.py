@@ -30,6 +30,7 @@ from graphtrain.storage.regular import (
 T = TypeVar("T")
 
 FORMAT = 1
+FORMAT_OF_RANKS = 2  # of several processes
 MANIFEST_FILE = "manifest.msgpack"
 _MOST_BYTES_OF_A_MANIFEST = 64 << 20
 _MOST_BYTES_OF_A_NAME = 255
@@ -37,6 +38,7 @@ _MOST_LINES = 5
 WORTH_A_THREAD = 4 << 20  # bytes, which are hashed in 3 ms; to start a thread takes 0.1 ms
 # What is wrong with the files themselves; any other failure to read may pass.
 _NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
+_MOST_RANKS = 1 << 20
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 
 
@@ -63,8 +65,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise CheckpointError(f"{path}: the manifest is torn or foreign ({one_line(reason, 200)})") from None
-    if version != FORMAT:
-        later = isinstance(version, int) and version > FORMAT
+    if version not in (FORMAT, FORMAT_OF_RANKS) or isinstance(version, bool | float):
+        later = isinstance(version, int) and version > FORMAT_OF_RANKS
         raise (LaterFormatError if later else CheckpointError)(
             f"{path}: format {_shown(version)} is not known to this version", "use a later graphtrain"
         )
@@ -213,9 +215,12 @@ def checked(manifest: Any) -> dict[str, Any]:
         raise ValueError("it is no table")
     tables: dict[str, Any] = {name: {} for name in ("origin", "data", "environment", "about", "seconds", "metrics")}
     filled = {**tables, "run": "", "unknown": [], **manifest}
-    for name, fits in _FIELDS.items():
+    of_ranks = _FIELDS_OF_RANKS if manifest.get("format") == FORMAT_OF_RANKS else {}
+    for name, fits in [*_FIELDS.items(), *of_ranks.items()]:
         if not (fits(filled.get(name)) or (name in _WITHOUT_A_DEFAULT and name not in filled)):
             raise ValueError(name)
+    if of_ranks and not filled["ranks"] == len(filled["digests"]) == len(filled["own"]):
+        raise ValueError("ranks")
     return filled
 
 
@@ -280,6 +285,27 @@ def _is_file(value: Any) -> bool:
     return _is_count(size) and _is_text(checksum) and _HASH.fullmatch(checksum) is not None
 
 
+def _is_count_of_ranks(value: Any) -> bool:
+    return _is_count(value) and 1 <= value <= _MOST_RANKS
+
+
+def _is_own(value: Any) -> bool:
+    return _is_table(value) and _is_table(value.get("aliases", {})) and _FIELDS["unknown"](value.get("unknown", []))
+
+
+def _are_places(value: Any) -> bool:
+    """For every tensor of a file, the file that it is in, its global shape, and where in it this piece begins."""
+    return _is_table(value, lambda tensors: _is_table(tensors, _is_place)) and all(map(is_file_name, value))
+
+
+def _is_place(value: Any) -> bool:
+    if not (isinstance(value, list) and len(value) == 3):
+        return False
+    file, shape, offset = value
+    sizes = isinstance(shape, list) and isinstance(offset, list) and len(shape) == len(offset)
+    return _is_text(file) and file.endswith(".safetensors") and sizes and all(map(_is_count, [*shape, *offset]))
+
+
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "files": _are_files,
     "graph": _is_text,
@@ -303,7 +329,16 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "best": lambda value: _is_table(value) and _is_text(value.get("metric")) and _is_value(value.get("value")),
     "hyper_parameters": lambda value: _is_table(value, _is_table),
     "hyper_parameters_in_force": lambda value: _is_table(value, _is_table),
+    "window_ranks": _is_count_of_ranks,
+}
+_FIELDS_OF_RANKS: Mapping[str, Callable[[Any], bool]] = {
+    "ranks": _is_count_of_ranks,
+    "digests": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "own": lambda value: isinstance(value, list) and all(map(_is_own, value)),
+    "tensors": _are_places,
 }
 # Not to know them is something else than that there were none; and a checkpoint may take the place of no other, and be
 # made where nothing is ranked.
-_WITHOUT_A_DEFAULT = ("hyper_parameters", "hyper_parameters_in_force", "replaces", "best", "clock_of", "clocks")
+_WITHOUT_A_DEFAULT = (
+    "hyper_parameters", "hyper_parameters_in_force", "replaces", "best", "clock_of", "clocks", "window_ranks",
+)  # fmt: skip

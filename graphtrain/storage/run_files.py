@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, write_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.own_files import move_aside, remove_leftovers, replace_file, temporary_name
@@ -34,7 +34,7 @@ from graphtrain.storage.run_directory import (
     readable_failure,
 )
 from graphtrain.storage.state_files import StagedState
-from graphtrain.storage.store import FolderStore
+from graphtrain.storage.store import FolderStore, Read
 
 # A file of another host is seen within so long, or the folder is not the same.
 _VISIBLE_SECONDS = 5.0
@@ -81,7 +81,10 @@ class RunFiles:
         latest: the newest checkpoint, written or resumed from, and its digest.
         path: the run directory, as it was given.
         writes: as given.
+        read: reads a checkpoint. Default: as one process does.
     """
+
+    read: Read = staticmethod(read_checkpoint)
 
     def __init__(
         self, run_dir: str | Path, notify: Callable[[str], None], *, lead: Lead = _call, writes: bool = True
@@ -173,27 +176,12 @@ class RunFiles:
     # ---- starting
 
     def find(self, resume: str | Path) -> Checkpoint | None:
-        """The checkpoint to resume from; None to begin.
+        """The checkpoint to resume from; None to begin. Of several ranks, it is asked on rank 0.
 
         Raises:
             UsageError: "never", and the directory holds a run.
             CheckpointError: the checkpoint that was named is not sound.
         """
-        checkpoints: list[Checkpoint] = []
-
-        def find() -> str | None:
-            checkpoint = self._find(resume)
-            if checkpoint is None:
-                return None
-            checkpoints.append(checkpoint)
-            return str(checkpoint.path.absolute())
-
-        path = self._lead(find)
-        if path is None:
-            return None
-        return checkpoints[0] if checkpoints else named_checkpoint(path)
-
-    def _find(self, resume: str | Path) -> Checkpoint | None:
         remove_leftovers(self._folder, self._store.folder)
         for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts)):
             if not is_ours(self._folder / name):
@@ -218,7 +206,7 @@ class RunFiles:
             if newest is None and holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
             return newest
-        named = named_checkpoint(resume, self._store.folder)
+        named = named_checkpoint(resume, self._store.folder, self.read)
         if holds_a_run and not self.owns(named):
             raise UsageError(
                 f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
@@ -227,7 +215,12 @@ class RunFiles:
 
     def newest(self) -> Checkpoint | None:
         """The newest sound checkpoint of this run; those that are skipped are reported."""
-        return self._store.newest(self._why_incompatible()) if self._store.paths() else None
+        return self._store.newest(self._why_incompatible(), self.read) if self._store.paths() else None
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self._store.folder
 
     def next_path(self, step: int) -> Path:
         """Where a checkpoint made at a step would be written now."""
@@ -378,18 +371,20 @@ class RunFiles:
         retention: Retention,
         value: float | None = None,
         replaced: Path | None = None,
+        write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> Written:
         """Write a checkpoint, in whatever thread this is called.
 
         Arguments:
             value: of the metric by which checkpoints are ranked. Default: it has none.
             replaced: a checkpoint in whose place this one comes. Default: none.
+            write: as for `FolderStore.save`.
 
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
         self._metrics.flush()  # first, so that no rows are counted that are not there
-        return Written(*self._store.save(state, facts, retention, value, replaced))
+        return Written(*self._store.save(state, facts, retention, value, replaced, write))
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
@@ -433,8 +428,8 @@ def _process(time_field: str) -> dict[str, Any]:
     return {"process": os.getpid(), "host": socket.gethostname(), time_field: round(time.time(), 3)}
 
 
-def named_checkpoint(name: str | Path, folder: Path | None = None) -> Checkpoint:
-    """The checkpoint at a path, or of a name inside `folder`.
+def named_checkpoint(name: str | Path, folder: Path | None = None, read: Read = read_checkpoint) -> Checkpoint:
+    """The checkpoint at a path, or of a name inside `folder`; `read` reads it.
 
     Raises:
         UsageError: there is none.
@@ -449,4 +444,4 @@ def named_checkpoint(name: str | Path, folder: Path | None = None) -> Checkpoint
         inside = folder.iterdir() if folder is not None else ()
         names = sorted(entry.name for entry in inside if not entry.name.startswith("."))
         raise UsageError(f"there is no checkpoint `{name}`", f"there are: {', '.join(names)}" if names else "")
-    return read_checkpoint(path)
+    return read(path, None)

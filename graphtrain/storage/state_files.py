@@ -94,6 +94,21 @@ def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[s
     Raises:
         ValueError: the bytes are no such state.
     """
+    try:
+        parts = msgpack.unpackb(data)
+    except (msgpack.UnpackException, TypeError) as error:
+        raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
+    return joined(parts, files)
+
+
+def joined(
+    packed: Mapping[str, Mapping[str, bytes]], files: Mapping[str, Mapping[str, torch.Tensor]]
+) -> dict[str, dict[str, Any]]:
+    """The state whose parts are packed: section -> name -> bytes.
+
+    Raises:
+        ValueError: the bytes are no such state.
+    """
     decoder = Decoder(files)
 
     def value_of(section: str, name: str, part: bytes) -> Any:
@@ -104,12 +119,11 @@ def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[s
             raise ValueError(one_line(f"{section}/{name}: {error}", _MOST_CHARACTERS)) from error
 
     try:
-        packed = msgpack.unpackb(data)
         return {
             section: {name: value_of(section, name, part) for name, part in parts.items()}
             for section, parts in packed.items()
         }
-    except (msgpack.UnpackException, TypeError, AttributeError) as error:
+    except (TypeError, AttributeError) as error:
         raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
 
 
@@ -141,6 +155,7 @@ class StagedState:
     Attributes:
         files: name -> bytes.
         given_up: once it is set, this does not become a checkpoint.
+        packed: what the digest covers beside the tensors.
     """
 
     def __init__(self, sections: Sections, essential: Mapping[str, Mapping[str, Any]], buffers: StagingBuffers) -> None:
@@ -152,11 +167,11 @@ class StagedState:
         # The bytes of most files are read once, for checksum and digest alike. The rest is small, and the run will
         # change it, so it is read now.
         only_covered = [tensors for name, tensors in covered.tensors.items() if tensors is not saved.tensors.get(name)]
-        self._packed = covered.packed
+        self.packed = covered.packed
         self._sums = checksums([tensors for tensors in only_covered if tensors.named])
         self._shared = {tensors.file for tensors in covered.files} - {tensors.file for tensors in only_covered}
 
     def digest(self, sums: Mapping[str, str]) -> str:
         """SHA-256 (hexadecimal) of what is essential, given the checksum of every file."""
         shared = {name: checksum for name, checksum in sums.items() if name.rpartition(".")[0] in self._shared}
-        return _combined(self._packed, {**shared, **self._sums})
+        return _combined(self.packed, {**shared, **self._sums})

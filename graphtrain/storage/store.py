@@ -24,6 +24,8 @@ from graphtrain.storage.ranking import BEST_FILE, Ranking
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
 
+Read = Callable[[Path, Manifest | None], Checkpoint]
+
 
 @final
 class FolderStore:
@@ -55,6 +57,7 @@ class FolderStore:
         retention: Retention,
         value: float | None = None,
         replaced: Path | None = None,
+        write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> tuple[Path, Manifest]:
         """Write a checkpoint, then remove those that need not be kept; its path and its manifest.
 
@@ -62,6 +65,7 @@ class FolderStore:
             facts: what the manifest holds beside digest and checksums.
             value: of the metric by which checkpoints are ranked. Default: it has none.
             replaced: a checkpoint in whose place this one comes, with its value if there is no other. Default: none.
+            write: writes the folder. Default: this process writes all of it.
 
         Raises:
             CheckpointError: it cannot be written, or was given up.
@@ -71,7 +75,7 @@ class FolderStore:
             if value is None and replaced is not None:
                 value = self._value(replaced, retention.best)
             facts = {**facts, "best": {"metric": retention.best, "value": value}}
-        manifest = write_checkpoint(path, state, facts)
+        manifest = write(path, state, facts)
         # Somebody may have removed the newest ones, and this one have a number of theirs.
         self._marks.pop(path, None)
         self._given_up.discard(path)
@@ -146,11 +150,16 @@ class FolderStore:
         value: float | None = best["value"] if best.get("metric") == metric else metrics.get(metric)
         return value
 
-    def newest(self, why_incompatible: Callable[[Manifest], str] = lambda manifest: "") -> Checkpoint | None:
+    def newest(
+        self,
+        why_incompatible: Callable[[Manifest], str] = lambda manifest: "",
+        read: Read = read_checkpoint,
+    ) -> Checkpoint | None:
         """The newest sound checkpoint that is compatible; others are reported and skipped.
 
         Arguments:
             why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
+            read: reads a checkpoint, given its manifest. Default: as one process does.
         """
         skipped = SkippedCheckpoints(self._notify)
         try:
@@ -158,7 +167,7 @@ class FolderStore:
                 try:
                     manifest = read_manifest(path)
                     if not (reason := why_incompatible(manifest)):
-                        return read_checkpoint(path, manifest)
+                        return read(path, manifest)
                     skipped.add(path, reason, f"skipped {path}: {reason}")
                 except LaterFormatError:
                     raise

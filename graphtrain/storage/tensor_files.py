@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, final
@@ -70,13 +70,11 @@ class Layout:
             start, end = end, end + tensor.nbytes
             entries[name] = {"dtype": _TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": (start, end)}
             places.append((tensor, start))
-        text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
         if not is_file_name(tensors.file + TENSOR_SUFFIX):
             raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
-        if len(text) > _MOST_BYTES_OF_A_HEADER:
+        header = _header_of(entries)
+        if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
             raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
-        header = struct.pack("<Q", len(text)) + text
         return cls(header, places, len(header) + end)
 
     def checksum(self) -> str:
@@ -139,6 +137,13 @@ class Layout:
     def on_device(self) -> bool:
         """True if some tensor is not in the memory of the host."""
         return any(tensor.device.type == "cuda" for tensor, _ in self.places)
+
+
+def _header_of(entries: Mapping[str, Any]) -> bytes:
+    """The bytes before the first tensor, as many as keep that one aligned."""
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
 
 
 @final
@@ -208,6 +213,51 @@ def checksums(files: Sequence[Tensors], known: KnownChecksum = nothing_known) ->
         tensor.device.type == "cuda" for tensors in files for tensor in tensors.named.values()
     )
     return dict(zip(largest_first, side_by_side(jobs) if in_threads else [job() for job in jobs], strict=True))
+
+
+class StagedTensor(NamedTuple):
+    """A tensor in the staged bytes of a file."""
+
+    dtype: str
+    shape: list[int]
+    data: memoryview
+
+    def digest(self) -> str:
+        """SHA-256 (hexadecimal) of type, shape and values."""
+        digest = hashlib.sha256(f"{self.dtype}{self.shape}".encode())
+        digest.update(self.data)
+        return digest.hexdigest()
+
+
+def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
+    """The tensors in the bytes of a file that `stage` has made, by name; they share its memory.
+
+    >>> staged = stage([Tensors("model", {"weight": torch.ones(2, 3)})], StagingBuffers())
+    >>> staged_tensors(staged["model.safetensors"])["weight"].shape
+    [2, 3]
+    """
+    (length,) = struct.unpack("<Q", data[:8])
+    header, first = json.loads(bytes(data[8 : 8 + length])), 8 + length
+    return {
+        name: StagedTensor(entry["dtype"], entry["shape"], data[first + start : first + end])
+        for name, entry in header.items()
+        for start, end in [entry["data_offsets"]]
+    }
+
+
+def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
+    """The bytes of a file with some staged tensors, by the names that they have in it, in pieces.
+
+    >>> staged = stage([Tensors("model", {"weight": torch.ones(2)})], StagingBuffers())
+    >>> len(b"".join(file_of({"of/rank": staged_tensors(staged["model.safetensors"])["weight"]}))) % 8
+    0
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-_BY_TYPE[item[1].dtype].itemsize, item[0]))
+    entries, end = {}, 0
+    for name, tensor in ordered:
+        start, end = end, end + len(tensor.data)
+        entries[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (start, end)}
+    return [_header_of(entries), *(tensor.data for _, tensor in ordered)]
 
 
 @dataclass(frozen=True)

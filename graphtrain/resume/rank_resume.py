@@ -1,0 +1,312 @@
+"""Resuming with several ranks: all take the checkpoint that rank 0 chooses; and what changes with their number.
+
+With the number of ranks that has written a checkpoint, each of them gets its own state back, bit for bit. With another
+one, what ranks had in common is given to all; gradients that were not summed yet, and running means, are summed in the
+order of ranks and given to rank 0; random generators are derived from the seed, the micro-batches so far, and the rank;
+and what else was a rank's own, as the buffers of a batch norm, is rank 0's.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphtrain.data.loader import derived_seed
+from graphtrain.errors import CheckpointError, GraphtrainError
+from graphtrain.metrics.recorder import added
+from graphtrain.names import quoted
+from graphtrain.program.bind import BoundNode
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.rounds import ROUND, is_fetching, slots_of_rounds
+from graphtrain.resume.rank_saves import RankSaves
+from graphtrain.resume.restore import ResumeOptions
+from graphtrain.state.random import RandomAside, capture_random, global_generators, seed_everything
+from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
+from graphtrain.storage.run_files import RunFiles
+from graphtrain.storage.state_files import Sections
+
+_SHOWN = 3
+
+
+# ---- choosing
+
+
+def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves | None) -> Checkpoint | None:
+    """The checkpoint to resume from; None to begin. Several ranks take the one that rank 0 chooses.
+
+    Raises:
+        UsageError: the run directory holds a run, and it must not; or there is no such checkpoint.
+        CheckpointError: the checkpoint that was named is not sound. What rank 0 meets is raised on all ranks.
+    """
+    rank, world_size = (saves.agreement.rank, saves.agreement.world_size) if saves is not None else (0, 1)
+    read = functools.partial(read_checkpoint, rank=rank, world_size=world_size)
+    if run_files is not None:
+        run_files.read = read
+    if saves is None:
+        return _found(run_files, options, read)
+    if rank == 0:
+        return _chosen(run_files, options, saves, read)
+    return _followed(run_files, saves, read)
+
+
+def _found(
+    run_files: RunFiles | None,
+    options: ResumeOptions,
+    read: Callable[[Path, Manifest | None], Checkpoint],
+    *,
+    reads_again: bool = False,
+) -> Checkpoint | None:
+    if run_files is not None:
+        return run_files.find(options.resume)
+    if not options.is_named:
+        return None
+    checkpoint = options.read(options.resume)
+    # Of several ranks it is read again, as this process needs it.
+    is_read_again = checkpoint.files is None and (reads_again or checkpoint.ranks > 1)
+    return read(checkpoint.path, checkpoint.manifest) if is_read_again else checkpoint
+
+
+def _chosen(
+    run_files: RunFiles | None,
+    options: ResumeOptions,
+    saves: RankSaves,
+    read: Callable[[Path, Manifest | None], Checkpoint],
+) -> Checkpoint | None:
+    """What rank 0 chooses, of what all ranks can read."""
+    agreement = saves.agreement
+
+    def read_by_all(path: Path, manifest: Manifest | None) -> Checkpoint:
+        agreement.gather({"try": str(path)})
+        try:
+            checkpoint = read(path, manifest)
+        except CheckpointError as error:
+            agreement.gather(error.message)
+            raise
+        problems = agreement.gather("")
+        for rank, problem in enumerate(problems):
+            if problem:
+                raise CheckpointError(f"rank {rank}: {problem}")
+        return checkpoint
+
+    problem, checkpoint = None, None
+    try:
+        if run_files is not None:
+            run_files.read = read_by_all
+            checkpoint = run_files.find(options.resume)
+        else:
+            checkpoint = _found(None, options, read_by_all, reads_again=True)
+    except GraphtrainError as error:
+        problem = error
+    finally:
+        if run_files is not None:
+            run_files.read = read
+
+    def tell() -> dict[str, Any]:
+        if problem is not None:
+            raise problem
+        return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}
+
+    agreement.gather({})
+    saves.run = agreement.lead(tell)["run"]
+    return checkpoint
+
+
+def _followed(
+    run_files: RunFiles | None, saves: RankSaves, read: Callable[[Path, Manifest | None], Checkpoint]
+) -> Checkpoint | None:
+    """What rank 0 has chosen."""
+    agreement, checkpoint = saves.agreement, None
+    while True:
+        told = agreement.gather({})[0]
+        if not told:
+            chosen = agreement.lead(dict)
+            saves.run = chosen["run"]
+            return None if chosen["begins"] else checkpoint
+        path = Path(told["try"])
+        if run_files is not None and (run_files.checkpoints / path.name).is_dir():
+            path = run_files.checkpoints / path.name  # where this rank sees the run directory
+        checkpoint, problem = None, ""
+        try:
+            checkpoint = read(path, None)
+        except CheckpointError as error:
+            problem = error.message
+        agreement.gather(problem)
+
+
+# ---- another number of ranks
+
+
+def resized(
+    checkpoint: Checkpoint, compiled: CompiledGraph, rank: int, world_size: int, seed: int | None
+) -> tuple[Checkpoint, str]:
+    """A checkpoint as a rank resumes from it where as many ranks have not written it; and what changes, in words.
+
+    Arguments:
+        seed: that of the run.
+
+    Raises:
+        CheckpointError: batches are being trained on, of which there are more than ranks.
+    """
+    manifest, first, before = checkpoint.manifest, checkpoint.sections, checkpoint.ranks
+    states: Mapping[int, Sections] = checkpoint.others or {0: first}
+    exchanged = _exchanged(compiled, manifest, first["progress"], before)
+    number = seed if seed is not None else int(manifest["digest"][:8], 16)
+    with RandomAside(global_generators()):
+        seed_everything(derived_seed(number, _micro_batches(compiled, first["progress"]), rank))
+        drawn = capture_random()
+    sections = {
+        **first,
+        "gradients": _gradients(compiled, states, exchanged, rank),
+        "progress": _progress(compiled, first["progress"], exchanged, before, world_size),
+        "slots": _slots(compiled, checkpoint, states, before, rank, world_size),
+        "metrics": _means(states, rank),
+        "random": {**first["random"], **drawn},
+    }
+    facts = ["random numbers are others", *_of_rank_0(checkpoint, compiled)]
+    if any(sections["gradients"].values()) and not exchanged:
+        facts.append("gradients of the open window are summed")
+    return replace(checkpoint, sections=sections), f"{_ranks(world_size)} instead of {before} ({', '.join(facts)})"
+
+
+def _ranks(number: int) -> str:
+    return f"{number} {'process' if number == 1 else 'processes'}"
+
+
+def _micro_batches(compiled: CompiledGraph, progress: Mapping[str, Mapping[str, Any]]) -> int:
+    return sum(int(progress.get(bound.path, {}).get("batches", 0)) for bound in _fetching(compiled))
+
+
+def _fetching(compiled: CompiledGraph) -> list[BoundNode]:
+    return [bound for bound in compiled.program.nodes if is_fetching(bound)]
+
+
+def _exchanged(
+    compiled: CompiledGraph, manifest: Manifest, progress: Mapping[str, Mapping[str, Any]], before: int
+) -> set[str]:
+    """The optimizers whose gradients were summed over ranks already.
+
+    One process sums none: there it follows from the position, behind which they are stepped or summed first.
+    """
+    exchanged = set()
+    for name in compiled.exchanging():
+        flags = [
+            progress.get(bound.path, {}).get(declared)
+            for bound, declared in compiled.exchanged_fields(name)
+            if bound.path in progress
+        ]
+        is_exchanged = any(flags) if before > 1 and flags else compiled.is_behind_exchange(manifest["position"], name)
+        if is_exchanged:
+            exchanged.add(name)
+    return exchanged
+
+
+def _gradients(
+    compiled: CompiledGraph, states: Mapping[int, Sections], exchanged: set[str], rank: int
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Those that were summed over ranks on every rank; the sum of the others on rank 0."""
+    optimizers = [compiled.program.resources.get(name) for name in exchanged]
+    summed = {
+        id(parameter)
+        for optimizer in optimizers
+        if isinstance(optimizer, torch.optim.Optimizer)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    modules = compiled.state.objects.modules
+    gradients: dict[str, dict[str, torch.Tensor]] = {}
+    for name, of_first in states[0]["gradients"].items():
+        parameters = dict(modules[name].named_parameters()) if name in modules else {}
+        of_module = gradients[name] = {}
+        for path in dict.fromkeys(path for state in states.values() for path in state["gradients"].get(name, {})):
+            if path in parameters and id(parameters[path]) in summed:
+                if path in of_first:
+                    of_module[path] = of_first[path]
+            elif rank == 0:
+                parts = [states[number]["gradients"].get(name, {}).get(path) for number in sorted(states)]
+                of_module[path] = _sum([part for part in parts if part is not None])
+    return gradients
+
+
+def _sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _progress(
+    compiled: CompiledGraph,
+    progress: Mapping[str, Mapping[str, Any]],
+    exchanged: set[str],
+    before: int,
+    world_size: int,
+) -> dict[str, Mapping[str, Any]]:
+    """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round."""
+    changed: dict[str, Mapping[str, Any]] = dict(progress)
+    for bound in _fetching(compiled):
+        if bound.path in changed and 1 in (before, world_size):
+            changed[bound.path] = {**changed[bound.path], ROUND: 1}
+    for name in compiled.exchanging():
+        for bound, declared in compiled.exchanged_fields(name):
+            if bound.path in changed:
+                is_exchanged = world_size > 1 and name in exchanged
+                changed[bound.path] = {**changed[bound.path], declared: is_exchanged}
+    return changed
+
+
+def _slots(
+    compiled: CompiledGraph,
+    checkpoint: Checkpoint,
+    states: Mapping[int, Sections],
+    before: int,
+    rank: int,
+    world_size: int,
+) -> dict[str, Any]:
+    """Values in transit: what belongs to a batch on the rank of the number that has it, anything else on all."""
+    dependent, slots = slots_of_rounds(compiled.program), dict(states[0]["slots"])
+    for name in slots:
+        source = dependent.get(name)
+        if source is None:
+            continue
+        batches = states[0]["progress"].get(source.path, {}).get(ROUND, 1) if before > 1 else 1
+        if batches > world_size:
+            raise CheckpointError(
+                f"{checkpoint.path} was made while {batches} ranks had a batch each in `{name}`, and there are "
+                f"{_ranks(world_size)} now",
+                f"resume with {batches} processes or more, or from a checkpoint that was made between two batches",
+            )
+        slots[name] = states[rank]["slots"].get(name) if rank < batches else None
+    return slots
+
+
+def _means(states: Mapping[int, Sections], rank: int) -> dict[str, Any]:
+    """The sums of all ranks on rank 0, none on the others."""
+    of_ranks = [states[number]["metrics"] for number in sorted(states)]
+    horizons = {name: {horizon for state in of_ranks for horizon in state.get(name, {})} for name in of_ranks[0]}
+    return {
+        name: {
+            horizon: added(state.get(name, {}).get(horizon, {}) for state in of_ranks) if rank == 0 else {}
+            for horizon in sorted(names, key=list(of_ranks[0][name]).index)
+        }
+        for name, names in horizons.items()
+    }
+
+
+def _of_rank_0(checkpoint: Checkpoint, compiled: CompiledGraph) -> list[str]:
+    """The buffers that were not the same on all ranks, of which those of rank 0 are taken."""
+    if checkpoint.ranks == 1:
+        return []
+    places = checkpoint.manifest["tensors"]
+    own = [
+        f"{name}.{tensor}"
+        for name in compiled.state.objects.modules
+        for tensor, value in checkpoint.sections["resources"].get(name, {}).items()
+        if isinstance(value, torch.Tensor) and tensor not in places.get(name, {})
+    ]
+    return [f"{quoted(own, _SHOWN)} of rank 0"] if own else []

@@ -1,0 +1,253 @@
+"""Saves of several ranks: one decision, one checkpoint, one outcome.
+
+Every rank copies its state, and they synchronise: where one could not copy, none saves. Then each writes its files in a
+thread beside the run, all of them into one folder. What they have to tell each other meanwhile goes through the store,
+never through a collective call: those belong to the run. Rank 0 writes the manifest and renames the folder, once all
+have written; what becomes of it is its decision, which the others read.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any, final
+
+import msgpack
+
+from graphtrain.distributed import LostRankError, Ranks
+from graphtrain.errors import CheckpointError, GraphtrainError, RanksDivergedError
+from graphtrain.program.agreement import Agreement
+from graphtrain.storage.checkpoint import Manifest, reason_of, write_folder
+from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.rank_files import OWN_FACTS, manifest_of_ranks, write_files_of_rank
+from graphtrain.storage.run_files import Written
+from graphtrain.storage.sharing import Digests, MustBeEqual, RankState, Sharing, differences, different_files
+from graphtrain.storage.state_files import StagedState
+
+_SLICE_SECONDS = 0.5
+# For so long ranks wait for others in a save once the run has failed: they may be dead.
+_HURRIED_SECONDS = 10.0
+_MOST_DIFFERENCES = 3
+
+_WRITTEN, _FAILED, _DIVERGED = "written", "failed", "diverged"
+
+
+@final
+class RankSaves:
+    """One rank's side of the saves of a run.
+
+    Arguments:
+        agreement: with the other ranks.
+
+    Attributes:
+        run: a name for the keys of this run in the store, the same on all ranks; set where the run begins.
+        begun: how many saves were begun.
+        failed: how many of them have failed, as far as this rank knows.
+    """
+
+    def __init__(self, agreement: Agreement) -> None:
+        self.agreement = agreement
+        self.run = "run"
+        self.begun = self.failed = self._copies = 0
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.agreement.ranks
+
+    def copied(self, copy: Callable[[], Any]) -> Any:
+        """What every rank has copied, each its own; where one could not, none has.
+
+        Raises:
+            UnsaveableError: a rank could not; the first of them is named, on all of them in the same words.
+        """
+        refusal, copied = None, None
+        try:
+            copied = copy()
+        except UnsaveableError as error:
+            refusal = [error.path, error.message.removeprefix(f"{error.path} cannot be saved: "), error.hint]
+        self._copies += 1
+        key = f"{self.run}/refused/{self._copies}"
+        if refusal is not None:
+            self.ranks.publish(f"{key}/{self.ranks.rank}", msgpack.packb(refusal))
+        records = self.agreement.synchronise("save", has_failed=refusal is not None)
+        refusing = next((rank for rank, record in enumerate(records) if record.has_failed), None)
+        if refusing is None:
+            return copied
+        if refusal is None or refusing != self.ranks.rank:
+            published = self.ranks.read(f"{key}/{refusing}", self.ranks.timeout_seconds)
+            refusal = msgpack.unpackb(published) if published is not None else ["the state", "it has not said why", ""]
+        path, reason, hint = refusal
+        raise UnsaveableError(path, f"{reason} (rank {refusing})", hint)
+
+    def is_over(self) -> bool:
+        """True if all ranks know by now what has become of the last save: rank 0 said so when they synchronised."""
+        return self.agreement.saves_known >= self.begun
+
+    def save(self, staged: StagedState, required: MustBeEqual, folder: Path, facts: Manifest) -> RankSave:
+        """Begin the save that all ranks have copied their state for."""
+        self.begun += 1
+        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, required, folder, facts)
+
+
+@final
+class RankSave:
+    """One rank's part in one checkpoint.
+
+    Arguments:
+        key: that of the save in the store.
+        required: what has to be equal on all ranks.
+        folder: of the checkpoints, as this rank sees it.
+        facts: what this rank knows for the manifest; what is not its own is taken of rank 0.
+
+    Attributes:
+        hurried: once it is set, ranks that may be dead are not waited for any more.
+    """
+
+    def __init__(
+        self, ranks: Ranks, key: str, staged: StagedState, required: MustBeEqual, folder: Path, facts: Manifest
+    ) -> None:
+        self._ranks, self._key, self._staged, self._required = ranks, key, staged, required
+        self._folder, self._facts = folder, facts
+        self.hurried = Event()
+        self._hurried_at: float | None = None
+        self._told: set[str] = set()
+        self._files: dict[str, Any] = {}
+
+    # ---- in the threads that write
+
+    def lead(self, write: Callable[[Callable[[Path, StagedState, Manifest], Manifest]], Written]) -> Written:
+        """Write as rank 0 does, and tell the others what has become of it.
+
+        Arguments:
+            write: is given what writes the folder.
+
+        Raises:
+            CheckpointError: it cannot be written.
+            RanksDivergedError: what must be equal on all ranks is not.
+        """
+        try:
+            written = write(self._write_folder)
+        except BaseException as error:
+            what = _DIVERGED if isinstance(error, RanksDivergedError) else _FAILED
+            message = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
+            self._give_up(message)
+            with suppress(LostRankError):
+                self._publish("outcome", [what, message, getattr(error, "hint", "")])
+            raise
+        self._publish("outcome", [_WRITTEN, written.path.name, {"digest": written.manifest["digest"]}])
+        self._forget()
+        return written
+
+    def follow(self) -> Written:
+        """Write what is this rank's, and return what rank 0 says has become of the checkpoint.
+
+        Raises:
+            CheckpointError: it cannot be written, here or elsewhere.
+            RanksDivergedError: what must be equal on all ranks is not.
+        """
+        try:
+            folder = self._folder / self._read("folder", 0)
+            if not folder.is_dir():
+                raise CheckpointError(
+                    f"{folder} cannot be seen, in which rank 0 writes",
+                    "put the run directory where every rank sees it, as on a shared file system",
+                )
+            self._write_files(folder)
+        except Exception as error:
+            self._give_up(error.message if isinstance(error, GraphtrainError) else reason_of(error))
+        what, text, more = self._read("outcome", 0)
+        self._forget()
+        if what == _WRITTEN:
+            return Written(self._folder / text, {**self._facts, **more})
+        raise (RanksDivergedError if what == _DIVERGED else CheckpointError)(text, more)
+
+    def is_told(self, timeout_seconds: float) -> bool:
+        """True if rank 0 has said what has become of it; waited for so long."""
+        return self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
+
+    def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
+        def write(folder: Path) -> Manifest:
+            self._publish("folder", folder.name)
+            state, sharing, summaries = self._write_files(folder)
+            told = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
+            return manifest_of_ranks(facts, state, sharing, summaries, told)
+
+        return write_folder(path, write, staged.given_up)
+
+    def _write_files(self, folder: Path) -> tuple[RankState, Sharing, list[Digests]]:
+        """Write this rank's files, once all ranks know what they have in common."""
+        state = RankState(self._staged)
+        summaries = [Digests(**told) for told in self._all("summary", state.summary.as_plain())]
+        differing = different_files(summaries)
+        leaves: list[Mapping[str, Mapping[str, str]]] = [{} for _ in summaries]
+        if differing:
+            leaves = self._all("leaves", state.leaves(differing))
+        essential: list[Mapping[str, bytes]] = [{} for _ in summaries]
+        if paths := _differing([summary.essential for summary in summaries]):
+            essential = self._all("essential", {path: part for path, part in state.essential.items() if path in paths})
+        if lines := [*differences(self._required, summaries, leaves, essential)]:
+            shown = "; ".join(lines[:_MOST_DIFFERENCES])
+            more = f"; and {len(lines) - _MOST_DIFFERENCES} more" if len(lines) > _MOST_DIFFERENCES else ""
+            raise RanksDivergedError(
+                f"{shown}{more}",
+                "it must be the same on all ranks: let no rank change it by itself",
+            )
+        sharing = Sharing.of(state, summaries, leaves)
+        written = write_files_of_rank(folder, self._ranks.rank, state, sharing)
+        self._files = {"files": written, "own": {name: self._facts[name] for name in OWN_FACTS}}
+        self._publish("files", self._files)
+        return state, sharing, summaries
+
+    # ---- what ranks tell each other
+
+    def _of(self, topic: str, rank: int) -> str:
+        return f"{self._key}/{topic}/{rank}"
+
+    def _publish(self, topic: str, value: Any) -> None:
+        self._told.add(topic)
+        self._ranks.publish(self._of(topic, self._ranks.rank), zlib.compress(msgpack.packb({"value": value}), 1))
+
+    def _give_up(self, reason: str) -> None:
+        """Tell the others, wherever they wait for this rank, that nothing comes any more."""
+        for topic in ("folder", "summary", "leaves", "essential", "files"):
+            if topic not in self._told:
+                with suppress(LostRankError):
+                    told = zlib.compress(msgpack.packb({"failed": reason}), 1)
+                    self._ranks.publish(self._of(topic, self._ranks.rank), told)
+
+    def _forget(self) -> None:
+        """Release the memory that the store has for what this rank has told: nobody reads it any more."""
+        for topic in self._told - {"outcome"}:
+            with suppress(LostRankError):
+                self._ranks.publish(self._of(topic, self._ranks.rank), b"")
+
+    def _all(self, topic: str, value: Any) -> list[Any]:
+        """What every rank tells."""
+        self._publish(topic, value)
+        return [
+            value if rank == self._ranks.rank else self._read(topic, rank) for rank in range(self._ranks.world_size)
+        ]
+
+    def _read(self, topic: str, rank: int) -> Any:
+        end = time.monotonic() + self._ranks.timeout_seconds
+        while (data := self._ranks.read(self._of(topic, rank), _SLICE_SECONDS)) is None:
+            if self._staged.given_up.is_set():
+                raise CheckpointError("the checkpoint was given up")
+            if self.hurried.is_set():
+                self._hurried_at = self._hurried_at or time.monotonic()
+                end = min(end, self._hurried_at + _HURRIED_SECONDS)
+            if time.monotonic() > end:
+                raise CheckpointError(f"cannot write the checkpoint: rank {rank} has not written its part of it")
+        told = msgpack.unpackb(zlib.decompress(data)) if data else {"failed": "the checkpoint is over"}
+        if "failed" in told:
+            raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {told['failed']}")
+        return told["value"]
+
+
+def _differing(values: list[Mapping[str, str]]) -> set[str]:
+    names = {name for each in values for name in each}
+    return {name for name in names if len({each.get(name) for each in values}) > 1}

@@ -1,0 +1,210 @@
+"""Which part of a state several ranks have in common, and which of them writes what.
+
+A state has two kinds of leaves: the tensors of its files, and what is packed of each name in a section. A leaf whose
+bits are equal on all ranks is the *same*, and written once; any other is each rank's *own*.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+import msgpack
+
+from graphtrain.names import quoted
+from graphtrain.storage.state_files import PROGRESS_FILE, StagedState
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, staged_tensors
+
+PROGRESS = "progress"  # the section of which the fields are compared
+
+
+@dataclass(frozen=True)
+class MustBeEqual:
+    """What has to be equal on all ranks.
+
+    Attributes:
+        tensors: file -> the names of tensors in it; None for all.
+        parts: section -> names.
+        own_fields: path of a node -> fields of its progress that may differ all the same, as the position that data
+            keeps itself. Everything else of the progress that a continuation depends on has to be equal.
+    """
+
+    tensors: Mapping[str, Collection[str] | None] = field(default_factory=dict)
+    parts: Mapping[str, Collection[str]] = field(default_factory=dict)
+    own_fields: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Digests:
+    """What a rank tells of its state, so that all know what they have in common.
+
+    Attributes:
+        digest: of the state, as `StagedState.digest` has it.
+        files: file -> the checksum that it would have whole.
+        parts: section -> name -> a digest of what is packed.
+        essential: path of a node -> a digest of the progress that a continuation depends on.
+    """
+
+    digest: str
+    files: Mapping[str, str]
+    parts: Mapping[str, Mapping[str, str]]
+    essential: Mapping[str, str]
+
+    def as_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@final
+class RankState:
+    """The staged state of one rank, leaf by leaf.
+
+    Attributes:
+        parts: section -> name -> msgpack bytes.
+        summary: what this rank tells the others. Every tensor is hashed for it, in whatever thread it is made.
+    """
+
+    def __init__(self, staged: StagedState) -> None:
+        self._staged = staged
+        self.parts: Mapping[str, Mapping[str, bytes]] = msgpack.unpackb(bytes(staged.files[PROGRESS_FILE]))
+        self.essential: Mapping[str, bytes] = msgpack.unpackb(staged.packed).get(PROGRESS, {})
+        self._files = {
+            name.removesuffix(TENSOR_SUFFIX): memoryview(data)
+            for name, data in staged.files.items()
+            if name != PROGRESS_FILE
+        }
+        sums = {file: hashlib.sha256(data).hexdigest() for file, data in self._files.items()}
+        self.summary = Digests(
+            staged.digest({file + TENSOR_SUFFIX: checksum for file, checksum in sums.items()}),
+            sums,
+            {section: {name: _hash(part) for name, part in parts.items()} for section, parts in self.parts.items()},
+            {path: _hash(part) for path, part in self.essential.items()},
+        )
+
+    def tensors(self, file: str) -> dict[str, StagedTensor]:
+        """The tensors of a file, by name; none where this rank does not have the file."""
+        return staged_tensors(self._files[file]) if file in self._files else {}
+
+    def leaves(self, files: Collection[str]) -> dict[str, dict[str, str]]:
+        """A digest of every tensor of some files: file -> name -> digest."""
+        return {file: {name: tensor.digest() for name, tensor in self.tensors(file).items()} for file in files}
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def different_files(summaries: Sequence[Digests]) -> list[str]:
+    """The files that are not the same on all ranks, or that some do not have."""
+    names = sorted({name for summary in summaries for name in summary.files})
+    return [name for name in names if len({summary.files.get(name) for summary in summaries}) > 1]
+
+
+def common(values: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The names that all ranks have, with equal values.
+
+    >>> sorted(common([{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 3}]))
+    ['a']
+    """
+    first, *others = values
+    return {name for name, value in first.items() if all(name in each and each[name] == value for each in others)}
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What the ranks have in common.
+
+    Attributes:
+        parts: section -> the names whose packed form is the same.
+        tensors: file -> the names of tensors that are the same -> the rank that writes each.
+    """
+
+    parts: Mapping[str, Collection[str]]
+    tensors: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def of(
+        cls,
+        state: RankState,
+        summaries: Sequence[Digests],
+        leaves: Sequence[Mapping[str, Mapping[str, str]]],
+    ) -> Sharing:
+        """What follows from what all ranks have told; the same on each of them.
+
+        Arguments:
+            state: of one of the ranks.
+            leaves: of each rank, those of the files that differ.
+        """
+        sections = {name for summary in summaries for name in summary.parts}
+        parts = {
+            section: common([summary.parts.get(section, {}) for summary in summaries]) for section in sorted(sections)
+        }
+        differing, sizes = set(different_files(summaries)), dict[tuple[str, str], int]()
+        for file in sorted(summaries[0].files):
+            tensors = state.tensors(file)
+            names = common([each.get(file, {}) for each in leaves]) if file in differing else tensors.keys()
+            sizes |= {(file, name): len(tensors[name].data) for name in names}
+        tensors_of: dict[str, dict[str, int]] = {}
+        for (file, name), rank in _distributed(sizes, len(summaries)).items():
+            tensors_of.setdefault(file, {})[name] = rank
+        return cls(parts, tensors_of)
+
+
+def _distributed(sizes: Mapping[tuple[str, str], int], ranks: int) -> dict[tuple[str, str], int]:
+    """A rank for each tensor, so that all write about as many bytes: the largest first, to whoever has the fewest.
+
+    >>> sorted(_distributed({("model", "a"): 5, ("model", "b"): 3, ("model", "c"): 3}, 2).items())
+    [(('model', 'a'), 0), (('model', 'b'), 1), (('model', 'c'), 1)]
+    """
+    loads = [(0, rank) for rank in range(ranks)]
+    chosen = {}
+    for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
+        load, rank = loads[0]
+        heapq.heapreplace(loads, (load + sizes[key], rank))
+        chosen[key] = rank
+    return chosen
+
+
+def differences(
+    required: MustBeEqual,
+    summaries: Sequence[Digests],
+    leaves: Sequence[Mapping[str, Mapping[str, str]]],
+    essential: Sequence[Mapping[str, bytes]],
+) -> Iterator[str]:
+    """What must be equal and is not, in words, with the ranks that have it otherwise than rank 0.
+
+    Arguments:
+        leaves: of each rank, the digests of tensors in the files that differ.
+        essential: of each rank, what is packed of the progress that differs.
+    """
+    for file in different_files(summaries):
+        names = required.tensors.get(file, ())
+        known = sorted({name for each in leaves for name in each.get(file, {})})
+        for name in known if names is None else [name for name in known if name in names]:
+            yield from _told(f"the tensor `{name}` of `{file}`", [each.get(file, {}).get(name) for each in leaves])
+    for section, names in required.parts.items():
+        for name in sorted(names):
+            what = f"`{name}`" if section == "resources" else f"`{name}` ({section})"
+            yield from _told(what, [summary.parts.get(section, {}).get(name) for summary in summaries])
+    for path in sorted({path for each in essential for path in each}):
+        fields = [_fields(each[path], path) if path in each else {} for each in essential]
+        for name in sorted({name for each in fields for name in each} - {*required.own_fields.get(path, ())}):
+            yield from _told(f"`{path}.{name}`", [each.get(name) for each in fields], shows=True)
+
+
+def _told(what: str, values: Sequence[Any], *, shows: bool = False) -> Iterator[str]:
+    others = [rank for rank, value in enumerate(values) if value != values[0]]
+    if not others:
+        return
+    ranks = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(map(str, others))}"
+    plain = shows and all(isinstance(value, bool | int | float | str) for value in values)
+    shown = f": {values[0]!r} and {quoted([repr(values[rank]) for rank in others[:1]])}" if plain else ""
+    yield f"{what} differs between rank 0 and {ranks}{shown}"
+
+
+def _fields(packed: bytes, path: str) -> Mapping[str, Any]:
+    """The fields of a node, each as it is encoded."""
+    fields = msgpack.unpackb(packed, strict_map_key=False)[path]
+    return fields if isinstance(fields, dict) else {"": fields}

@@ -1,0 +1,67 @@
+"""A run of several ranks, cut and resumed: bit for bit by as many, and up to the order of sums by any number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.resume.rank_runs import End, run
+
+# All of the first epoch: full windows, a short one, and a validation, with one at its end.
+TRANSITIONS = range(1, 62)
+# Where a batch is alive, in a window, before exchange, step and zero_grad, and in the validation.
+SOME = (3, 6, 9, 10, 11, 47)
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[int]:
+    """The samples that the whole run trains on."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def whole() -> list[End]:
+    return run(2, None)
+
+
+@pytest.fixture(scope="module")
+def plain(trained: list[int]) -> list[End]:
+    return run(2, None, is_plain=True, trained=trained)
+
+
+@pytest.mark.parametrize("cuts", [SOME, pytest.param(TRANSITIONS, marks=pytest.mark.sweep)], ids=["some", "all"])
+def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: Sequence[int]) -> None:
+    for number in cuts:
+        run_dir = tmp_path / str(number)
+        cut = run(2, run_dir, advance=number, seed=number)
+        ends = run(2, run_dir, seed=-number)
+        assert [end.digest for end in ends] == [end.digest for end in whole], f"cut before {cut[0].position}"
+        assert ends[0].metrics == whole[0].metrics
+
+
+@pytest.mark.parametrize(
+    ("world_size", "cuts"),
+    [(1, SOME[1:]), (3, SOME[:4]), *(pytest.param(size, TRANSITIONS, marks=pytest.mark.sweep) for size in (1, 3, 4))],
+)
+def test_another_number_of_ranks_trains_on_the_same_samples_to_the_same_weights(
+    plain: list[End], trained: list[int], tmp_path: Path, world_size: int, cuts: Sequence[int]
+) -> None:
+    for number in cuts:
+        run_dir, samples = tmp_path / str(number), list[int]()
+        cut = run(2, run_dir, advance=number, is_plain=True, trained=samples)
+        if cut[0].position in ("train_batch", "validate/eval_batch") and world_size == 1:
+            continue  # there is a batch for each of two ranks
+        ends = run(world_size, run_dir, is_plain=True, trained=samples)
+        assert_equal(ends, plain, f"cut before {cut[0].position}")
+        assert sorted(samples) == sorted(trained)
+
+
+def assert_equal(ends: list[End], expected: list[End], message: str = "") -> None:
+    """Equal up to the order of sums."""
+    for end in ends:
+        assert (end.weights - expected[0].weights).abs().max() < 1e-12, message
+    assert len(ends[0].metrics) == len(expected[0].metrics), message
+    for row, row_before in zip(ends[0].metrics, expected[0].metrics, strict=True):
+        assert row == pytest.approx(row_before, rel=1e-12), message
