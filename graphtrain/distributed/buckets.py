@@ -28,14 +28,12 @@ def sum_gradients(ranks: Ranks, parameters: Sequence[torch.Tensor]) -> None:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         gradients.append(parameter.grad)
-    for bucket in buckets_of(gradients):
-        buffer = torch.cat([gradient.reshape(-1) for gradient in bucket])
-        ranks.exchange([buffer])
-        start = 0
-        for gradient in bucket:
-            part = buffer[start : start + gradient.numel()]
-            gradient.copy_(part.view(gradient.shape))
-            start += gradient.numel()
+    buckets = list(buckets_of(gradients))
+    buffers = [torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in buckets]
+    ranks.exchange(buffers)
+    for bucket, buffer in zip(buckets, buffers, strict=True):
+        parts = buffer.split([gradient.numel() for gradient in bucket])
+        torch._foreach_copy_(bucket, [part.view(gradient.shape) for part, gradient in zip(parts, bucket, strict=True)])
 
 
 def buckets_of(tensors: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[torch.Tensor]]:
