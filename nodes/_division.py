@@ -81,6 +81,10 @@ class Division(ABC):
     def draw(self, drawing: Drawing) -> Round:
         """The next round."""
 
+    def known_length(self, length: int | None) -> int | None:
+        """The micro-batches of an epoch, as far as that is known before its first round, given what the data says."""
+        return length
+
     def drawn(self, consumed: int) -> int:
         """The batches of its data that a rank has drawn once so many micro-batches of an epoch are consumed."""
         return consumed
@@ -237,6 +241,9 @@ class _EachItsOwn(Division):
         counts = [record.samples for record in records[:size]]
         is_last = any(first + size >= end for end in ends)
         return Round(batch, samples, counts, self.drawn(first), is_last, length)
+
+    def known_length(self, length: int | None) -> int | None:
+        return None
 
     def drawn(self, consumed: int) -> int:
         return consumed // self._ranks.world_size

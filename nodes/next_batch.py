@@ -337,6 +337,7 @@ class NextBatch:
         if opens:
             self._open_epoch(indices)
             self._held, self.last_batch = NOTHING, {}
+            self.length = self._division.known_length(self.length)
         elif self._begin_cut is not None:
             self._begin_cut()
         if not (opens or self._division.synchronises):
@@ -520,7 +521,7 @@ class NextBatch:
         return batches if batches < length else _NEVER
 
     def _has_length(self) -> bool:
-        return self._source.has_length()
+        return self._source.has_length() and not self.rank_local
 
     def _expected_length(self) -> int | None:
         if self.limit is None or self.length is None:

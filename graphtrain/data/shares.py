@@ -88,7 +88,7 @@ def round_size(first: int, end: int | None, world_size: int, windows: Sequence[W
     4
     """
     rest = [end - first] if end is not None else []
-    return min(world_size, *rest, *(window.left for window in windows if window.left > 0))
+    return min([world_size, *rest, *(window.left for window in windows if window.left > 0)])
 
 
 def planned_rounds(first: int, end: int, world_size: int, windows: Sequence[Window]) -> Iterator[tuple[int, int]]:

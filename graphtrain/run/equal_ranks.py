@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from graphtrain.data.batch import feed
 from graphtrain.data.fingerprint import fingerprint, is_data
+from graphtrain.data.rank_local import RankLocal
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.plain import json_value
@@ -142,6 +143,10 @@ def _lines_of(name: str, text: str) -> Lines:
 def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, data in resources.items():
         if not is_data(name, data):
+            continue
+        is_own = isinstance(data, RankLocal)
+        yield f"whether `{name}` is rank_local", is_own
+        if is_own:
             continue
         facts = fingerprint(data)
         yield f"the length of `{name}`", facts["length"]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
-from graphtrain import Graph, Loader, Trainer
+from graphtrain import Graph, Loader, Trainer, rank_local
 from graphtrain.distributed import Ranks
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.errors import DataError, RanksDivergedError, UsageError
+from tests.distributed.fake_ranks import World, run_ranks
 
 BATCHES, SIZE = 23, 4
 SAMPLES = BATCHES * SIZE - 1
@@ -186,3 +188,165 @@ def test_every_batch_once_in_the_same_windows(name: str) -> None:
         first, second = ([batch for epoch, *_, batch in seen if epoch == number] for number in (0, 1))
         if name not in ("list", "batch_sampler"):
             assert first != second, "each epoch has its own random numbers"
+
+
+# ---- data of which each rank has its own
+
+
+def own(rank: int, length: int, kind: str) -> Any:
+    batches = [torch.full((1 + rank, 3), float(10 * rank + number)) for number in range(length)]
+    if kind == "list":
+        return batches
+    if kind == "longer_by_its_length":
+        return Lying(batches)
+    return Unsized(batches)
+
+
+class Unsized:
+    def __init__(self, batches: list[torch.Tensor]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.batches)
+
+
+class Lying(Unsized):
+    def __len__(self) -> int:
+        return len(self.batches) + 1
+
+
+@pytest.mark.parametrize("prefetch", [False, True], ids=["in_time", "early"])
+@pytest.mark.parametrize("kind", ["list", "unsized", "longer_by_its_length"])
+@pytest.mark.parametrize("lengths", [(5, 3, 4), (2, 2)], ids=str)
+def test_data_of_each_rank_ends_with_the_shortest(lengths: tuple[int, ...], kind: str, prefetch: bool) -> None:
+    def program(ranks: Ranks) -> Trained:
+        return train(rank_local(own(ranks.rank, lengths[ranks.rank], kind)), fit(2, prefetch=prefetch))
+
+    of_ranks = run_ranks(len(lengths), program, seed=1)
+    rounds, world_size = min(lengths), len(lengths)
+    for rank, trained in enumerate(of_ranks):
+        assert [batch for *_, batch in trained.seen] == [
+            [[10.0 * rank + number] * 3] * (1 + rank) for _ in range(2) for number in range(rounds)
+        ]
+        assert [number for _, number, *_ in trained.seen] == [
+            number * world_size + rank for _ in range(2) for number in range(rounds)
+        ]
+        progress = trained.progress["next_batch"]
+        assert progress["batches"] == 2 * rounds * world_size
+        assert progress["samples"] == 2 * rounds * sum(range(1, world_size + 1))
+        assert progress["exhausted"] is (kind != "list")
+        expected_length = {"list": rounds, "longer_by_its_length": rounds + 1, "unsized": 0}[kind]
+        assert progress["epoch_length"] == expected_length * world_size
+        assert trained.progress["step"]["steps"] == 2 * -(-rounds // 2)
+        assert trained.weights == of_ranks[0].weights
+
+
+@pytest.mark.parametrize("kind", ["list", "unsized", "longer_by_its_length"])
+def test_data_of_which_one_rank_has_none_is_empty(kind: str) -> None:
+    def program(ranks: Ranks) -> None:
+        train(rank_local(own(ranks.rank, (4, 0, 3)[ranks.rank], kind)), fit())
+
+    for result in World(3, random.Random(0)).run(program):
+        assert isinstance(result, DataError)
+        assert str(result).startswith("the run came to its end without a batch: the data is empty")
+
+
+def test_data_of_each_rank_may_be_limited() -> None:
+    def program(ranks: Ranks) -> Trained:
+        return train(rank_local(own(ranks.rank, 5, "unsized")), fit(1, next_batch={"limit": 7}))
+
+    of_ranks = run_ranks(2, program)
+    assert [len(trained.seen) for trained in of_ranks] == [8, 6], "seven micro-batches an epoch, the last of one rank"
+    assert [trained.progress["next_batch"]["batches"] for trained in of_ranks] == [14, 14]
+
+
+def test_in_one_process_data_of_each_rank_is_the_data() -> None:
+    batches = own(0, 3, "list")
+    assert rank_local(batches) is batches
+
+
+def test_a_fraction_of_an_epoch_of_such_data_is_not_known() -> None:
+    def program(ranks: Ranks) -> None:
+        train(rank_local(own(ranks.rank, 5, "list")), fit(1, validate={"every": "0.5 epochs"}), val_data=[])
+
+    with pytest.raises(UsageError, match="has no length, so a fraction of an epoch cannot be counted"):
+        run_ranks(2, program)
+
+
+# ---- data that is not the same on all ranks
+
+
+class Unseeded:
+    """Batches from a generator that nobody finds: another one on every rank."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        generator = random.Random(f"{threading.get_ident()}")
+        return iter([torch.full((1, 3), generator.random()) for _ in range(3)])
+
+
+class Listed(list[Any]):
+    """Lists of samples, whose number is not what it says."""
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda rank: Unsized(own(rank, 3, "list")), "train_data gives other batches on rank 1 than on rank 0"),
+        (
+            lambda rank: Loader(torch.zeros(4, 3), sampler=[rank, 2, 3]),
+            "train_data gives other batches on rank 1 than on rank 0",
+        ),
+        (lambda rank: Unseeded(), "train_data gives other batches on rank 1 than on rank 0"),
+        (
+            lambda rank: Loader(torch.zeros(4, 3), batch_sampler=Listed([[0, 1], [2], [3]][: 3 - rank])),
+            "train_data has 3 batches on rank 0, and 2 batches on rank 1",
+        ),
+        (
+            lambda rank: [torch.zeros(1, 3)] * (3 + rank),
+            "ranks differ in the length of `train_data`: 3 on rank 0; 4 on rank 1",
+        ),
+        (
+            lambda rank: rank_local([torch.zeros(1, 3)]) if rank else [torch.zeros(1, 3)],
+            "ranks differ in whether `train_data` is rank_local: False on rank 0; True on rank 1",
+        ),
+    ],
+    ids=["content", "order", "unseeded", "lists", "length", "kind"],
+)
+def test_other_data_on_another_rank_is_named(made: Callable[[int], Any], message: str) -> None:
+    def program(ranks: Ranks) -> None:
+        train(made(ranks.rank), fit())
+
+    for result in World(2, random.Random(0)).run(program):
+        assert isinstance(result, RanksDivergedError | UsageError)
+        with pytest.raises(type(result), match=message):
+            raise result
+
+
+@pytest.mark.parametrize("is_loader", [False, True], ids=["dataloader", "loader"])
+def test_a_distributed_sampler_is_refused(is_loader: bool) -> None:
+    def program(ranks: Ranks) -> Trained:
+        dataset = Augmented()
+        sampler: Any = DistributedSampler(dataset, num_replicas=2, rank=ranks.rank)  # type: ignore[arg-type]
+        data = (Loader if is_loader else DataLoader)(dataset, batch_size=4, sampler=sampler)  # type: ignore[arg-type]
+        return train(data, fit())
+
+    for result in World(2, random.Random(0)).run(program):
+        assert isinstance(result, DataError)
+        assert "train_data has a DistributedSampler" in str(result) and "rank_local" in str(result)
+
+
+def test_what_it_costs_to_draw_all_is_reported_once() -> None:
+    lines = {name: on_ranks(2, DATA[name], fit())[0].lines for name in ("dataloader", "list", "loader", "iterable")}
+    reported = {
+        name: [line.partition(":")[0] for line in lines if "2 times the loading" in line]
+        for name, lines in lines.items()
+    }
+    assert reported == {
+        "dataloader": ["train or validation data is a DataLoader"],
+        "list": [],
+        "loader": [],
+        "iterable": ["train or validation data is a Drawing"],
+    }
