@@ -247,8 +247,18 @@ def _progress(
     before: int,
     world_size: int,
 ) -> dict[str, Mapping[str, Any]]:
-    """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round."""
-    changed: dict[str, Mapping[str, Any]] = dict(progress)
+    """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round.
+
+    A node that only several ranks need, as `exchange`, has none in one process.
+    """
+    of_ranks = [bound for bound in compiled.program.nodes if "ranks" in bound.kind.optional and not bound.bypassed]
+    fresh = {
+        bound.path: {
+            name: getattr(bound.instance, name) for name, declared in bound.kind.fields.items() if declared.stored
+        }
+        for bound in of_ranks
+    }
+    changed: dict[str, Mapping[str, Any]] = {**fresh, **progress}
     for bound in _fetching(compiled):
         if bound.path in changed and 1 in (before, world_size):
             changed[bound.path] = {**changed[bound.path], ROUND: 1}

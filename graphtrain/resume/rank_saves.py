@@ -19,7 +19,7 @@ from typing import Any, final
 import msgpack
 
 from graphtrain.distributed import LostRankError, Ranks
-from graphtrain.errors import CheckpointError, GraphtrainError, RanksDivergedError
+from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
 from graphtrain.storage.checkpoint import Manifest, reason_of, write_folder
 from graphtrain.storage.encoding import UnsaveableError
@@ -33,7 +33,13 @@ _SLICE_SECONDS = 0.5
 _HURRIED_SECONDS = 10.0
 _MOST_DIFFERENCES = 3
 
-_WRITTEN, _FAILED, _DIVERGED = "written", "failed", "diverged"
+_WRITTEN = "written"
+# What has become of a save otherwise: the error that all ranks raise.
+_ERRORS: Mapping[str, type[GraphtrainError]] = {
+    "failed": CheckpointError,
+    "diverged": RanksDivergedError,
+    "lost": RankFailedError,
+}
 
 
 @final
@@ -128,11 +134,12 @@ class RankSave:
         Raises:
             CheckpointError: it cannot be written.
             RanksDivergedError: what must be equal on all ranks is not.
+            RankFailedError: a rank has ended.
         """
         try:
             written = write(self._write_folder)
         except BaseException as error:
-            what = _DIVERGED if isinstance(error, RanksDivergedError) else _FAILED
+            what = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "failed")
             message = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
             self._give_up(message)
             with suppress(LostRankError):
@@ -148,6 +155,7 @@ class RankSave:
         Raises:
             CheckpointError: it cannot be written, here or elsewhere.
             RanksDivergedError: what must be equal on all ranks is not.
+            RankFailedError: a rank has ended.
         """
         try:
             folder = self._folder / self._read("folder", 0)
@@ -163,7 +171,7 @@ class RankSave:
         self._forget()
         if what == _WRITTEN:
             return Written(self._folder / text, {**self._facts, **more})
-        raise (RanksDivergedError if what == _DIVERGED else CheckpointError)(text, more)
+        raise _ERRORS[what](text, more)
 
     def is_told(self, timeout_seconds: float) -> bool:
         """True if rank 0 has said what has become of it; waited for so long."""
@@ -233,15 +241,18 @@ class RankSave:
         ]
 
     def _read(self, topic: str, rank: int) -> Any:
-        end = time.monotonic() + self._ranks.timeout_seconds
+        end, has_ended = time.monotonic() + self._ranks.timeout_seconds, False
         while (data := self._ranks.read(self._of(topic, rank), _SLICE_SECONDS)) is None:
             if self._staged.given_up.is_set():
                 raise CheckpointError("the checkpoint was given up")
             if self.hurried.is_set():
                 self._hurried_at = self._hurried_at or time.monotonic()
                 end = min(end, self._hurried_at + _HURRIED_SECONDS)
+            if has_ended:
+                raise RankFailedError(f"rank {rank} has ended without a word while a checkpoint was written")
             if time.monotonic() > end:
                 raise CheckpointError(f"cannot write the checkpoint: rank {rank} has not written its part of it")
+            has_ended = rank in self._ranks.ended()  # asked once more what it may have told before
         told = msgpack.unpackb(zlib.decompress(data)) if data else {"failed": "the checkpoint is over"}
         if "failed" in told:
             raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {told['failed']}")

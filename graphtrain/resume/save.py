@@ -300,9 +300,7 @@ class CheckpointWriter:
             self._give_up()
             raise
         except BaseException as error:
-            self._is_failing = True
-            if self._part is not None:
-                self._part.hurried.set()
+            self.fails()
             try:
                 self.wait()
             except CheckpointError as problem:
@@ -324,9 +322,7 @@ class CheckpointWriter:
         if self._writing is None:
             return
         try:
-            if self._part is not None:  # asked of the store, so that a rank which runs in a thread lets the others run
-                while not (self._writing.is_over or self._part.is_told(_SLICE_SECONDS)):
-                    pass
+            self._await_part()
             written = self._writing.result()
         except CheckpointError as error:
             self._writing = self._mark = None
@@ -349,6 +345,19 @@ class CheckpointWriter:
         if self._mark is not None:
             mark, self._mark = self._mark, None
             self._rank(written.path, *mark)
+
+    def fails(self) -> None:
+        """Wait for the save that all ranks have begun, before the others are left; not for ranks that may be dead."""
+        self._is_failing = True
+        if self._part is not None:
+            self._part.hurried.set()
+            self._await_part()
+
+    def _await_part(self) -> None:
+        """Wait for what becomes of a save of several ranks: by the store, so that ranks which are threads can run."""
+        if self._part is not None and self._writing is not None:
+            while not (self._writing.is_over or self._part.is_told(_SLICE_SECONDS)):
+                pass
 
     def _begin(self, run: Resumable, run_files: RunFiles, value: float | None) -> None:
         copied: tuple[StagedState, dict[str, Any]] = (

@@ -1090,6 +1090,8 @@ class Trainer:
 
     def _fail(self, error: BaseException) -> NoReturn:
         if self._agreement is not None:
+            if not isinstance(error, KeyboardInterrupt):
+                self._writer.fails()
             self._agreement.fail(error)
         self._life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
         self._requests.clear()

@@ -1,0 +1,247 @@
+"""Saves of several ranks: all of them save, or none; one outcome; and what is in the folder."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from graphtrain import Graph, Outcome, Trainer
+from graphtrain.distributed import Ranks
+from graphtrain.errors import CheckpointError, RanksDivergedError, SaveFailedError
+from graphtrain.resume import rank_saves
+from graphtrain.resume.restore import ResumeOptions
+from graphtrain.storage.manifest import read_manifest
+from tests.distributed.fake_ranks import run_ranks
+from tests.resume.rank_runs import run, trainer_of
+
+Write = Callable[..., dict[str, list[Any]]]
+
+
+def names(run_dir: Path) -> list[str]:
+    """All in the folder of the checkpoints, temporary folders included."""
+    return sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+
+
+def every_step(graph: Graph) -> Graph:
+    return graph.set("checkpoint", every="1 steps")
+
+
+def test_what_is_the_same_is_stored_once_and_weights_need_nothing_else(tmp_path: Path) -> None:
+    ends = run(2, tmp_path, advance=9)  # in an open window, with buffers of each rank
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    manifest = read_manifest(folder)
+    assert (manifest["format"], manifest["ranks"], manifest["window_ranks"]) == (2, 2, 2)
+    assert manifest["digests"] == [end.digest for end in ends]
+    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".msgpack"}
+    assert not any(path.read_bytes()[:2] in (b"PK", b"\x80\x04") for path in folder.iterdir())
+
+    shares = [safetensors.torch.load_file(folder / f"model.{rank:05d}.safetensors") for rank in range(2)]
+    assert not shares[0].keys() & shares[1].keys()
+    assert shares[0].keys() | shares[1].keys() == manifest["tensors"]["model"].keys()
+    parameters = {name for name in shares[0] | shares[1] if "running" not in name}
+    assert parameters == {"0.weight", "0.bias", "1.weight", "1.bias", "1.num_batches_tracked", "3.weight", "3.bias"}
+    weights = shares[0] | shares[1]
+    assert torch.equal(weights["0.weight"].flatten(), ends[0].weights[:18])
+
+    own = [safetensors.torch.load_file(folder / f"rank.{rank:05d}.safetensors") for rank in range(2)]
+    assert own[0].keys() == own[1].keys() >= {"model/1.running_mean", "gradients/model/0.weight"}
+    bytes_of_rank = [
+        sum(path.stat().st_size for path in folder.glob(f"*.{rank:05d}.safetensors") if path.name[:4] != "rank")
+        for rank in range(2)
+    ]
+    assert abs(bytes_of_rank[0] - bytes_of_rank[1]) < 0.4 * max(bytes_of_rank)
+
+
+def test_gradients_that_were_summed_are_the_same(tmp_path: Path) -> None:
+    run(2, tmp_path, advance=10, is_plain=True)  # before `step`
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    assert "model/0.weight" in read_manifest(folder)["tensors"]["gradients"]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_disk_that_one_rank_cannot_write_stops_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    calls = count_and_fail(monkeypatch, failing, numbers=[2])
+
+    def program(ranks: Ranks) -> str:
+        trainer = trainer_of(tmp_path, graph=every_step)
+        with pytest.raises(SaveFailedError) as caught:
+            trainer.run()
+        return f"{trainer.position}: {caught.value}"
+
+    first, second = run_ranks(2, program)
+    assert first == second
+    assert "No space left on device" in first
+    assert names(tmp_path)[:1] == ["000001-step-1"]
+    assert len(names(tmp_path)) == 1, "no part of the checkpoint that failed is left"
+    monkeypatch.undo()
+    assert calls
+    whole = run(2, None)
+    assert [end.digest for end in run(2, tmp_path)] == [end.digest for end in whole]
+
+
+def test_a_disk_that_one_rank_cannot_write_is_reported_and_training_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_and_fail(monkeypatch, 1, numbers=[1])
+
+    def graph(graph: Graph) -> Graph:
+        return every_step(graph).set("checkpoint", if_failed="continue", keep=9)
+
+    ends = run(2, tmp_path, graph=graph)
+    assert [end.outcome for end in ends] == [Outcome.FINISHED] * 2
+    assert names(tmp_path)[-1].endswith("step-4")
+    (line,) = (line for line in ends[0].lines if "No space left" in line)
+    assert line.startswith("rank 1 cannot write its part of the checkpoint")
+    assert line.endswith("earlier checkpoints are kept, and the run continues")
+
+
+def count_and_fail(monkeypatch: pytest.MonkeyPatch, failing: int, numbers: list[int]) -> list[int]:
+    """Let the writes of a rank fail that have these numbers; the ranks that have written."""
+    write: Write = rank_saves.write_files_of_rank
+    calls: list[int] = []
+
+    def failing_write(folder: Path, rank: int, *more: Any) -> dict[str, list[Any]]:
+        calls.append(rank)
+        if rank == failing and calls.count(rank) in numbers:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(folder, rank, *more)
+
+    monkeypatch.setattr(rank_saves, "write_files_of_rank", failing_write)
+    return calls
+
+
+def test_a_save_that_one_rank_asks_for_is_one_checkpoint(tmp_path: Path) -> None:
+    def program(ranks: Ranks) -> Outcome:
+        asked = []
+
+        def step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+            if ranks.rank == 1 and not asked:
+                asked.append(trainer.save())
+            return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+        trainer = trainer_of(tmp_path, training_step=step)
+        return trainer.run()
+
+    assert run_ranks(2, program) == [Outcome.FINISHED] * 2
+    assert names(tmp_path) == ["000001-step-0", "000002-step-4"]
+    manifest = read_manifest(tmp_path / "checkpoints" / "000001-step-0")
+    assert manifest["position"] != "train_batch", "no batch is alive"
+
+
+def test_a_stop_prefers_an_edge_without_a_batch(tmp_path: Path) -> None:
+    def program(ranks: Ranks) -> tuple[Outcome, str]:
+        trainer = trainer_of(tmp_path, is_plain=True)
+        trainer.advance(3)
+        if ranks.rank == 1:
+            trainer._requests.ask("stop")
+        assert trainer.position == "train_batch"
+        return trainer.run(), trainer.position
+
+    assert run_ranks(2, program) == [(Outcome.STOPPED, "accumulate")] * 2
+    assert run(1, tmp_path, is_plain=True)[0].outcome is Outcome.FINISHED
+
+
+class Odd:
+    """A value that cannot be saved."""
+
+
+def test_where_one_rank_cannot_copy_its_state_none_saves(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def program(ranks: Ranks) -> list[str]:
+        trainer = trainer_of(tmp_path)
+        trainer.advance(3)  # the batch is alive
+        batch = trainer._compiled.program.slot_index("batch")
+        kept = trainer._compiled.program.slots[batch]
+        if ranks.rank == 1:
+            trainer._compiled.program.slots[batch] = Odd()
+        with trainer._running(ResumeOptions()):
+            assert not trainer._save(trainer._sync_policy)
+        refused.append(trainer._writer.refusal)
+        trainer._compiled.program.slots[batch] = kept
+        trainer.advance(1)
+        trainer.save()
+        return names(tmp_path)
+
+    assert run_ranks(2, program) == [["000001-step-0"]] * 2
+    assert refused[0] == refused[1]
+    assert "Odd cannot be encoded (rank 1)" in refused[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda trainer: trainer.resources["model"][0].bias.data.add_(1.0), "the tensor `0.bias` of `model` differs"),
+        (lambda trainer: trainer.resources["optimizer"].param_groups[0].update(lr=0.5), "`optimizer` differs"),
+        (
+            lambda trainer: setattr(trainer._compiled.program.by_path["log"].instance, "runs", 7),
+            "",
+        ),
+        (
+            lambda trainer: setattr(trainer._compiled.program.by_path["step"].instance, "steps", 7),
+            "`step.steps` differs between rank 0 and rank 1: 0 and `7`",
+        ),
+    ],
+)
+def test_what_must_be_the_same_and_is_not_is_named(
+    tmp_path: Path, change: Callable[[Trainer], Any], message: str
+) -> None:
+    def program(ranks: Ranks) -> str:
+        trainer = trainer_of(tmp_path)
+        trainer.advance(5)
+        if ranks.rank == 1:
+            change(trainer)
+        try:
+            trainer.save()
+        except RanksDivergedError as error:
+            return error.message
+        return ""
+
+    first, second = run_ranks(2, program)
+    assert first == second
+    assert message in first
+    assert bool(message) is bool(first)
+    assert len(names(tmp_path)) == (0 if message else 1)
+
+
+# ---- damaged pieces
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "rank.00001.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def remove(folder: Path) -> None:
+    (folder / "model.00001.safetensors").unlink()
+
+
+def mix(folder: Path) -> None:
+    older = min(folder.parent.iterdir())
+    shutil.copyfile(older / "rank.00001.msgpack", folder / "rank.00001.msgpack")
+
+
+@pytest.mark.parametrize("damage", [truncate, remove, mix])
+def test_a_checkpoint_of_which_one_rank_cannot_read_its_piece_is_skipped_by_all(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    def graph(graph: Graph) -> Graph:
+        return graph.set("checkpoint", every="1 steps", keep=9)
+
+    whole = run(2, tmp_path, graph=graph)
+    newest = max((tmp_path / "checkpoints").iterdir())
+    damage(newest)
+    with pytest.raises(CheckpointError, match=newest.name):
+        run(2, tmp_path / "other", act=lambda trainer: trainer.run(resume=newest))
+    ends = run(2, tmp_path, graph=graph)
+    assert [end.digest for end in ends] == [end.digest for end in whole]
+    assert any("skipped a damaged checkpoint" in line for line in ends[0].lines)
