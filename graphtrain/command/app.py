@@ -15,6 +15,7 @@ from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, takes_run_options
 from graphtrain.command.plain_command import PlainCommand, PlainGroup
 from graphtrain.command.run_help import RunCommand
+from graphtrain.distributed.launcher import launched
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.version import __version__
@@ -143,6 +144,8 @@ def run(
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
     """
+    if (code := launched(options.processes)) is not None:
+        return code
     from graphtrain.command.run import run_script
 
     return run_script(script, settings or [], options)
@@ -174,6 +177,8 @@ def program_app(
 
         Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
         """
+        if (code := launched(options.processes)) is not None:
+            return code
         from graphtrain.command.run import Script, run_program
 
         return run_program(Script.of(setup, graph, words, script), settings or [], options)
@@ -391,18 +396,34 @@ def ls(
     ls_command(folder, as_json=json)
 
 
-@_command("status", "graphtrain status runs/digits-001", "graphtrain status runs/digits-001 --json")
+@_command(
+    "status",
+    "graphtrain status runs/digits-001",
+    "graphtrain status runs/digits-001 --json",
+    "graphtrain status runs/digits-001 --exit-code",
+)
 def status(
     run_dir: Annotated[
         Path,
         typer.Argument(metavar="RUN_DIR", help="The directory of a run; or a folder of them, listed as by ls."),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
-) -> None:
-    """Show the progress of a run, whether it is running or not, from its run directory."""
+    exit_code: Annotated[
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="Exit as the run did, which torchrun does not: 0 finished, 75 stopped and resumable, else 1.",
+        ),
+    ] = False,
+) -> int:
+    """Show the progress of a run, whether it is running or not, from its run directory.
+
+    Exit codes: 0 shown, 2 there is no run; with --exit-code also 75 for a run that is stopped and can be resumed, and 1
+    for one that has failed, was killed, or is running.
+    """
     from graphtrain.command.status import status_command
 
-    status_command(run_dir, as_json=json)
+    return status_command(run_dir, as_json=json, exit_code=exit_code)
 
 
 ScriptArgument = Annotated[

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, UsageError
+from graphtrain.distributed import prints
+from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, RankStoppedError, UsageError
 from graphtrain.printable import printable
 from graphtrain.run.frames import users_frames
 from graphtrain.run.signals import STOPPED as STOPPED
@@ -20,14 +21,21 @@ INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 
 @contextmanager
 def exit_on_failure() -> Iterator[None]:
-    """Turn an exception into a readable message and an exit code; a traceback only if the user's code raised it."""
+    """Turn an exception into a readable message and an exit code; a traceback only if the user's code raised it.
+
+    A message that several ranks have is printed by one of them.
+    """
     try:
         yield
+    except RankStoppedError:  # which has said so
+        sys.exit(STOPPED)
     except GraphtrainError as error:
-        print_error(error)
+        if prints(str(error)):
+            print_error(error)
         sys.exit(BAD_USAGE if isinstance(error, GraphError | UsageError | EditError | DataError) else FAILED)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)  # noqa: T201
+        if prints("interrupted"):
+            print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(INTERRUPTED)
     except SyntaxError as error:
         # A script that cannot be compiled has no frame; its file and line are in the message.
@@ -49,5 +57,6 @@ def print_error(error: GraphtrainError) -> None:
 
 
 def _exit_with_traceback(error: Exception) -> NoReturn:
-    traceback.print_exception(error)
+    if prints(f"{type(error).__name__}: {error}"):
+        traceback.print_exception(error)
     sys.exit(FAILED)

@@ -118,6 +118,15 @@ class RunOptions:
     device: Annotated[
         str, typer.Option("--device", metavar="DEVICE", help="Where to train: auto, cpu, cuda, cuda:1, ...")
     ] = "auto"
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="NUMBER",
+            help="Train in this many processes on this host, each with its own part of the batches and, with CUDA, its "
+            "own device. Default: one, or those that torchrun has started.",
+        ),
+    ] = None
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Ask torch for deterministic kernels.")] = False
     show: Annotated[
         str, typer.Option("--show", metavar="NAMES", help="The metrics to show, as in loss,val/loss. Default: all.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -29,17 +30,21 @@ from graphtrain.command.settings import arguments_in_force, renamings, setup_arg
 from graphtrain.command.trace import TraceLines
 from graphtrain.command.warm_start import fingerprints, split, warm_start
 from graphtrain.display.choose import display_for, introduce
+from graphtrain.distributed import Ranks, current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
 from graphtrain.metrics.logger import Logger
 from graphtrain.outcome import Outcome
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
+from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
 from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.run.trainer import Trainer
 from graphtrain.state.random import seed_everything
+from graphtrain.storage.run_files import Lead
 from graphtrain.storage.saved_graph import holds_a_graph
 
 
@@ -82,6 +87,11 @@ def run_script(script: str, settings: list[str], options: RunOptions, train: Tra
     """
     # Errors of the command line are reported before the script is imported, which may take long.
     _checked_settings(settings, options)
+    with on_all_ranks(f"in {script}"):
+        return _run_script(script, settings, options, train)
+
+
+def _run_script(script: str, settings: list[str], options: RunOptions, train: Train | None) -> int:
     path, function_name, setup = setup_function(script)
     graph = _own_graph(script, options)
     program = Script(setup, f"{path.name}:{function_name}", path.stem, ["graphtrain", "run", script], path, graph)
@@ -100,7 +110,14 @@ def _own_graph(script: str, options: RunOptions) -> Graph | str | Path | None:
 
 def run_program(program: Script, settings: list[str], options: RunOptions, train: Train | None = None) -> int:
     """Run a setup through a graph; returns the exit code. The arguments are those of `run_script`."""
-    report = ignore if options.quiet else notify
+    with on_all_ranks(f"in {program.name}"):
+        return _run_program(program, settings, options, train)
+
+
+def _run_program(program: Script, settings: list[str], options: RunOptions, train: Train | None) -> int:
+    ranks = current_ranks()
+    trace = ignore if ranks.rank else notify
+    report = ignore if options.quiet else trace
     values, parameters = _checked_settings(settings, options)
     resume = options.resume
     if options.fork is not None:
@@ -137,7 +154,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
         "init": list(options.init),
         "weights": fingerprints(made),
     }
-    with named_or_new_directory(options.run_dir, program.stem) as run_dir:
+    with named_or_new_directory(options.run_dir, program.stem, _lead(ranks)) as run_dir:
         trainer = Trainer(
             graph,
             run_dir=run_dir,
@@ -154,7 +171,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
         resuming = replace(
             options, run_dir=run_dir, resume="auto", fork=None, from_setup="", from_saved=False, rename=[]
         )
-        if not options.quiet:
+        if not options.quiet and not ranks.rank:
             introduce(trainer.summary(), report)
         for line in loaded:
             report(line)
@@ -170,7 +187,7 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
                     from_setup=options.from_setup,
                     from_saved=options.from_saved,
                     rename=renamings(options.rename),
-                    trace=TraceLines(trainer.graph, notify) if options.trace else None,
+                    trace=TraceLines(trainer.graph, trace) if options.trace else None,
                 )
             outcome = train(trainer)
         except Exception as error:
@@ -189,7 +206,28 @@ def run_program(program: Script, settings: list[str], options: RunOptions, train
         if outcome is not Outcome.STOPPED:
             resuming = replace(resuming, until=None, before=None)
         report(f"resume with: {command_line(program.words, settings, resuming)}")
-    return STOPPED if outcome is Outcome.STOPPED else 0
+    if outcome is not Outcome.STOPPED:
+        return 0
+    if ranks.world_size > 1 and _restarts_left():
+        report(
+            "the exit code is 0 instead of 75, after which torchrun would start the run again; "
+            f"graphtrain status {shlex.quote(str(run_dir))} --exit-code tells 75"
+        )
+        return 0
+    return STOPPED
+
+
+def _lead(ranks: Ranks) -> Lead:
+    """A call that rank 0 makes for all, before there is a trainer."""
+    if ranks.world_size == 1:
+        return lambda act: act()
+    return Agreement(ranks, Requests(), seconds=lambda: 0.0, path=lambda position: "the start").lead
+
+
+def _restarts_left() -> bool:
+    """True where torchrun starts its processes again if one of them ends with another exit code than 0."""
+    most, so_far = (int(os.environ.get(f"TORCHELASTIC_{name}", "0")) for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return so_far < most
 
 
 def _replay_line(program: Script, run_dir: Path, trainer: Trainer) -> str:

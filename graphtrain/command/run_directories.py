@@ -12,6 +12,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.names import nearest, quoted
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
+from graphtrain.storage.run_files import Lead
 from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 from graphtrain.storage.store import FolderStore
 
@@ -20,17 +21,27 @@ _RUNS = Path("runs")
 
 
 @contextlib.contextmanager
-def named_or_new_directory(named: Path | None, stem: str) -> Iterator[Path]:
-    """The directory of the run. A new directory is removed if the block fails and left it empty."""
+def named_or_new_directory(named: Path | None, stem: str, lead: Lead) -> Iterator[Path]:
+    """The directory of the run. A new directory is removed if the block fails and left it empty.
+
+    Arguments:
+        lead: makes a call on rank 0, and returns its result on all ranks.
+    """
     if named is not None:
         yield named
         return
-    made = [] if os.path.lexists(_RUNS) else [_RUNS]
-    run_dir = _new_directory(stem)
+    made: list[Path] = []
+
+    def make() -> str:
+        made.extend([] if os.path.lexists(_RUNS) else [_RUNS])
+        run_dir = _new_directory(stem)
+        made[:0] = [run_dir / CHECKPOINTS_FOLDER, run_dir]
+        return str(run_dir)
+
     try:
-        yield run_dir
+        yield Path(lead(make))
     except BaseException:
-        for folder in (run_dir / CHECKPOINTS_FOLDER, run_dir, *made):
+        for folder in made:
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
         raise

@@ -14,12 +14,15 @@ import typer
 from rich.console import Console
 
 from graphtrain.alive import is_alive
+from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.display.numbers import duration, metric
 from graphtrain.display.panel import Panel
 from graphtrain.display.snapshot import Snapshot
+from graphtrain.errors import UsageError
 from graphtrain.printable import one_line, shorten
 from graphtrain.storage.run_directory import STATUS_FILE, read_status
 
+_EXIT_CODES = {"finished": 0, "stopped": STOPPED}
 ACTIVE = ("running", "stopping")
 _WIDTH_OF_A_PIPE = 120
 _MOST_CHARACTERS = 200
@@ -27,18 +30,28 @@ _CLOCKS_DIFFER = 5.0  # seconds
 _END_OF_TIME = 1e12  # in seconds; beyond are mistakes
 
 
-def status_command(run_dir: Path, *, as_json: bool) -> None:
-    """Print the status of a run; of a folder that is none, but holds some, theirs as a table."""
+def status_command(run_dir: Path, *, as_json: bool, exit_code: bool = False) -> int:
+    """Print the status of a run; of a folder that is none, but holds some, theirs as a table. Returns the exit code.
+
+    Arguments:
+        exit_code: True for that of the run. Default: 0.
+
+    Raises:
+        UsageError: there is no run; or it is a folder of runs, and the exit code of a run is asked for.
+    """
     if run_dir.is_dir() and not (run_dir / STATUS_FILE).exists():
         from graphtrain.command.ls import ls_command, run_directories
 
         if any(run_directories(run_dir)):
+            if exit_code:
+                raise UsageError(f"--exit-code: `{run_dir}` is a folder of runs", "name the directory of one run")
             ls_command(run_dir, as_json=as_json)
-            return
+            return 0
     status = present_status(run_dir)
     text = json.dumps(status, indent=2, allow_nan=False) if as_json else "\n".join(_lines(run_dir, status))
     encoding = sys.stdout.encoding or "utf-8"
     typer.echo(text.encode(encoding, "replace").decode(encoding))
+    return _EXIT_CODES.get(str(status.get("state")), FAILED) if exit_code else 0
 
 
 def present_status(run_dir: Path) -> dict[str, Any]:

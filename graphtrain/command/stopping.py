@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
+from graphtrain.distributed import prints
 from graphtrain.printable import printable
 from graphtrain.run.signals import StoppedBeforeTrainingError, handle_until_exit
 
@@ -27,5 +28,6 @@ def stoppable(words: Sequence[str]) -> Iterator[None]:
     except StoppedBeforeTrainingError as stopped:
         line = f"stopped by {stopped.signal}: nothing was trained, nothing was saved; start again with: "
         with contextlib.suppress(OSError, ValueError):  # the terminal is gone
-            print(line + printable(shlex.join(words)), file=sys.stderr, flush=True)  # noqa: T201  # a command prints
+            if prints("stopped before training"):
+                print(line + printable(shlex.join(words)), file=sys.stderr, flush=True)  # noqa: T201  # a command prints
         raise

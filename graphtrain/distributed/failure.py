@@ -11,7 +11,7 @@ from typing import Any, TypeVar, final
 
 from graphtrain.distributed.current import current_ranks
 from graphtrain.distributed.ranks import FAILURE, LostRankError, Ranks
-from graphtrain.errors import RankFailedError, RanksError
+from graphtrain.errors import GraphtrainError, RankFailedError, RanksError
 from graphtrain.outcome import STOPPED
 
 _LEFT = "_graphtrain_ranks_were_left"  # of an error that passes several spans
@@ -78,6 +78,8 @@ def leave(ranks: Ranks, place: str, error: BaseException) -> None:
     if ranks.world_size > 1 and not getattr(error, _LEFT, False):
         if isinstance(error, RankFailedError) or not isinstance(error, RanksError):  # those are raised on all of them
             Failure.of(ranks.rank, place, error).publish(ranks)
+        if not isinstance(error, GraphtrainError):
+            error.add_note(f"on rank {ranks.rank}")
         ranks.leave()
         with suppress(AttributeError):
             setattr(error, _LEFT, True)

@@ -1096,9 +1096,8 @@ class Trainer:
         self._life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
         self._requests.clear()
         self._explainer.fails(error)
-        on_rank = f" on rank {self._ranks.rank}" if self._agreement is not None else ""
         if not isinstance(error, RanksError):
-            error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()}){on_rank}")
+            error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()})")
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)

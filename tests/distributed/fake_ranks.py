@@ -216,7 +216,7 @@ class FakeRank(Ranks):
         store = self.world.store
         if self._is_rank():
             # Time is counted in turns: whoever waits longest is not waited for.
-            turns = 200 * self.world_size if timeout_seconds else 1
+            turns = (200 if timeout_seconds >= 1 else 40) * self.world_size if timeout_seconds else 1
             for _ in range(turns):
                 self.world.switch(self.rank)
                 if key in store:
