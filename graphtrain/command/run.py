@@ -154,6 +154,8 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
         "init": list(options.init),
         "weights": fingerprints(made),
     }
+    if line := _unhandled_signal():
+        report(line)
     with named_or_new_directory(options.run_dir, program.stem, _lead(ranks)) as run_dir:
         trainer = Trainer(
             graph,
@@ -222,6 +224,17 @@ def _lead(ranks: Ranks) -> Lead:
     if ranks.world_size == 1:
         return lambda act: act()
     return Agreement(ranks, Requests(), seconds=lambda: 0.0, path=lambda position: "the start").lead
+
+
+def _unhandled_signal() -> str:
+    """What to say where a job queue may send SIGUSR1, and torchrun would end at it; empty if there is nothing."""
+    handled = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1")
+    if "SLURM_JOB_ID" not in os.environ or "SIGUSR1" in handled:
+        return ""
+    return (
+        "torchrun ends at SIGUSR1, and the run with it, unsaved; if Slurm is to send that, start "
+        "torchrun --signals-to-handle SIGTERM,SIGINT,SIGUSR1"
+    )
 
 
 def _restarts_left() -> bool:

@@ -138,7 +138,7 @@ class _Processes:
                 return self._code_of_all([code for code in codes if code is not None])
             if STOPPED in codes and not is_stopping:  # all of them stop, also those that are about to begin
                 is_stopping = True
-                self._send(signal.SIGTERM)
+                self.forward(signal.SIGTERM, None)
             if killed_at is None and any(code not in (None, 0, STOPPED) for code in codes):
                 killed_at = time.monotonic() + grace_seconds
             if killed_at is not None and time.monotonic() > killed_at:

@@ -1,0 +1,160 @@
+"""`graphtrain run --processes`: several processes as one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from graphtrain.alive import is_alive
+from graphtrain.distributed import launcher
+from graphtrain.distributed.launcher import launch, launched
+from graphtrain.errors import UsageError
+from tests.command.running import TINY, in_a_new_process
+
+WAIT_SECONDS = 120
+
+
+def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, count: int = 2, grace: float = 60) -> int:
+    """The exit code of a small script that is started several times; it imports nothing that takes time."""
+    (tmp_path / "rank.py").write_text("import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + script)
+    monkeypatch.setattr(launcher, "_command", lambda: [str(tmp_path / "rank.py")])
+    return launch(count, grace)
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("", 0),
+        ("sys.exit(75)", 75),
+        ("sys.exit([0, 75][rank])", 75),
+        ("sys.exit([1, 2][rank])", 2),
+        ("sys.exit([130, 1][rank])", 130),
+        # The other one waits, and is killed after the grace.
+        ("os.kill(os.getpid(), signal.SIGKILL) if rank else time.sleep(300)", 1),
+        ("sys.exit(3) if rank == 0 else time.sleep(300)", 1),
+        # One has stopped: so does the other, also where it has no handler yet.
+        ("sys.exit(75) if rank else time.sleep(300)", 75),
+    ],
+)
+def test_one_exit_code(script: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert codes(tmp_path, monkeypatch, script, grace=0.2) == code
+
+
+def test_what_a_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", "GRAPHTRAIN_PROCESSES")
+    write = f"open(f'{tmp_path}/{{rank}}', 'w').write(' '.join(os.environ[name] for name in {names}))"
+    assert codes(tmp_path, monkeypatch, write, count=3) == 0
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [
+        f"{rank} {rank} 3 127.0.0.1 3 3" for rank in range(3)
+    ]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"])
+def test_signals_go_to_all_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"""
+came = []
+signal.signal(signal.{name}, lambda *_: came.append(1))
+open(f'{tmp_path}/{{rank}}.ready', 'w')
+while rank == 0 and not os.path.exists('{tmp_path}/1.ready'):
+    time.sleep(0.01)
+rank == 0 and os.kill(os.getppid(), signal.{name})
+while not came:
+    time.sleep(0.01)
+time.sleep(0.1)
+sys.exit(75 if len(came) == 1 else 1)
+"""
+    assert codes(tmp_path, monkeypatch, script) == 75
+
+
+def test_an_ignored_signal_stays_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        script = "os.kill(os.getppid(), signal.SIGHUP), os.kill(os.getpid(), signal.SIGHUP)"
+        assert codes(tmp_path, monkeypatch, script) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="by prctl")
+def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        "Path('ready').mkdir(exist_ok=True)\n"
+        "(Path('ready') / str(os.getpid())).touch()\ntime.sleep(300)\n"
+    )
+    start = (
+        "import graphtrain.distributed.launcher as launcher; "
+        "launcher._command = lambda: ['rank.py']; launcher.launch(3)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", start], cwd=tmp_path)
+    ready = tmp_path / "ready"
+    wait_for(lambda: ready.exists() and len(list(ready.iterdir())) == 3)
+    started = [int(path.name) for path in ready.iterdir()]
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(map(is_alive, started)))
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.02)
+
+
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launched(None) is launched(1) is None
+    for count in (0, -2):
+        with pytest.raises(UsageError, match=f"expected an integer of at least 1, got {count}\n  hint: leave"):
+            launched(count)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UsageError, match="--processes 2: this process is one of 4, which torchrun"):
+        launched(2)
+    monkeypatch.setenv("GRAPHTRAIN_PROCESSES", "4")
+    assert launched(4) is None
+
+
+# Rank 1 prints no error that rank 0 prints, and the other way round.
+FAILS = TINY.replace("import torch\n", "import os\nimport torch\n").replace(
+    "    return model(batch)",
+    '    if os.environ["RANK"] == "1":\n        raise ValueError("a bad batch")\n    return model(batch)',
+)
+
+
+def test_an_exception_on_one_rank_of_a_command(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FAILS)
+    result = in_a_new_process("run", "train.py", "--processes", "2", cwd=tmp_path)
+    assert result.code == 1, result
+    assert result.err.count("Traceback") == result.err.count("ValueError: a bad batch\non rank 1\n") == 1, result.err
+    assert result.err.count("error: rank 1 failed in `train_batch` at step 0, ") == 1
+    assert result.err.count("graph fit") == result.err.count("`validate` is bypassed") == 1
+    resume = re.search(r"resume with: (.*)", result.err)
+    assert resume is not None and resume[1].endswith("--run-dir runs/train-001 --processes 2")
+    assert '"state": "failed"' in (tmp_path / "runs" / "train-001" / "status.json").read_text()
+    assert not (tmp_path / "runs" / "train-001" / "checkpoints").exists()
+    assert len((tmp_path / "runs" / "train-001" / "starts.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_signal_to_one_rank_in_setup_stops_all(tmp_path: Path) -> None:
+    send = 'os.environ["RANK"] == "1" and os.kill(os.getpid(), 15)'
+    text = TINY.replace("import torch\n", "import os\nimport torch\n").replace(
+        "    model = ", f"    {send}\n    model = "
+    )
+    (tmp_path / "train.py").write_text(text)
+    result = in_a_new_process("run", "train.py", "--processes", "2", "lr=0.2", cwd=tmp_path)
+    assert result.code == 75, result
+    assert result.err.count("\n") == 1, result.err
+    assert result.err.startswith("stopped by SIGTERM: nothing was trained, nothing was saved; start again with: ")
+    assert not (tmp_path / "runs").exists()
+    assert os.environ.get("RANK") is None
