@@ -18,6 +18,7 @@ from graphtrain import Outcome, Trainer
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.run_directory import METRICS_FILE
+from tests.command.forked import Started
 from tests.forkserver import CONTEXT
 from tests.resume.command_runs import Run
 from tests.resume.failing_calls import Calls, failing, killed
@@ -384,7 +385,7 @@ def in_a_name_space(run: Run, script: str, further: str = "") -> tuple[list[str]
     run.directory.rename(run.folder / "first")
     run.directory.mkdir()
     (run.folder / "out").mkdir()
-    process = run.start(before=["unshare", "-rm", "sh", "-c", script, "sh"], FURTHER=further)
+    process = run.start_new(before=["unshare", "-rm", "sh", "-c", script, "sh"], FURTHER=further)
     out, errors = process.communicate(timeout=300)
     shutil.rmtree(run.directory)
     (run.folder / "out").rename(run.directory)
@@ -443,7 +444,7 @@ def test_a_disk_that_refuses_is_reported_and_the_run_continues_if_asked_to(
 # Two processes
 
 
-def wait_for_batches(file: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_batches(file: Path, count: int, process: Started) -> None:
     while process.poll() is None and (not file.exists() or len(file.read_text().splitlines()) < count):
         time.sleep(0.01)
     assert process.poll() is None
