@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,10 @@ import torch
 
 from graphtrain import CheckpointError, Factory, Graph, Loader, Outcome, Trainer, UsageError, node, progress
 from graphtrain.state.random import seed_everything
+from tests.command.running import python
+from tests.program.folds import FOLDS, folds_of
 
-FOLDS, SAMPLES, BATCH = 3, 9, 2
+SAMPLES, BATCH = 9, 2
 DATA = [
     (value, value.sum(0, keepdim=True)) for value in torch.randn(SAMPLES, 2, generator=torch.Generator().manual_seed(1))
 ]
@@ -80,55 +80,7 @@ def k_fold() -> Graph:
         def __call__(self, model: Any, metrics: dict[str, float]) -> None:
             self.results = [*self.results, weights_in_one(model), metrics["val/loss"]]
 
-    return Graph.loads(
-        f"""
-        format = 1
-        name = "folds"
-        start = "begin_fold"
-        [nodes]
-        begin_fold = {{}}
-        renew = {{ resource = "model" }}
-        validate = {{ graph = "evaluate" }}
-        judge = {{}}
-        checkpoint = {{ every = "never" }}
-        [nodes.fit.graph]
-        name = "inner"
-        start = "next_batch"
-        [nodes.fit.graph.nodes]
-        next_batch = {{}}
-        train_batch = {{ reads = {{ window = "accumulate.every" }} }}
-        accumulate = {{ every = 2 }}
-        step = {{}}
-        schedule = {{ every = "1 steps" }}
-        zero_grad = {{}}
-        decide = {{ use = "choice" }}
-        [nodes.fit.graph.guards]
-        open = "accumulate.count < accumulate.every and not next_batch.last"
-        done = "next_batch.epochs >= 2 and accumulate.count == 0"
-        [nodes.fit.graph.edges]
-        next_batch = ["train_batch"]
-        train_batch = ["accumulate"]
-        accumulate = ["decide if open", "step"]
-        step = ["schedule"]
-        schedule = ["zero_grad"]
-        zero_grad = ["decide"]
-        decide = ["end if done", "next_batch"]
-        [nodes.fit.graph.clock]
-        steps = "step.steps"
-        batches = "next_batch.batches"
-        [guards]
-        finished = "begin_fold.folds >= {FOLDS}"
-        [edges]
-        begin_fold = ["renew"]
-        renew = ["fit"]
-        fit = ["validate"]
-        validate = ["judge"]
-        judge = ["checkpoint"]
-        checkpoint = ["end if finished", "begin_fold"]
-        [clock]
-        folds = "begin_fold.folds"
-        """
-    )
+    return folds_of({"renew": '{ resource = "model" }'}, {"validate": '{ graph = "evaluate" }'})
 
 
 def weights_in_one(model: torch.nn.Module) -> float:
@@ -194,9 +146,10 @@ def cuts(count: int) -> list[int]:
     return [1, 2, 3, 7, 12, count // 3 + 1, count // 3 + 2, count // 3 + 13, 2 * count // 3 - 3, count - 4]
 
 
-def test_cuts_are_exact(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("interval", [3, pytest.param(1, marks=pytest.mark.sweep)])
+def test_cuts_are_exact(interval: int, whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
     digests, results = whole
-    for number, cut in enumerate(cuts(len(digests) - 1)):
+    for cut in cuts(len(digests) - 1)[::interval]:
         first, _ = trainer_of(k_fold(), tmp_path / str(cut))
         first.advance(cut)
         first.save()
@@ -205,27 +158,26 @@ def test_cuts_are_exact(whole: tuple[list[str], list[float]], tmp_path: Path) ->
         second.advance(0)
         assert lines[-1].endswith("exact") and "not exact" not in lines[-1], (cut, lines)
         assert second.digest() == digests[cut], cut
-        if number % 4 == 3:
-            assert second.run() is Outcome.FINISHED
-            assert second.digest() == digests[-1], cut
-            assert second.progress["judge"]["results"] == results
+        assert second.run() is Outcome.FINISHED
+        assert second.digest() == digests[-1], cut
+        assert second.progress["judge"]["results"] == results
 
 
-def test_a_cut_in_a_fresh_process(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
-    first, _ = trainer_of(k_fold(), tmp_path)
+def test_a_cut_in_another_process(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
+    first, _ = trainer_of(k_fold(), tmp_path / "run")
     first.advance(len(whole[0]) // 2)
     first.save()
-    code = f"""
+    (tmp_path / "resume.py").write_text(f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.program.test_renew import k_fold, trainer_of
-trainer, lines = trainer_of(k_fold(), Path({str(tmp_path)!r}))
+trainer, lines = trainer_of(k_fold(), Path("run"))
 trainer.run()
 print(lines[0].rpartition(": ")[2], trainer.digest(), trainer.progress["judge"]["results"], sep="|")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"exact|{whole[0][-1]}|{whole[1]}"
+""")
+    done = python("resume.py", cwd=tmp_path)
+    assert done.out.strip() == f"exact|{whole[0][-1]}|{whole[1]}", done
 
 
 def test_a_failure_after_a_renewal_goes_back_before_it(tmp_path: Path, whole: tuple[list[str], list[float]]) -> None:
@@ -268,14 +220,16 @@ def active_learning() -> Graph:
     return fit.insert("label", Label, after="begin_epoch").insert("renew", after="label", resource="model")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_active_learning_is_exact(workers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "cuts"), [(0, (9, 37)), (2, (20,)), pytest.param(0, range(1, 40), marks=pytest.mark.sweep)]
+)
+def test_active_learning_is_exact(workers: int, cuts: Sequence[int], tmp_path: Path) -> None:
     whole, _ = trainer_of(active_learning(), workers=workers)
     whole.run()
     labelled = whole.progress["label"]["labelled"]
     assert len(set(labelled)) == 8
     assert whole.read("next_batch.samples") == 2 + 4 + 6 + 8
-    for cut in (4, 9, 20, 37) if not workers else (20,):
+    for cut in cuts:
         first, _ = trainer_of(active_learning(), tmp_path / str(cut), workers=workers)
         first.advance(cut)
         first.save()
