@@ -92,8 +92,18 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("length", [1, 4, 10, 11])
-@pytest.mark.parametrize("name", GRAPHS)
+LENGTHS = (1, 4, 10, 11)
+
+
+# In a sweep every graph with data of every length.
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        pytest.param(name, length, marks=[] if row % 2 == column % 2 else pytest.mark.sweep)
+        for row, name in enumerate(GRAPHS)
+        for column, length in enumerate(LENGTHS)
+    ],
+)
 def test_it_is_the_number_of_steps_that_are_made(name: str, length: int) -> None:
     graph, resources = GRAPHS[name], {}
     if name in ("validations", "once"):
