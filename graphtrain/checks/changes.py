@@ -84,6 +84,12 @@ class Changes:
         }
         self.adding = {point: gradients.acted_on("backward", point) for point in self.acting.values()}
         self.clearing = {point: gradients.acted_on("zero_grad", point) for point in self.acting.values()}
+        self._counted = {
+            FieldOf(name, counter): frozenset(point.planned.optimizers)
+            for name, point in self._nodes.items()
+            if point.planned is not None
+            for counter in counters_of(point)
+        }
         self._whole = self  # with all nodes acting, as in `_moves`
         self._moves: dict[Expression, Moves] = {}
         self._always: dict[FieldOf, Constant | Values] = {}
@@ -161,11 +167,7 @@ class Changes:
 
     def counted(self, field: FieldOf) -> frozenset[str]:
         """The optimizers whose backward passes a field counts; none if it counts something else."""
-        point = self._nodes.get(field.node)
-        if point is None:  # in a body
-            return frozenset()
-        assert point.planned is not None
-        return frozenset(point.planned.optimizers) if field.field in counters_of(point) else frozenset()
+        return self._counted.get(field, frozenset())
 
     # ---- what changes it
 

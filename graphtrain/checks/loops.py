@@ -272,6 +272,8 @@ class _Search:
         self._counters: dict[frozenset[str], dict[FieldOf, None]] = {}
         for read in (read for point in points for read in self._counters_at[point]):
             self._counters.setdefault(self._unchanged.counted(read), {})[read] = None
+        self._unknown = frozenset(point for point in points if point.is_unknown)
+        self._choosing = frozenset(point for point, ways in self._ways.items() if len(ways) > 1)
         self._parts_of: dict[Points, list[Points]] = {}
         self._taken: dict[tuple[FlowPoint, int, tuple[int | None, ...]], list[int]] = {}
 
@@ -384,7 +386,7 @@ class _Search:
             sets, sizes = sets + 1, sizes + len(points)
             if sets > MOST_SETS or sizes > MOST_POINTS:
                 raise _TooManySetsError
-            unknown = {point for point in points if point.is_unknown}  # may change anything: any trap is without it
+            unknown = points & self._unknown  # they may change anything: any trap is without them
             is_open = self._opened(points - unknown, candidate.answers)
             waiting += self._uncleared(points - unknown, is_open.counts)
             # With all ways open they are strongly connected, as they came from `_parts`.
@@ -491,12 +493,11 @@ class _Search:
         while changed:
             self._add_known_counts(counts, answers, targets)
             changed = False
-            for point, numbers in ways.items():
-                if len(numbers) > 1:
-                    taken = self._taken_at(point, answers, counts.get(point, {}))
-                    if len(taken) < len(numbers):
-                        ways[point], changed, is_reduced = taken, True, True
-                        targets[point] = [self._ways[point][number].target for number in taken]
+            for point in points & self._choosing:
+                taken = self._taken_at(point, answers, counts.get(point, {}))
+                if len(taken) < len(ways[point]):
+                    ways[point], changed, is_reduced = taken, True, True
+                    targets[point] = [self._ways[point][number].target for number in taken]
             changed = changed and len(self._counters) > 1
         return _Open(ways, targets, is_reduced, counts)
 
@@ -604,39 +605,37 @@ class _Search:
 
     def _parts(self, points: Points, targets: Targets) -> list[Points]:
         """The strongly connected parts in which a run can go round, in the order of the graph."""
-        number: dict[FlowPoint, int] = {}
-        lowest: dict[FlowPoint, int] = {}
-        path: dict[FlowPoint, None] = {}  # the points whose part is not known so far, in the order of their numbers
+        lowest: dict[FlowPoint, int] = {}  # of each point that was met, the first on the path that it leads back to
+        path: list[FlowPoint] = []  # the points whose part is not known so far
         parts: list[Points] = []
         for root in points:
-            if root in number:
+            if root in lowest:
                 continue
-            number[root] = lowest[root] = len(number)
-            path[root] = None
-            visits = [(root, iter(targets[root]))]
+            lowest[root] = 0
+            path.append(root)
+            visits = [(root, 0, iter(targets[root]))]
             while visits:
-                point, following = visits[-1]
+                point, position, following = visits[-1]
                 for after in following:
                     if after is None or after not in points:
                         continue
-                    if after not in number:
-                        number[after] = lowest[after] = len(number)
-                        path[after] = None
-                        visits.append((after, iter(targets[after])))
+                    if after not in lowest:
+                        lowest[after] = len(path)
+                        visits.append((after, len(path), iter(targets[after])))
+                        path.append(after)
                         break
-                    if after in path:
-                        lowest[point] = min(lowest[point], number[after])
+                    if lowest[after] < lowest[point]:
+                        lowest[point] = lowest[after]
                 else:
                     visits.pop()
-                    if visits:
-                        before = visits[-1][0]
-                        lowest[before] = min(lowest[before], lowest[point])
-                    if lowest[point] == number[point]:
-                        part = set()
-                        while point not in part:
-                            part.add(path.popitem()[0])
+                    if lowest[point] == position:
+                        part = frozenset(path[position:])
+                        del path[position:]
+                        lowest |= dict.fromkeys(part, len(points))  # nothing leads back to it any more
                         if len(part) > 1 or point in targets[point]:
-                            parts.append(frozenset(part))
+                            parts.append(part)
+                    elif lowest[point] < lowest[visits[-1][0]]:
+                        lowest[visits[-1][0]] = lowest[point]
         return sorted(parts, key=lambda part: min(map(self._order.__getitem__, part)))
 
 
