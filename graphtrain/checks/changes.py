@@ -240,12 +240,22 @@ class Changes:
         if read.field == FROM:
             return self._of_clock(planned.start)
         moves = self._of_clock(planned.trigger)
-        if planned.trigger is not None and planned.trigger.once:  # a run that has not passed it may wait for `from`
-            moves = _all((moves, self._of_clock(planned.start)))
+        if planned.trigger is not None and planned.trigger.once and not self._may_run_again(read.node):
+            moves = _all((moves, self._of_clock(planned.start)))  # where it is waited for, it has not run so far
         for field in planned.also_due:
             names = changers_of_field(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))
         return _all((moves, self._by({read.node}).swapped)) if kind.trigger == "every" else moves
+
+    def _may_run_again(self, name: str) -> bool:
+        """True if a way leads from a node back to it."""
+        reached: set[FlowPoint] = set()
+        waiting = [self._nodes[name]]
+        while waiting:
+            following = {arrow.target for arrow in waiting.pop().arrows} - reached
+            reached |= following
+            waiting += following
+        return self._nodes[name] in reached
 
     def _of_clock(self, trigger: Trigger | None) -> Moves:
         """The points that count the units of a trigger: up, or either way if one of them starts again at 0."""

@@ -95,6 +95,9 @@ ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
     ("an amount that is counted outside the loop", waiting_from("2 rounds", "3 ticks"), "G502", {"a", "b"}),
     ("what is due once, from a start that is counted outside the loop", waiting_from("once", "3 rounds"), "G501",
      {"a", "b"}),
+    ("what is due once, and waited for again, from a start that the loop counts",
+     tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if often", "a"]}, {"often": "b.ticks >= 3"},
+          units={"steps": "a.ticks"}).set("b", every="once", **{"from": "3 steps"}), "G501", {"a", "b"}),
     ("a start that the node itself would have to count",
      FIT.set("validate", **{"from": "5 validations"}, graph=replace(EVALUATE, optional=()))
      .guard("finished", "validate.runs >= 3 and accumulate.count == 0"), "G502",
