@@ -147,18 +147,13 @@ def test_a_validation_has_a_selection_of_its_own() -> None:
     assert [len(batch) for batch in seen] == [4] * 9, "what training selects is not for it"
 
 
-# Where a node writes the slot before it is read again, its value is not saved, and the epoch is still drawn from it.
-LOST = pytest.mark.xfail(reason="a cut in mid-epoch before the node that writes the data again", strict=True)
-
-
 @pytest.mark.parametrize(
     ("mid_epoch", "interval"),
     [
         (False, 19),
-        (True, 19),
+        (True, 8),  # the second before the slot is written again, whose value is not alive then
         pytest.param(False, 1, marks=pytest.mark.sweep),
-        pytest.param(True, 6, marks=pytest.mark.sweep),
-        pytest.param(True, 1, marks=[pytest.mark.sweep, LOST]),
+        pytest.param(True, 1, marks=pytest.mark.sweep),
     ],
 )
 def test_data_that_the_graph_writes(mid_epoch: bool, interval: int, tmp_path: Path) -> None:
