@@ -148,7 +148,7 @@ class _Noted:
     ) -> None:
         if not parts:
             return
-        spans = Spans(part.lie for part in parts)
+        spans = Spans(part.value for part in parts)
         owners = [(owner, lie) for owner in self._describer.owners(spans) if (lie := lie_of(owner.value)) is not None]
         further = _in_spans(others, spans)
         alone = []

@@ -79,7 +79,8 @@ class Owner:
     @property
     def may_be_new(self) -> bool:
         """True if it is described as new, or may be."""
-        return self.reference[0] == "new" or (self.reference[0] == "place" and self.reference[1][1] == "attribute")
+        kind, place = self.reference
+        return bool(kind == "new" or (kind == "place" and place[1] == "attribute"))
 
 
 @final
@@ -285,8 +286,13 @@ class Describer:
         lies = {number: lie for number, new in described.items() if (lie := lie_of(new["values"])) is not None}
         if not lies:
             return
+        Spans(described[number]["values"] for number in lies)
         # What an object with a `state_dict` holds is perhaps what was described.
-        listed = [owner for owner in self.owners(Spans(lies.values())) if not owner.may_be_new]
+        listed = [
+            owner
+            for owner in self.owners(Spans(described[number]["values"] for number in lies))
+            if not owner.may_be_new
+        ]
         owners = [(owner, lie) for owner in listed if (lie := lie_of(owner.value)) is not None]
         for number, lie in lies.items():
             description, value = described[number], described[number]["values"]

@@ -133,13 +133,17 @@ class Lie:
 
 @final
 class Spans:
-    """Spans of addresses, to which many tensors and arrays are compared in little time.
+    """The memory of some tensors and arrays, to which many others are compared in little time.
 
     Arguments:
-        lies: the spans; they may overlap.
+        values: what is compared to.
     """
 
-    def __init__(self, lies: Iterable[Lie]) -> None:
+    def __init__(self, values: Iterable[Any]) -> None:
+        spans = list(map(_span_of, values))
+        lies = [lie for lie, _ in spans if lie is not None]
+        # What shares a whole allocation begins in it: its size, which takes as long as its address, does not matter.
+        self._are_whole = all(is_whole for _, is_whole in spans)
         starts: list[int] = []
         ends: list[int] = []
         for lie in sorted(lies, key=lambda lie: lie.start):
@@ -157,10 +161,12 @@ class Spans:
         try:
             # A third of the time that one after the other takes: 0.2 us for each.
             starts = numpy.fromiter(map(torch.Tensor.data_ptr, values), numpy.int64, len(values))
-            sizes = numpy.fromiter(map(_nbytes, values), numpy.int64, len(values))
-            for number, is_dense in enumerate(map(torch.Tensor.is_contiguous, values)):
-                if not is_dense and (lie := lie_of(values[number])) is not None:
-                    sizes[number] = lie.end - lie.start
+            sizes = numpy.ones(len(values), dtype=numpy.int64)
+            if not self._are_whole:
+                sizes = numpy.fromiter(map(_nbytes, values), numpy.int64, len(values))
+                for number, is_dense in enumerate(map(torch.Tensor.is_contiguous, values)):
+                    if not is_dense and (lie := lie_of(values[number])) is not None:
+                        sizes[number] = lie.end - lie.start
         except (TypeError, RuntimeError, ValueError):  # arrays, or tensors without memory
             lies = list(map(lie_of, values))
             starts = numpy.array([lie.start if lie is not None else 0 for lie in lies], dtype=numpy.int64)
@@ -171,6 +177,15 @@ class Spans:
 
 
 _nbytes = operator.attrgetter("nbytes")
+
+
+def _span_of(value: Any) -> tuple[Lie | None, bool]:
+    """All the memory that was allocated together with that of a tensor or an array, if that is known."""
+    if isinstance(value, torch.Tensor):
+        memory = memory_of(value)
+        return memory, memory is None or value.untyped_storage().resizable()
+    owner = owner_of(value)
+    return (lie_of(owner), True) if owner.flags.owndata else (lie_of(value), False)
 
 
 def lie_of(value: Any) -> Lie | None:
