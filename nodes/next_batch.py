@@ -150,7 +150,7 @@ class NextBatch:
         self._mark = self._clock()
         self._certain = self._first_uncertain()
         self._source.load_position(dict(position), inside=inside)
-        self._ahead = list(position.get("ahead", ())) if inside else []
+        self._ahead = position.get("ahead", []) if inside else []  # into which a resume puts what the batch shares
         if inside:
             self._source.select(self.source_state.get("indices"))
             self._iterator = self._resumed()
