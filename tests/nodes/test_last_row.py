@@ -145,7 +145,7 @@ def test_a_graph_without_finish() -> None:
 
 def rounds(ending: str, every: str, count: int = 2, clock: str = "") -> Graph:
     """Round after round, each a whole `fit`."""
-    return Graph.loads(
+    graph = Graph.loads(
         f"""
         format = 1
         start = "begin"
@@ -161,7 +161,8 @@ def rounds(ending: str, every: str, count: int = 2, clock: str = "") -> Graph:
         decide = ["end if done", "begin"]
         {clock}
         """
-    ).set("train/log", every=every).set("train/finish", after=ending).set("train/checkpoint", every="never")  # fmt: skip
+    )
+    return graph.set("train", graph=fit(ending, every))
 
 
 def test_a_finish_inside_a_body_ends_no_run() -> None:
