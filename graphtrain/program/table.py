@@ -31,7 +31,7 @@ from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
-from graphtrain.program.resources import StepCall, StepInputs, StepOutputs
+from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after, any_of
 
@@ -552,6 +552,8 @@ class Compiler:
             return self._program.by_path[target.node].parameters[target.field]
         assert isinstance(target, ResourceTarget), target
         value = self._program.resource(target.name, read, bound.path)
+        if read.is_step_function and value is not read.default and not isinstance(value, StepCall):
+            value = step_call(value, target.name)  # of another name than those that a model may have itself
         if isinstance(value, StepCall):
             return self._step_inputs(bound, target.name, value) if read.is_step_function else value.function
         return value
