@@ -171,9 +171,9 @@ class CheckpointWriter:
                 what_to_do = f"; {error.hint}" if error.hint else ""
                 self._report_once(f"no checkpoint can be made here: {error.message}{what_to_do}")
             elif error.path == f"slots[{slot!r}]" and (reader := compiled.reader_of_data(slot)):
-                value = type(compiled.program.slots[compiled.program.slot_index(slot)]).__name__
+                held = type(compiled.program.slots[compiled.program.slot_index(slot)]).__name__
                 reason = (
-                    f"the slot `{slot}`, which `{reader}` reads as its data, holds a {value}, which cannot be saved"
+                    f"the slot `{slot}`, which `{reader}` reads as its data, holds a {held}, which cannot be saved"
                 )
                 self.way_out = _DATA_IN_A_SLOT
                 self._report_once(f"no checkpoint can be made here: {reason}; {_DATA_IN_A_SLOT}")

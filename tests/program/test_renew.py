@@ -211,6 +211,43 @@ def test_cuts_are_exact(whole: tuple[list[str], list[float]], tmp_path: Path) ->
             assert second.progress["judge"]["results"] == results
 
 
+def fit_in_folds() -> Graph:
+    """The same with the shipped `fit` in each fold, with an average of its weights, rows, and checkpoints of its own."""
+    fit = Graph.load("fit").overlay("ema").set("accumulate", every=2).set("finish", after="2 epochs")
+    fit = fit.set("log", every="2 steps").set("checkpoint", every="3 batches", keep=1)
+    return k_fold().set("fit", graph=fit)
+
+
+def expect_cuts_are_exact(graph: Callable[[], Graph], step: int, run_dir: Path) -> int:
+    """Cut at every so many transitions, resume, and run to the end; how many cuts there are."""
+    uncut, _ = trainer_of(graph())
+    transitions = 0
+    while uncut.position != "end":
+        uncut.advance()
+        transitions += 1
+    cuts = range(1, transitions, step)
+    for cut in cuts:
+        first, _ = trainer_of(graph(), run_dir / str(cut))
+        first.advance(cut)
+        first.save()
+        second, _ = trainer_of(graph(), run_dir / str(cut))
+        assert second.run() is Outcome.FINISHED
+        assert second.digest() == uncut.digest(), cut
+        assert second.metrics == uncut.metrics, cut
+        assert second.progress["judge"]["results"] == uncut.progress["judge"]["results"], cut
+    return len(cuts)
+
+
+def test_some_cuts_of_a_whole_fit_in_each_fold_are_exact(tmp_path: Path) -> None:
+    assert expect_cuts_are_exact(fit_in_folds, 47, tmp_path) >= 3
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("graph", [k_fold, fit_in_folds])
+def test_every_cut_is_exact(graph: Callable[[], Graph], tmp_path: Path) -> None:
+    assert expect_cuts_are_exact(graph, 1, tmp_path) > 90
+
+
 def test_a_cut_in_a_fresh_process(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
     first, _ = trainer_of(k_fold(), tmp_path)
     first.advance(len(whole[0]) // 2)
