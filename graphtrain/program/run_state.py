@@ -454,7 +454,7 @@ class StatefulObjects:
         """
         self.baseline = self.data_state.baseline = baseline
         self.renewed = renewed
-        baseline.replace(renewed)
+        baseline.replace([*renewed, *self._supplied_again(baseline)])
         self._list_renewed(baseline)
         self.program.elsewhere = baseline.reachable.by_id
         objects = self.objects
@@ -472,6 +472,15 @@ class StatefulObjects:
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._watch_further(baseline, former)
+
+    def _supplied_again(self, baseline: Baseline) -> list[str]:
+        """The objects with a `state_dict` in whose place `rewire` has supplied others since the run began."""
+        listed = baseline.reachable.by_path
+        return [
+            name
+            for name, value in self._resources.items()
+            if name in listed and listed[name].value is not value and keeps_state(listed[name].value)
+        ]
 
     def _list_renewed(self, baseline: Baseline) -> None:
         """Note what can be reached from each resource that was made again, as it is now, and from nothing else."""

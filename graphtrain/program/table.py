@@ -552,7 +552,7 @@ class Compiler:
             return self._program.by_path[target.node].parameters[target.field]
         assert isinstance(target, ResourceTarget), target
         value = self._program.resource(target.name, read, bound.path)
-        if read.is_step_function and value is not read.default and not isinstance(value, StepCall):
+        if read.is_step_function and value is not None and not isinstance(value, StepCall):
             value = step_call(value, target.name)  # of another name than those that a model may have itself
         if isinstance(value, StepCall):
             return self._step_inputs(bound, target.name, value) if read.is_step_function else value.function

@@ -172,9 +172,7 @@ class CheckpointWriter:
                 self._report_once(f"no checkpoint can be made here: {error.message}{what_to_do}")
             elif error.path == f"slots[{slot!r}]" and (reader := compiled.reader_of_data(slot)):
                 held = type(compiled.program.slots[compiled.program.slot_index(slot)]).__name__
-                reason = (
-                    f"the slot `{slot}`, which `{reader}` reads as its data, holds a {held}, which cannot be saved"
-                )
+                reason = f"the slot `{slot}`, which `{reader}` reads as its data, holds a {held}, which cannot be saved"
                 self.way_out = _DATA_IN_A_SLOT
                 self._report_once(f"no checkpoint can be made here: {reason}; {_DATA_IN_A_SLOT}")
             return self._refuse(run, [slot], reason)
