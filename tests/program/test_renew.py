@@ -212,7 +212,7 @@ def test_cuts_are_exact(whole: tuple[list[str], list[float]], tmp_path: Path) ->
 
 
 def fit_in_folds() -> Graph:
-    """The same with the shipped `fit` in each fold, with an average of its weights, rows, and checkpoints of its own."""
+    """The same with the shipped `fit` in each fold, an average of its weights, rows and checkpoints."""
     fit = Graph.load("fit").overlay("ema").set("accumulate", every=2).set("finish", after="2 epochs")
     fit = fit.set("log", every="2 steps").set("checkpoint", every="3 batches", keep=1)
     fit = fit.set("validate/begin_evaluation", split="inner")
