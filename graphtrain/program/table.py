@@ -716,7 +716,9 @@ class Compiler:
             value = get()
             if not isinstance(value, bool | int | float | str):
                 received = f"a {type(value).__name__}" if value is not None else "nothing yet"
-                raise TypeError(f"the slot `{name}` holds {received}; a guard reads Python numbers and text")
+                raise TypeError(
+                    f"the slot `{name}` holds {received}; guards and expressions read Python numbers and text"
+                )
             return value
 
         return read

@@ -166,7 +166,8 @@ class CheckpointWriter:
             alive = compiled.alive_names(loop.position, loop.ended)
             slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
-            self.way_out = ""
+            again = "let it be written again before it is read, so that it is not alive there"
+            self.way_out = f"{error.hint}; or {again}" if error.hint else ""
             if error.path.startswith("the slot "):  # an object that may be made again: what to do is known at once
                 what_to_do = f"; {error.hint}" if error.hint else ""
                 self._report_once(f"no checkpoint can be made here: {error.message}{what_to_do}")

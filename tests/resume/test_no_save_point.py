@@ -258,6 +258,27 @@ def test_a_data_set_in_a_slot_is_named_with_the_way_out(tmp_path: Path) -> None:
     assert lines == [f"no checkpoint can be made here: {what}; {way_out} (`indices`)"]
 
 
+def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    trainer = Trainer(
+        Graph.load("fit").set("train_batch", writes={"hidden": "hidden"}).set("finish", after="1 epochs"),
+        tmp_path,
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 2)],
+        training_step=lambda model, batch, hidden=None: {"loss": model(batch).square().mean(), "hidden": object()},
+    )
+    with pytest.raises(SaveFailedError, match="`hidden`: a builtins.object cannot be encoded") as raised:
+        trainer.run()
+    assert raised.value.hint == (
+        "save numbers, text, lists, dicts, tensors or arrays that it can be made from again; or let it be written "
+        "again before it is read, so that it is not alive there"
+    )
+
+
 def test_nothing_is_told_before_that(tmp_path: Path) -> None:
     said, _ = run_and_stop(around_a_body(make_thing, use_thing), tmp_path, at_turn=BODY_TURNS - PATIENCE // 2 + 2)
     assert said == []
