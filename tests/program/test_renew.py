@@ -247,7 +247,7 @@ def test_some_cuts_of_a_whole_fit_in_each_fold_are_exact(tmp_path: Path) -> None
 @pytest.mark.parametrize(("graph", "step"), [(k_fold, 1), (fit_in_folds, 11)])
 def test_every_cut_is_exact(graph: Callable[[], Graph], step: int, tmp_path: Path) -> None:
     """At every edge; where there are many, at each in some of its rounds."""
-    assert expect_cuts_are_exact(graph, step, tmp_path) > 30
+    assert expect_cuts_are_exact(graph, step, tmp_path) > 20
 
 
 def test_a_cut_in_a_fresh_process(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
