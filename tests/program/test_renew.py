@@ -422,7 +422,7 @@ def test_what_is_refused(resources: Callable[[], dict[str, Any]], message: str) 
 def test_a_resource_that_nothing_supplies_and_a_slot_are_refused() -> None:
     with pytest.raises(UsageError, match="`renew` renews `teacher`, which nothing supplies"):
         trainer_of(FIT.set("renew", resource="teacher"))
-    with pytest.raises(UsageError, match="(?s)renews `modle`, which nothing supplies.*hint: did you mean `model`"):
+    with pytest.raises(UsageError, match=r"(?s)renews `modle`, which nothing supplies.*hint: did you mean `model`"):
         trainer_of(FIT.set("renew", resource="modle"))
     with pytest.raises(UsageError, match="`renew` renews `batch`, which means something else in its graph"):
         trainer_of(FIT.set("renew", resource="batch"))

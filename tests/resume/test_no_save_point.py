@@ -271,7 +271,7 @@ def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can
         train_data=[torch.ones(2, 2)],
         training_step=lambda model, batch, hidden=None: {"loss": model(batch).square().mean(), "hidden": object()},
     )
-    with pytest.raises(SaveFailedError, match="`hidden`: a builtins.object cannot be encoded") as raised:
+    with pytest.raises(SaveFailedError, match=r"`hidden`: a builtins.object cannot be encoded") as raised:
         trainer.run()
     assert raised.value.hint == (
         "save numbers, text, lists, dicts, tensors or arrays that it can be made from again; or let it be written "
