@@ -117,6 +117,7 @@ class Kind:
     description: str
     keeps_state: bool
     acts_at_end: bool
+    acts_at_body_end: bool
     releases: bool
     hears_rows: bool
 

@@ -16,7 +16,7 @@ from graphtrain.names import quoted, suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves, slots_of
 from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
@@ -131,6 +131,14 @@ class CompiledGraph:
     def is_save_point(self, position: int, ended: bool = False) -> bool:
         """True if nothing alive there is declared transient."""
         return not self.transient(position, ended)
+
+    def reader_of_data(self, slot: str) -> str:
+        """The path of a node that takes what a slot holds for its data; empty if none does."""
+        for bound in self.program.nodes:
+            for read, target in bound.planned.setup_reads:
+                if read.takes_written and slot in slots_of([target]):
+                    return bound.path
+        return ""
 
     def why_alive(self, slots: Collection[str], position: int) -> Iterator[str]:
         """Who reads slots that are alive at a position, and where one of them is alive throughout; in words."""

@@ -459,7 +459,8 @@ class StatefulObjects:
         """
         self.baseline = self.data_state.baseline = baseline
         self.renewed = renewed
-        baseline.replace({name: each.value for name, each in renewed.items()})
+        made_again = {name: each.value for name, each in renewed.items()}
+        baseline.replace(made_again | self._supplied_again(baseline))
         self._list_renewed(baseline)
         self.program.elsewhere = baseline.reachable.by_id
         objects = self.objects
@@ -477,6 +478,15 @@ class StatefulObjects:
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._watch_further(baseline, former)
+
+    def _supplied_again(self, baseline: Baseline) -> dict[str, Any]:
+        """The objects with a `state_dict` in whose place `rewire` has supplied others since the run began."""
+        listed = baseline.reachable.by_path
+        return {
+            name: value
+            for name, value in self._resources.items()
+            if name in listed and listed[name].value is not value and keeps_state(listed[name].value)
+        }
 
     def _list_renewed(self, baseline: Baseline) -> None:
         """Note what can be reached from each resource that was made again, as it is now, and from nothing else."""

@@ -971,8 +971,9 @@ class Trainer:
             if self._loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is no save point ({self._writer.refusal})",
-                    "the run is trained to its end but not saved; let what cannot be saved be written again before it "
-                    "is read, so that it is not alive there",
+                    self._writer.way_out
+                    or "the run is trained to its end but not saved; let what cannot be saved be written again before "
+                    "it is read, so that it is not alive there",
                 )
             return False
         self._report_written()

@@ -113,7 +113,7 @@ def by_hand(names: Names) -> dict[str, Any]:
             optimizer.step()
             steps += 1
             if "ema" in names:
-                towards(models["average"], model, 1 - 0.9)
+                towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
         if count == WINDOW or is_cut:
             optimizer.zero_grad()
             count = 0

@@ -157,6 +157,17 @@ def test_millions_of_batches_take_few_visits(epochs: str, overlay: str | None, m
     assert visits == expected[overlay]
 
 
+def test_what_follows_no_line_is_gone_through_and_given_up_after_a_number_of_visits() -> None:
+    graph = FIT.set("accumulate", reads={"every": "1 + floor(sqrt(step.steps))"})
+    assert PlannedRun(graph.set("finish", after="4 epochs")).steps(range(50)) == trained(
+        graph.set("finish", after="4 epochs"), batches(50)
+    )
+    message = r"`fit` is too irregular to be counted ahead: it was followed for 8,000 nodes"
+    with pytest.raises(UsageError, match=message) as raised:
+        PlannedRun(graph.set("finish", after="9 epochs")).steps(range(99_991))
+    assert "compute the number of steps in `setup`" in raised.value.hint
+
+
 def test_metrics_do_not_end_it() -> None:
     graph = FIT.overlay("early_stop").set("finish", after="3 epochs")
     assert PlannedRun(graph).steps(batches(10)) == 30

@@ -163,6 +163,45 @@ def test_cuts_are_exact(interval: int, whole: tuple[list[str], list[float]], tmp
         assert second.progress["judge"]["results"] == results
 
 
+def fit_in_folds() -> Graph:
+    """The same with the shipped `fit` in each fold, an average of its weights, rows and checkpoints."""
+    fit = Graph.load("fit").overlay("ema").set("accumulate", every=2).set("finish", after="2 epochs")
+    fit = fit.set("log", every="2 steps").set("checkpoint", every="3 batches", keep=1)
+    fit = fit.set("validate/begin_evaluation", split="inner")
+    return k_fold().set("fit", graph=fit)
+
+
+def expect_cuts_are_exact(graph: Callable[[], Graph], step: int, run_dir: Path) -> int:
+    """Cut at every so many transitions, resume, and run to the end; how many cuts there are."""
+    uncut, _ = trainer_of(graph())
+    transitions = 0
+    while uncut.position != "end":
+        uncut.advance()
+        transitions += 1
+    cuts = range(1, transitions, step)
+    for cut in cuts:
+        first, _ = trainer_of(graph(), run_dir / str(cut))
+        first.advance(cut)
+        first.save()
+        second, _ = trainer_of(graph(), run_dir / str(cut))
+        assert second.run() is Outcome.FINISHED
+        assert second.digest() == uncut.digest(), cut
+        assert second.metrics == uncut.metrics, cut
+        assert second.progress["judge"]["results"] == uncut.progress["judge"]["results"], cut
+    return len(cuts)
+
+
+def test_some_cuts_of_a_whole_fit_in_each_fold_are_exact(tmp_path: Path) -> None:
+    assert expect_cuts_are_exact(fit_in_folds, 113, tmp_path) >= 2
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("graph", "step"), [(k_fold, 1), (fit_in_folds, 11)])
+def test_every_cut_is_exact(graph: Callable[[], Graph], step: int, tmp_path: Path) -> None:
+    """At every edge; where there are many, at each in some of its rounds."""
+    assert expect_cuts_are_exact(graph, step, tmp_path) > 20
+
+
 def test_a_cut_in_another_process(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
     first, _ = trainer_of(k_fold(), tmp_path / "run")
     first.advance(len(whole[0]) // 2)
@@ -337,6 +376,8 @@ def test_what_is_refused(resources: Callable[[], dict[str, Any]], message: str) 
 def test_a_resource_that_nothing_supplies_and_a_slot_are_refused() -> None:
     with pytest.raises(UsageError, match="`renew` renews `teacher`, which nothing supplies"):
         trainer_of(FIT.set("renew", resource="teacher"))
+    with pytest.raises(UsageError, match=r"(?s)renews `modle`, which nothing supplies.*hint: did you mean `model`"):
+        trainer_of(FIT.set("renew", resource="modle"))
     with pytest.raises(UsageError, match="`renew` renews `batch`, which means something else in its graph"):
         trainer_of(FIT.set("renew", resource="batch"))
     with pytest.raises(UsageError, match=r"takes `\*args`, and is given resources by name"):
