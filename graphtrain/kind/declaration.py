@@ -205,6 +205,12 @@ class Kind:
         self.reset(instance)
         return instance
 
+    def restart(self, instance: Any) -> None:
+        """Set the progress that is its own back to the defaults; how often it ran, and when it is due, stays."""
+        for field in self.fields.values():
+            if field.stored and field.name not in ("runs", "fired"):
+                setattr(instance, field.name, copy.deepcopy(field.default))
+
     def reset(self, instance: Any) -> None:
         """Set the progress of `instance` back to the defaults."""
         for field in self.fields.values():

@@ -259,6 +259,13 @@ class CompiledGraph:
             if counted and not bound.bypassed and not any(map(_has_gradients, optimizers)):
                 bound.fields.update(dict.fromkeys(counted, 0))
 
+    def restart_makers(self, made: Collection[str]) -> None:
+        """Let nodes count from the beginning whose own resources were made again: an average has nothing in it yet."""
+        for bound in self.program.nodes:
+            targets = [bound.scope.names.read_by(bound.node, slot) for slot in bound.kind.makes]
+            if not bound.bypassed and any(leaf in targets for leaf in map(ResourceTarget, made)):
+                bound.kind.restart(bound.instance)
+
     def at_end(self) -> None:
         """What nodes do when the run has ended; once more, it is nothing."""
         for act in self.table.at_end:

@@ -301,6 +301,17 @@ def test_everything_that_reads_it_has_the_new_one_and_copies_are_made_again() ->
     assert len(made) > 2
 
 
+def test_a_mean_of_weights_begins_again_with_the_model() -> None:
+    graph = FIT.overlay("swa").set("swa", every="1 batches").set("next_batch", limit=2)
+    trainer, _ = trainer_of(graph, train_data=Loader(DATA, batch_size=3))
+    counts = []
+    while trainer.position != "end":
+        trainer.advance()
+        if trainer.position == "end_epoch":
+            counts.append((trainer.read("swa.averaged"), trainer.read("swa.runs")))
+    assert counts == [(1, 1), (1, 3), (1, 5)]
+
+
 def test_an_open_window_is_closed_with_its_model() -> None:
     trainer, _ = trainer_of(
         FIT.set("accumulate", every=100).insert("again", "renew", after="accumulate", resource="model")
