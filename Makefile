@@ -7,6 +7,9 @@ INSTALL := $(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.
 BENCHMARKS := loop transition check startup state data resume checkpoint tensors soak
 RESULTS := benchmarks/results
 
+# Else each process of the tests would compile all of the code anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test sweep lint bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop

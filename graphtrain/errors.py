@@ -73,10 +73,11 @@ class GuardError(GraphtrainError, RuntimeError):
 class ExpressionError(GraphtrainError, RuntimeError):
     """An expression that raised where it was read, or whose value its parameter cannot have."""
 
-    def __init__(self, name: str, expression: str, reason: str) -> None:
+    def __init__(self, name: str, expression: str, reason: str, hint: str = "") -> None:
         super().__init__(
             f'{name}: {reason}\n  {name} = "{expression}"',
-            "an expression must have a value wherever it is read; bound it with `max` or `min`, or write "
+            hint
+            or "an expression must have a value wherever it is read; bound it with `max` or `min`, or write "
             "`... if ... else ...`",
         )
 

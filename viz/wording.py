@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphtrain.graph.elements import Node, is_computed
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
 
 LINE_LENGTH = 32  # characters; about the width of the longest guard of `fit`
@@ -53,12 +54,25 @@ def parameter_lines(node: Node) -> Iterator[str]:
 
     >>> list(parameter_lines(Node("clip", "clip", reads={"max_norm": "1 / (1 + step.steps)"})))
     ['max_norm = 1 / (1 + step.steps)']
+    >>> list(parameter_lines(Node("save", "checkpoint", {"every": "1 epochs", "from": "5 epochs", "keep": 2})))
+    ['every = 1 epochs from 5 epochs', 'keep = 2']
+    >>> list(parameter_lines(Node("swa", "swa", {"every": "4 per epoch", "from": "5 epochs"})))
+    ['every = 4 per epoch', 'from 5 epochs']
+    >>> list(parameter_lines(Node("log", "log", {"from": "5 epochs"})))
+    ['from 5 epochs']
     """
-    computed = {name: target for name, target in node.reads.items() if is_computed(target)}
-    lines = [
-        one_line(f"{name} = {value_text(value)}", LINE_LENGTH)
-        for name, value in {**node.parameters, **computed}.items()
-    ]
+    shown = {**node.parameters, **{name: target for name, target in node.reads.items() if is_computed(target)}}
+    start = f"{FROM} {value_text(shown.pop(FROM))}" if FROM in shown else ""
+    lines = []
+    for name, value in shown.items():
+        line = f"{name} = {value_text(value)}"
+        if name == "every" and start:
+            is_short = len(f"{line} {start}") <= LINE_LENGTH
+            lines += [f"{line} {start}"] if is_short else [one_line(line, LINE_LENGTH), one_line(start, LINE_LENGTH)]
+        else:
+            lines.append(one_line(line, LINE_LENGTH))
+    if start and "every" not in shown:  # that of its kind
+        lines.insert(0, one_line(start, LINE_LENGTH))
     yield from first_few(lines, PARAMETER_LINES + 1)
 
 

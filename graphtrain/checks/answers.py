@@ -134,27 +134,30 @@ class Table:
 
     def __init__(self) -> None:
         self.literals: list[Literal] = []
-        self._numbers: dict[Literal, int] = {}
+        self._answers: dict[Literal, list[Answers]] = {}
         self._terms: dict[Expression, int] = {}
 
     def in_answers(self, answers: Answers) -> list[Literal]:
         """The literals of some answers."""
         return [literal for number, literal in enumerate(self.literals) if answers.literals >> number & 1]
 
-    def ways_to_answer(self, expression: Expression, answer: bool, known: Known) -> tuple[Answers, ...] | None:
+    def ways_to_answer(self, expression: Expression, known: Known) -> dict[bool, tuple[Answers, ...] | None]:
         """The ways in which a guard can have an answer, none if it cannot; None where there are more than `MOST_WAYS`.
 
         >>> from graphtrain.guards.syntax import parse
         >>> known = lambda read: Values(least=0, whole=True)
-        >>> len(Table().ways_to_answer(parse("a.count > 1 and a.count == 0"), True, known))
-        0
-        >>> len(Table().ways_to_answer(parse("a.count > 1 and a.count == 0"), False, known))
-        2
+        >>> ways = Table().ways_to_answer(parse("a.count > 1 and a.count == 0"), known)
+        >>> len(ways[True]), len(ways[False])
+        (0, 2)
         """
-        try:
-            return tuple(self._ways(expression, answer, known))
-        except _TooManyError:
-            return None
+        filled = _filled_in(expression, known)
+        ways: dict[bool, tuple[Answers, ...] | None] = {}
+        for answer in (True, False):
+            try:
+                ways[answer] = tuple(self._ways(filled, answer, known))
+            except _TooManyError:
+                ways[answer] = None
+        return ways
 
     def _ways(self, expression: Expression, answer: bool, known: Known) -> list[Answers]:
         ways: list[Answers]
@@ -169,15 +172,14 @@ class Table:
                     ways = together(ways, self._ways(operand, answer, known))
                     if len(ways) > MOST_WAYS:
                         raise _TooManyError
-            case Comparison(operands, symbols) if len(symbols) > 1:
-                pairs = zip(symbols, operands, operands[1:], strict=False)
-                pairwise = Both(tuple(Comparison((left, right), (symbol,)) for symbol, left, right in pairs))
-                return self._ways(pairwise, answer, known)
             case Conditional(condition, then, otherwise):
                 either = Either((Both((condition, then)), Both((Not(condition), otherwise))))
                 return self._ways(either, answer, known)
             case _:
-                return self._of_atom(_filled_in(expression, known), answer, known)
+                literal = (expression, answer)
+                if literal not in self._answers:
+                    self._answers[literal] = self._of_atom(*literal, known)
+                return self._answers[literal]
         if len(ways) > MOST_WAYS:
             raise _TooManyError
         return list({way.literals: way for way in ways}.values())
@@ -186,18 +188,33 @@ class Table:
         if isinstance(atom, Constant):
             return [NO_ANSWERS] if bool(atom.value) is answer else []
         term, values = _left_by(atom, answer)
-        left: Values | None = values
-        if isinstance(term, FieldOf):
-            declared = known(term)
-            assert not isinstance(declared, Constant), "filled in before"
-            left = declared.both(_rounded(values) if declared.whole else values)
-        if left is None:
-            return []
-        literal = (atom, answer)
-        if literal not in self._numbers:
-            self._numbers[literal] = len(self.literals)
-            self.literals.append(literal)
-        return [Answers(1 << self._numbers[literal], {self._terms.setdefault(term, len(self._terms)): left})]
+        left = {term: values}
+        if isinstance(term, Arithmetic):  # of two fields that are compared, each is bounded by the other
+            greater, less = term.left, term.right
+            if values.most is not None and values.most <= 0:
+                left |= _bounded(less, greater, known)
+            if values.least is not None and values.least >= 0:
+                left |= _bounded(greater, less, known)
+        for part, of_atom in left.items():
+            if isinstance(part, FieldOf):
+                declared = known(part)
+                assert not isinstance(declared, Constant), "filled in before"
+                common = declared.both(_rounded(of_atom) if declared.whole else of_atom)
+                if common is None:
+                    return []
+                left[part] = common
+        self.literals.append((atom, answer))
+        number = len(self.literals) - 1
+        return [Answers(1 << number, {self._terms.setdefault(part, len(self._terms)): left[part] for part in left})]
+
+
+def _bounded(greater: Expression, less: Expression, known: Known) -> dict[Expression, Values]:
+    """The values of two fields of which one is not less than the other."""
+    if not (isinstance(greater, FieldOf) and isinstance(less, FieldOf)):
+        return {}
+    least, most = known(less), known(greater)
+    assert isinstance(least, Values) and isinstance(most, Values), "filled in before"
+    return {greater: Values(least=least.least), less: Values(most=most.most)}
 
 
 class _TooManyError(Exception):
@@ -247,13 +264,17 @@ def _rounded(values: Values) -> Values:
 
 
 def _filled_in(expression: Expression, known: Known) -> Expression:
-    """An expression with what is known of its fields; a constant where that decides it."""
+    """An expression with what is known of its fields, constants where that decides; comparisons have two operands."""
     match expression:
         case FieldOf():
             value = known(expression)
             return value if isinstance(value, Constant) else expression
         case Constant() | Name():
             return expression
+        case Comparison(operands, symbols) if len(symbols) > 1:
+            pairs = zip(symbols, operands, operands[1:], strict=False)
+            pairwise = Both(tuple(Comparison((left, right), (symbol,)) for symbol, left, right in pairs))
+            return _filled_in(pairwise, known)
     filled = rebuilt(expression, lambda part: _filled_in(part, known))
     match filled:
         case Conditional(condition, then, otherwise):

@@ -1,7 +1,8 @@
 """What the visits of the points of one graph may change of the answers of its guards, and in which direction.
 
 Counts that grow (`runs`, and what a clock counts) bring ``>=`` about and never take it back. A trigger is due once its
-clock has moved, and not due once its node has run. Bypassed nodes change nothing.
+clock has moved, and not due once its node has run; that its `from` is reached is a field of its own, which only the
+clock of that changes. Bypassed nodes change nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from graphtrain.guards.syntax import (
     walk,
 )
 from graphtrain.kind import Kind
-from graphtrain.plan.facts import changers, changers_of_field, clock_owners
+from graphtrain.kind.declaration import FROM
+from graphtrain.kind.trigger import Trigger
+from graphtrain.plan.facts import changers, changers_of_field
 from graphtrain.plan.flow import FlowPoint
 
 Points = frozenset[FlowPoint]
@@ -81,6 +84,12 @@ class Changes:
         }
         self.adding = {point: gradients.acted_on("backward", point) for point in self.acting.values()}
         self.clearing = {point: gradients.acted_on("zero_grad", point) for point in self.acting.values()}
+        self._counted = {
+            FieldOf(name, counter): frozenset(point.planned.optimizers)
+            for name, point in self._nodes.items()
+            if point.planned is not None
+            for counter in counters_of(point)
+        }
         self._whole = self  # with all nodes acting, as in `_moves`
         self._moves: dict[Expression, Moves] = {}
         self._always: dict[FieldOf, Constant | Values] = {}
@@ -141,6 +150,8 @@ class Changes:
         kind = self._nodes[field.node].kind
         if kind is None:
             return ANY
+        if field.field == FROM:
+            return ANY
         if field.field == "due":
             return Constant(False) if field.node in self._never_due else ANY
         if field.field in kind.parameters:
@@ -156,11 +167,7 @@ class Changes:
 
     def counted(self, field: FieldOf) -> frozenset[str]:
         """The optimizers whose backward passes a field counts; none if it counts something else."""
-        point = self._nodes.get(field.node)
-        if point is None:  # in a body
-            return frozenset()
-        assert point.planned is not None
-        return frozenset(point.planned.optimizers) if field.field in counters_of(point) else frozenset()
+        return self._counted.get(field, frozenset())
 
     # ---- what changes it
 
@@ -224,27 +231,39 @@ class Changes:
                 frozenset(point for point, optimizers in self._whole.adding.items() if optimizers & counted),
                 frozenset(point for point, optimizers in self._whole.clearing.items() if optimizers & counted),
             )
-        if kind is None or read.field != "due":
+        if kind is None or read.field not in ("due", FROM):
             moves = self._by({read.node} if read.field == "runs" else changers_of_field(plan, scope, read))
             only_up = read.field == "runs" or f"{read.node}.{read.field}" in self._grows
             return moves if only_up else moves.either_way
         planned = self._nodes[read.node].planned
         assert planned is not None
-        moves = self._by(clock_owners(plan, scope, read.node))
+        if read.field == FROM:
+            return self._of_clock(planned.start)
+        moves = self._of_clock(planned.trigger)
+        if planned.trigger is not None and planned.trigger.once and not self._may_run_again(read.node):
+            moves = _all((moves, self._of_clock(planned.start)))  # where it is waited for, it has not run so far
         for field in planned.also_due:
             names = changers_of_field(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))
-        if self._counts_what_restarts(read.node):
-            moves = moves.either_way
         return _all((moves, self._by({read.node}).swapped)) if kind.trigger == "every" else moves
 
-    def _counts_what_restarts(self, name: str) -> bool:
-        """True if the trigger of a node counts something that starts again at 0."""
-        planned = self._nodes[name].planned
-        assert planned is not None
-        plan = self.gradients.flow.plan
-        terms = [term for trigger in planned.triggers for term in plan.terms(self._scope, trigger)]
-        return any(owner.scope is not self._scope or _restarts(owner.kind, field) for owner, field, _ in terms)
+    def _may_run_again(self, name: str) -> bool:
+        """True if a way leads from a node back to it."""
+        reached: set[FlowPoint] = set()
+        waiting = [self._nodes[name]]
+        while waiting:
+            following = {arrow.target for arrow in waiting.pop().arrows} - reached
+            reached |= following
+            waiting += following
+        return self._nodes[name] in reached
+
+    def _of_clock(self, trigger: Trigger | None) -> Moves:
+        """The points that count the units of a trigger: up, or either way if one of them starts again at 0."""
+        terms = self.gradients.flow.plan.terms(self._scope, trigger) if trigger is not None else []
+        # Of a unit that is counted in a body, the node with that body.
+        moves = self._by(owner.path.removeprefix(self._scope.path).partition("/")[0] for owner, _, _ in terms)
+        restarts = any(owner.scope is not self._scope or _restarts(owner.kind, field) for owner, field, _ in terms)
+        return moves.either_way if restarts else moves
 
 
 def _restarts(kind: Kind | None, field: str) -> bool:

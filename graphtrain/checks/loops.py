@@ -5,7 +5,7 @@ for an answer that no visit among them can bring about. Every strongly connected
 takes a way out of a set, and looks for a trap that is without the point it leaves; or in which an answer closes it,
 without the points that would take that answer back. A guard that stays true closes what is behind it.
 
-In general that takes time without bound, so it is given up after `MOST_SETS` sets, which is a warning; `fit` takes 16.
+In general that takes time without bound, so it is given up after `MOST_SETS` sets, which is a warning; `fit` takes 5.
 Source: the traps (siphons) of Petri nets, Commoner, "Deadlocks in Petri nets", 1972; strongly connected components by
 Tarjan, "Depth-first search and linear graph algorithms", 1972.
 """
@@ -21,7 +21,8 @@ from graphtrain.checks.changes import NOWHERE, Changes, Points
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.meanings import Meanings
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
+from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, rebuilt, walk
+from graphtrain.kind.declaration import FROM
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
@@ -93,6 +94,9 @@ def _bypassed(flow: Flow, scope: Scope) -> tuple[frozenset[str], dict[str, froze
     return frozenset(idle), optional
 
 
+_AnswersOfGuard = dict[tuple[int | None, ...], dict[bool, tuple[Answers, ...] | None]]
+
+
 @dataclass(eq=False)
 class _Way:
     """A way to leave a point.
@@ -109,7 +113,7 @@ class _Way:
     target: FlowPoint | None
     asks: tuple[str, ...] = ()
     counters: tuple[FieldOf, ...] = ()
-    answers: dict[tuple[bool, tuple[int | None, ...]], tuple[Answers, ...] | None] = field(default_factory=dict)
+    answers: _AnswersOfGuard = field(default_factory=dict)
 
 
 Exit = tuple[FlowPoint, int]
@@ -253,7 +257,9 @@ class _Search:
         self._meanings = Meanings(points[0].scope.graph)
         self._unchanged = Changes(points, gradients)
         self._changes = self._unchanged
-        self._read: dict[int, tuple[Expression, tuple[FieldOf, ...]]] = {}  # the plan keeps the guards
+        self._guards: dict[int, tuple[Expression, tuple[FieldOf, ...], _AnswersOfGuard]] = {}  # the plan keeps them
+        self._reads: set[FieldOf | Name] = set()
+        self._delayed = {point.node.name for point in points if point.node and point.planned and point.planned.start}
         self._order = {point: number for number, point in enumerate(points)}
         self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
         self._ways = {point: self._ways_of(point) for point in points}
@@ -266,6 +272,8 @@ class _Search:
         self._counters: dict[frozenset[str], dict[FieldOf, None]] = {}
         for read in (read for point in points for read in self._counters_at[point]):
             self._counters.setdefault(self._unchanged.counted(read), {})[read] = None
+        self._unknown = frozenset(point for point in points if point.is_unknown)
+        self._choosing = frozenset(point for point, ways in self._ways.items() if len(ways) > 1)
         self._parts_of: dict[Points, list[Points]] = {}
         self._taken: dict[tuple[FlowPoint, int, tuple[int | None, ...]], list[int]] = {}
 
@@ -277,30 +285,32 @@ class _Search:
             for way in (way for ways in self._ways.values() for way in ways):
                 way.answers.clear()
         self._changes = changes
-        self._always = self._where_entered()
+        self._always = NO_ANSWERS
+        for read in self._where_entered():
+            self._hold(read, True)
         for name in sorted(bypassed):
             kind = self._in_order[0].scope.kinds[name]
             heard = kind.fields.items() if kind is not None and kind.hears_rows else ()  # bypassed, it hears nothing
             for field_name in ("due", *(key for key, declared in heard if declared.default is False)):
-                never = self._table.ways_to_answer(FieldOf(name, field_name), False, self._changes.known({}))
-                for answer in never or ():
-                    self._always = self._always.both(answer) or self._always
+                self._hold(FieldOf(name, field_name), False)
         self._breaking: dict[int, Points] = {}
         self._countings: dict[frozenset[str], _Counting] = {}
 
-    def _where_entered(self) -> Answers:
-        """What holds as long as a run is in a body: that the nodes around, entered when due, are due."""
+    def _hold(self, read: FieldOf | Name, answer: bool) -> None:
+        """Note that something that guards read always has an answer."""
+        if read in self._reads:
+            for answers in self._table.ways_to_answer(read, self._changes.known({}))[answer] or ():
+                self._always = self._always.both(answers) or self._always
+
+    def _where_entered(self) -> Iterator[Name]:
+        """What is true as long as a run is in a body: that the nodes around, entered when due, are due."""
         scope, plan = self._in_order[0].scope, self._flow.plan
         around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(scope)]
         due = [FieldTarget(planned.path, "due") for planned in around if planned.can_be_skipped]
-        entered = NO_ANSWERS
         guards = scope.guards.values() if due else ()
-        for name in {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}:
-            read = Name(name)
-            if scope.resolve(name) in due and not self._changes.moving(read):
-                (answer,) = self._table.ways_to_answer(read, True, self._changes.known({})) or (NO_ANSWERS,)
-                entered = entered.both(answer) or entered
-        return entered
+        for read in {part for guard in guards for part in walk(guard) if isinstance(part, Name)}:
+            if scope.resolve(read.name) in due and not self._changes.moving(read):
+                yield read
 
     def _ways_of(self, point: FlowPoint) -> list[_Way]:
         assert point.planned is not None and point.node is not None
@@ -310,19 +320,33 @@ class _Search:
         if len(entries) == 2 and point is entries[0]:  # where the trigger is asked
             due, skipped = point.arrows
             is_due = FieldOf(point.node.name, "due")
-            return [_Way(is_due, due.target, (f"{point.node.name}.due",)), _Way(None, skipped.target)]
+            self._reads.add(is_due)
+            return [_Way(self._meaning(is_due), due.target, (f"{point.node.name}.due",)), _Way(None, skipped.target)]
         return [self._way(arrow) for arrow in point.arrows]
 
     def _way(self, arrow: FlowEdge) -> _Way:
         target = arrow.target if arrow.target in self._order else None
         if arrow.guard is None:
             return _Way(None, target, arrow.asks)
-        if id(arrow.guard) not in self._read:
-            guard = self._meanings.by_count(arrow.guard)
-            counted = (read for read in walk(guard) if isinstance(read, FieldOf) and self._changes.counted(read))
-            self._read[id(arrow.guard)] = guard, tuple(counted)
-        guard, counters = self._read[id(arrow.guard)]
-        return _Way(guard, target, arrow.asks, counters)
+        if id(arrow.guard) not in self._guards:
+            guard = self._meaning(arrow.guard)
+            reads = dict.fromkeys(part for part in walk(guard) if isinstance(part, FieldOf | Name))
+            self._reads |= reads.keys()
+            counters = tuple(read for read in reads if isinstance(read, FieldOf) and self._unchanged.counted(read))
+            self._guards[id(arrow.guard)] = guard, counters, {}
+        guard, counters, answers = self._guards[id(arrow.guard)]
+        return _Way(guard, target, arrow.asks, counters, answers)
+
+    def _meaning(self, guard: Expression) -> Expression:
+        """A guard that asks of windows what they count; and of what is due, that its `from` is reached too."""
+
+        def delayed(part: Expression) -> Expression:
+            if isinstance(part, FieldOf) and part.field == "due" and part.node in self._delayed:
+                return Both((part, FieldOf(part.node, FROM)))
+            return rebuilt(part, delayed)
+
+        meaning = self._meanings.by_count(guard)
+        return delayed(meaning) if self._delayed else meaning
 
     def _reached(self, start: FlowPoint) -> Points:
         reached = {start}
@@ -362,7 +386,7 @@ class _Search:
             sets, sizes = sets + 1, sizes + len(points)
             if sets > MOST_SETS or sizes > MOST_POINTS:
                 raise _TooManySetsError
-            unknown = {point for point in points if point.is_unknown}  # may change anything: any trap is without it
+            unknown = points & self._unknown  # they may change anything: any trap is without them
             is_open = self._opened(points - unknown, candidate.answers)
             waiting += self._uncleared(points - unknown, is_open.counts)
             # With all ways open they are strongly connected, as they came from `_parts`.
@@ -373,25 +397,31 @@ class _Search:
             leaving = self._leaving(points, is_open)
             if leaving is None:
                 return self._found(points, is_open)
-            further = [
-                _Candidate(points - {leaving[0]}, self._always),
-                *self._closing(leaving, candidate, is_open.counts),
-            ]
-            for smaller in reversed(further):
-                if smaller.points == points:
-                    waiting.append(smaller)
-                else:
-                    if smaller.points not in self._parts_of:
-                        self._parts_of[smaller.points] = self._parts(smaller.points, self._every_way)
-                    waiting += [_Candidate(part, self._always) for part in reversed(self._parts_of[smaller.points])]
+            # The first are searched to their end before the others, of which only what is around the way out is left.
+            waiting += reversed(
+                [
+                    *self._without(points, frozenset({leaving[0]})),
+                    *self._closing(leaving, candidate, is_open.counts),
+                ]
+            )
         return None
+
+    def _without(self, points: Points, removed: Points, around: Points = NOWHERE) -> Iterator[_Candidate]:
+        """The parts in which a run can go round that are left without some points.
+
+        Arguments:
+            around: points that a part must contain. Default: none.
+        """
+        rest = points - removed
+        if rest not in self._parts_of:
+            self._parts_of[rest] = self._parts(rest, self._every_way)
+        yield from (_Candidate(part, self._always) for part in self._parts_of[rest] if around <= part)
 
     def _uncleared(self, points: Points, counts: Mapping[FlowPoint, Counts]) -> Iterator[_Candidate]:
         """What is left without the points that clear gradients: a run may enter it with any count of passes."""
         known = {self._changes.counted(read) for counted in counts.values() for read in counted}
         for optimizers in sorted(known, key=sorted):
-            rest = points - self._acting_on(optimizers, "zero_grad")
-            yield from (_Candidate(part, self._always) for part in self._parts(rest, self._every_way))
+            yield from self._without(points, self._acting_on(optimizers, "zero_grad"))
 
     def _leaving(self, points: Points, is_open: _Open) -> Exit | None:
         """A way out that can be taken, the last of its point, which fewest answers close; None if there is none."""
@@ -420,8 +450,9 @@ class _Search:
                 if not breaking:
                     yield _Candidate(candidate.points, common)
                     continue
-                if point not in breaking and (closes or way.target not in breaking):
-                    yield _Candidate(candidate.points - breaking, self._always)
+                around = frozenset({point} if closes or way.target is None else {point, way.target})
+                if not around & breaking:
+                    yield from self._without(candidate.points, breaking, around)
                 is_taken_back = True
             if is_taken_back and way.counters:
                 yield from self._with_steady_counts(point, way, candidate)
@@ -445,7 +476,7 @@ class _Search:
                     circle = _circle([first, *(part - {first})], _within(part, self._every_way))
                     for on_circle in circle[1:]:
                         if on_circle is not point:
-                            yield _Candidate(candidate.points - {on_circle}, self._always)
+                            yield from self._without(candidate.points, frozenset({on_circle}), frozenset({point}))
                     break
 
     # ---- ways that can be taken
@@ -462,12 +493,11 @@ class _Search:
         while changed:
             self._add_known_counts(counts, answers, targets)
             changed = False
-            for point, numbers in ways.items():
-                if len(numbers) > 1:
-                    taken = self._taken_at(point, answers, counts.get(point, {}))
-                    if len(taken) < len(numbers):
-                        ways[point], changed, is_reduced = taken, True, True
-                        targets[point] = [self._ways[point][number].target for number in taken]
+            for point in points & self._choosing:
+                taken = self._taken_at(point, answers, counts.get(point, {}))
+                if len(taken) < len(ways[point]):
+                    ways[point], changed, is_reduced = taken, True, True
+                    targets[point] = [self._ways[point][number].target for number in taken]
             changed = changed and len(self._counters) > 1
         return _Open(ways, targets, is_reduced, counts)
 
@@ -499,10 +529,10 @@ class _Search:
 
     def _answers(self, way: _Way, answer: bool, counts: Counts) -> tuple[Answers, ...] | None:
         assert way.guard is not None
-        key = (answer, tuple(counts.get(read) for read in way.counters))
+        key = tuple(counts.get(read) for read in way.counters)
         if key not in way.answers:
-            way.answers[key] = self._table.ways_to_answer(way.guard, answer, self._changes.known(counts))
-        return way.answers[key]
+            way.answers[key] = self._table.ways_to_answer(way.guard, self._changes.known(counts))
+        return way.answers[key][answer]
 
     # ---- counts of backward passes
 
@@ -520,7 +550,7 @@ class _Search:
         """
         for optimizers, reads in self._counters.items():
             for point, count in self._counts_of(optimizers, known, answers, targets).items():
-                if count is not None:
+                if count is not None and self._counters_at.get(point):
                     known[point] = {**known.get(point, {}), **dict.fromkeys(reads, count)}
 
     def _counts_of(
@@ -562,7 +592,7 @@ class _Search:
     def _found(self, points: Points, is_open: _Open) -> _Trap:
         ordered = sorted(points, key=self._order.__getitem__)
         asked = {arrow.guard for point in ordered for arrow in point.arrows if arrow.guard is not None}
-        guards = map(self._meanings.by_count, asked)
+        guards = map(self._meaning, asked)
         changing = NOWHERE.union(*map(self._changes.moving, guards))
         closed: list[tuple[FlowPoint, tuple[str, ...]]] = []
         for point in ordered:
@@ -575,39 +605,37 @@ class _Search:
 
     def _parts(self, points: Points, targets: Targets) -> list[Points]:
         """The strongly connected parts in which a run can go round, in the order of the graph."""
-        number: dict[FlowPoint, int] = {}
-        lowest: dict[FlowPoint, int] = {}
-        path: dict[FlowPoint, None] = {}  # the points whose part is not known so far, in the order of their numbers
+        lowest: dict[FlowPoint, int] = {}  # of each point that was met, the first on the path that it leads back to
+        path: list[FlowPoint] = []  # the points whose part is not known so far
         parts: list[Points] = []
-        for root in sorted(points, key=self._order.__getitem__):
-            if root in number:
+        for root in points:
+            if root in lowest:
                 continue
-            number[root] = lowest[root] = len(number)
-            path[root] = None
-            visits = [(root, iter(targets[root]))]
+            lowest[root] = 0
+            path.append(root)
+            visits = [(root, 0, iter(targets[root]))]
             while visits:
-                point, following = visits[-1]
+                point, position, following = visits[-1]
                 for after in following:
                     if after is None or after not in points:
                         continue
-                    if after not in number:
-                        number[after] = lowest[after] = len(number)
-                        path[after] = None
-                        visits.append((after, iter(targets[after])))
+                    if after not in lowest:
+                        lowest[after] = len(path)
+                        visits.append((after, len(path), iter(targets[after])))
+                        path.append(after)
                         break
-                    if after in path:
-                        lowest[point] = min(lowest[point], number[after])
+                    if lowest[after] < lowest[point]:
+                        lowest[point] = lowest[after]
                 else:
                     visits.pop()
-                    if visits:
-                        before = visits[-1][0]
-                        lowest[before] = min(lowest[before], lowest[point])
-                    if lowest[point] == number[point]:
-                        part = set()
-                        while point not in part:
-                            part.add(path.popitem()[0])
+                    if lowest[point] == position:
+                        part = frozenset(path[position:])
+                        del path[position:]
+                        lowest |= dict.fromkeys(part, len(points))  # nothing leads back to it any more
                         if len(part) > 1 or point in targets[point]:
-                            parts.append(frozenset(part))
+                            parts.append(part)
+                    elif lowest[point] < lowest[visits[-1][0]]:
+                        lowest[visits[-1][0]] = lowest[point]
         return sorted(parts, key=lambda part: min(map(self._order.__getitem__, part)))
 
 

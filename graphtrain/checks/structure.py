@@ -203,8 +203,8 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
         for slot in mapping:
             if verb == "reads" and slot in parameters:
                 continue  # an expression gives its value: `checks.expressions`
-            slips = any(_distance(slot, name) <= 1 for name in kind.writes if name not in mapping)
-            if verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier() and not slips:
+            may_be_returned = verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier()
+            if may_be_returned and not any(_distance(slot, name) <= 1 for name in kind.writes if name not in mapping):
                 continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"

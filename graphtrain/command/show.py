@@ -58,7 +58,8 @@ def _show(
     graph: Graph, title: str, console: Console, points: Mapping[str, SavePoint] | None = None, prefix: str = ""
 ) -> None:
     layers = graph.layers
-    added = f"  overlays: {', '.join(layers.names)}" if layers.names else ""
+    added = f"  optimizer: {graph.optimizer}" if graph.optimizer else ""
+    added += f"  overlays: {', '.join(layers.names)}" if layers.names else ""
     console.print(f"[bold]{escaped(title)}[/bold]  start: {escaped(graph.start + added)}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
     marks = [*(["save point before it"] if points is not None else []), *(["overlay"] if layers.names else [])]

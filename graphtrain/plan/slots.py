@@ -113,7 +113,11 @@ class Slots:
             graph, prefix = planned.body.graph, planned.body.path
             outputs = self.bits(f"{prefix}{name}" for name in outputs_of(graph))
             needs = self.bits(f"{prefix}{name}" for name in outputs_of(graph, optional=False))
-            return Uses(needs, outputs, writes, maybe=self.bits(planned.maybe))
+            acting = [
+                node for node in self.flow.plan.nodes_in(planned.body) if node.kind and node.kind.acts_at_body_end
+            ]
+            acting_needs, acting_reads = self._bits_of(pair for node in acting for pair in node.visit_reads)
+            return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=self.bits(planned.maybe))
         needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
         return Uses(needs, reads, writes, self.bits(planned.forgets))
 

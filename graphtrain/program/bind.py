@@ -303,11 +303,13 @@ class Program:
 
         A resource of that name comes first, and a slot that is written no further out than what is counted. `step` and
         `epoch` are counted by the innermost graph around that steps an optimizer, or by the outermost where none does;
-        anything else by the loop in which the function is called.
+        anything else by the loop in which the function is called. `optimizer` is that of the node.
         """
         name = read.name
         if name in bound.planned.returned:
             return SlotTarget(bound.planned.returned[name])  # what it returned itself comes back to it
+        if name == "optimizer":
+            return bound.scope.names.read_by(bound.node, name)
         unit = "steps" if name == "step" else "batches"
         around = list(bound.scope.around())
         counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]

@@ -16,7 +16,7 @@ from graphtrain.names import quoted, suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves, slots_of
 from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
@@ -141,6 +141,14 @@ class CompiledGraph:
     def is_save_point(self, position: int, ended: bool = False) -> bool:
         """True if nothing alive there is declared transient."""
         return not self.transient(position, ended)
+
+    def reader_of_data(self, slot: str) -> str:
+        """The path of a node that takes what a slot holds for its data; empty if none does."""
+        for bound in self.program.nodes:
+            for read, target in bound.planned.setup_reads:
+                if read.takes_written and slot in slots_of([target]):
+                    return bound.path
+        return ""
 
     def why_alive(self, slots: Collection[str], position: int) -> Iterator[str]:
         """Who reads slots that are alive at a position, and where one of them is alive throughout; in words."""
@@ -296,6 +304,13 @@ class CompiledGraph:
             optimizers = [self.program.resources.get(name) for name in bound.planned.optimizers if counted]
             if counted and not bound.bypassed and not any(map(_has_gradients, optimizers)):
                 bound.fields.update(dict.fromkeys(counted, 0))
+
+    def restart_makers(self, made: Collection[str]) -> None:
+        """Let nodes count from the beginning whose own resources were made again: an average has nothing in it yet."""
+        for bound in self.program.nodes:
+            targets = [bound.scope.names.read_by(bound.node, slot) for slot in bound.kind.makes]
+            if not bound.bypassed and any(leaf in targets for leaf in map(ResourceTarget, made)):
+                bound.kind.restart(bound.instance)
 
     def at_end(self) -> None:
         """What nodes do when the run has ended; once more, it is nothing."""

@@ -30,7 +30,8 @@ def evaluated(target: ExpressionTarget, read: Read) -> Read:
     def raised(error: Exception) -> ExpressionError:
         if isinstance(error, ExpressionError):  # of an expression that this one reads
             return error
-        return ExpressionError(name, text, f"raised {type(error).__name__}: {error}")
+        hint = "let what writes it write a number, as a tensor's `.item()`" if isinstance(error, TypeError) else ""
+        return ExpressionError(name, text, f"raised {type(error).__name__}: {error}", hint)
 
     def read_or_raise() -> Any:
         try:

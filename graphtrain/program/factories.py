@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.names import suggestion
+from graphtrain.names import nearest, suggestion
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import keeps_state
@@ -215,9 +215,12 @@ class Renewals:
         if name not in self.factories:
             value = supplied.get(name)
             what = "which nothing supplies" if value is None else f"a {type(value).__name__}, and no Factory"
+            close = nearest(name, self.factories) if value is None else None
+            misspelt = f"did you mean `{close}`?" if close else ""
             raise UsageError(
                 f"`{path}` renews `{name}`, {what}: nothing is known that could make it again",
-                f"let `setup` return a function that makes it: "
+                misspelt
+                or f"let `setup` return a function that makes it: "
                 f'"{name}": Factory(make_{name}), or Trainer(..., {name}=Factory(make_{name}))',
             )
         renewed = self.renewed_with([name])

@@ -140,9 +140,9 @@ def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
     for name in STEP_FUNCTIONS:
         given = prepared.get(name)
         if given is not None:
-            prepared[name] = _step_call(given, name)
+            prepared[name] = step_call(given, name)
         elif callable(own := getattr(model, name, None)):
-            prepared[name] = _step_call(own, f"model.{name}", model)
+            prepared[name] = step_call(own, f"model.{name}", model)
     return prepared
 
 
@@ -202,7 +202,7 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
     raise UsageError(f'device: there is no device "{name}" here', f"there are: {', '.join(devices)}")
 
 
-def _step_call(function: Any, name: str, owner: Any = None) -> StepCall:
+def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
     """A step function, or that of a model, its `owner`: another model, such as an average of it, is asked for its own.
 
     Raises:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, final, get_type_hints
 
+import numpy
 import torch
 
 from graphtrain.data.fingerprint import is_data
@@ -19,6 +20,7 @@ from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position, parts_beside_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.graph.renaming import Renaming
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
@@ -29,13 +31,15 @@ from graphtrain.program.rounds import is_fetching
 from graphtrain.state.aliases import aliases_of, share
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
+from graphtrain.state.describer import Describer
 from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.modules import is_lazy
+from graphtrain.state.nested import CONSTANTS
 from graphtrain.state.objects import MISFITS, SavedObjects
 from graphtrain.state.random import capture_random, restore_random
 from graphtrain.state.rebuilder import Rebuilder
-from graphtrain.state.references import shown_path
+from graphtrain.state.references import parts_in, shown_path
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest
@@ -252,7 +256,7 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift, run.states = run.drift(run.states), {}
-    run.aliases = aliases_of(_capture_slots(run, alive), drift.describer) if drift.describer is not None else {}
+    run.describer = drift.describer
     run.unknown = [
         *run.lost_forms(),
         *run.lost_of_further(),
@@ -397,7 +401,8 @@ class StatefulObjects:
         self.unknown: list[str] = []
         self.states: Section = {}  # the `state_dict` of each, while they are captured
         self.gradients: dict[str, Any] = {}  # by module, while a state is restored
-        self.aliases: dict[str, list[list[Any]]] = {}  # what slots shared when the state was captured last
+        self.aliases: dict[str, list[list[Any]]] = {}  # what values in transit shared when captured last
+        self.describer: Describer | None = None  # while a state is captured
         self.rebuilder: Rebuilder | None = None  # while a state is restored
         self._further: list[Baseline] = []
         self.unknown_of_made: list[str] = []
@@ -459,7 +464,8 @@ class StatefulObjects:
         """
         self.baseline = self.data_state.baseline = baseline
         self.renewed = renewed
-        baseline.replace(renewed)
+        made_again = {name: each.value for name, each in renewed.items()}
+        baseline.replace(made_again | self._supplied_again(baseline))
         self._list_renewed(baseline)
         self.program.elsewhere = baseline.reachable.by_id
         objects = self.objects
@@ -477,6 +483,15 @@ class StatefulObjects:
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._watch_further(baseline, former)
+
+    def _supplied_again(self, baseline: Baseline) -> dict[str, Any]:
+        """The objects with a `state_dict` in whose place `rewire` has supplied others since the run began."""
+        listed = baseline.reachable.by_path
+        return {
+            name: value
+            for name, value in self._resources.items()
+            if name in listed and listed[name].value is not value and keeps_state(listed[name].value)
+        }
 
     def _list_renewed(self, baseline: Baseline) -> None:
         """Note what can be reached from each resource that was made again, as it is now, and from nothing else."""
@@ -606,18 +621,60 @@ class StatefulObjects:
         captured = {name: SECTIONS[name].capture(self, alive) for name in sections}
         if made:
             captured["slots"] = {name: value for name, value in captured["slots"].items() if name not in made}
+        if "slots" in captured and self.describer is not None:
+            self._note_aliases(captured, self.describer)
+        self.describer = None
         return RunState.of(captured)
 
-    def share(self, aliases: Mapping[str, Any]) -> None:
-        """Let values in transit share what they shared when `aliases` were noted."""
-        if self.rebuilder is None:
+    def _note_aliases(self, captured: Mapping[str, Section], describer: Describer) -> None:
+        """Note what values in transit share: those of slots, and those that nodes have kept for a later visit."""
+        kept = _kept_by_nodes(captured.get("progress", {}))
+        if not captured["slots"] and not kept:
+            self.aliases = {}
             return
+        others = (
+            (f"{name}.state_dict(){''.join(f'[{key!r}]' for key in keys)}", part)
+            for name, state in captured.get("resources", {}).items()
+            if name not in self.objects.modules and name not in self.objects.optimizers
+            for keys, part in parts_in(state)
+            if isinstance(part, torch.Tensor | numpy.ndarray)
+        )
+        # What data has put into its position it loads in a way of its own.
+        positions = [f"{bound.path}.state" for bound in self.program.nodes if bound.kind.keeps_state]
+        aliases = aliases_of({**kept, **captured["slots"]}, describer, others, quiet=positions)
+        self.aliases = aliases.places
+        self.unknown += aliases.unknown
+
+    def share(self, aliases: Any, progress: Section, renaming: Renaming) -> list[str]:
+        """Let values in transit share what they shared when `aliases` were noted.
+
+        Arguments:
+            progress: what nodes were restored from: they hold its very containers.
+            renaming: of what the names in `aliases` were.
+
+        Returns:
+            A line for all that is not shared any more.
+        """
+        if self.rebuilder is None:
+            return []
         indices = {name: self.program.slot_index(name) for name in self.program.slot_names}
         values = {name: self.program.slots[index] for name, index in indices.items()}
-        share(values, aliases, self.rebuilder)
+        kept = _kept_by_nodes(progress)
+
+        def name_now(name: str) -> str:
+            path, _, field = name.rpartition(".")
+            return f"{renaming.path(path)}.{field}" if path else renaming.slot(name)
+
+        lost = share(values := {**kept, **values}, aliases, self.rebuilder, name_now)
         for name, index in indices.items():
             self.program.slots[index] = values[name]
+        for bound in self.program.nodes:
+            for name in _stored(bound):
+                place = f"{bound.path}.{name}"
+                if place in kept and getattr(bound.instance, name) is kept[place]:
+                    setattr(bound.instance, name, values[place])
         self.rebuilder = None
+        return lost
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """The sections of which the continuation depends on a part only: that part."""
@@ -717,6 +774,16 @@ def _refuse_objects(slots: Section) -> None:
                 f"nothing is known that could make its {type(value).__qualname__} again",
                 f'if the node that writes it can be called once more, declare so: @node(..., remade="{slot}")',
             )
+
+
+def _kept_by_nodes(progress: Section) -> dict[str, Any]:
+    """What nodes hold that can be changed in place, by node and field."""
+    return {
+        f"{path}.{name}": value
+        for path, fields in progress.items()
+        for name, value in fields.items()
+        if type(value) not in CONSTANTS
+    }
 
 
 def _text_of(part: Any) -> str:

@@ -31,7 +31,7 @@ from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
-from graphtrain.program.resources import StepCall, StepInputs, StepOutputs
+from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.rounds import Rounds, asks_for_windows
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Clock, Due, Every, after, any_of
@@ -97,15 +97,17 @@ class Compiler:
         self._restarting = self._triggers_by_body()
         self.table.setups = [self._setup(bound) for bound in program.nodes]
         self.table.exits = [self._exit(bound) for bound in program.nodes]
-        self.table.at_end = [
-            self._evaluated(bound, self._call(bound.instance.at_end, bound)) for bound in self._acting_at_end()
-        ]
+        main = [bound for bound in program.main.nodes.values() if bound.kind.acts_at_end and not bound.bypassed]
+        self.table.at_end = [self._at_end(bound, bound.instance.at_end) for bound in self._last_ones_last(main)]
         self.table.transitions = [self._timed(bound, self._transition(bound)) for bound in program.nodes]
 
-    def _acting_at_end(self) -> list[BoundNode]:
-        """The nodes with something to do when the run has ended, those that end it last: they see what others did."""
-        acting = [bound for bound in self._program.main.nodes.values() if bound.kind.acts_at_end and not bound.bypassed]
+    def _last_ones_last(self, acting: Iterable[BoundNode]) -> list[BoundNode]:
+        """The nodes that do something at the end of their graph, those that end it last: they see what others did."""
         return sorted(acting, key=lambda bound: (None in self._program.targets(bound), bound.path))
+
+    def _at_end(self, bound: BoundNode, method: Act) -> Act:
+        """What a node does at the end of its graph."""
+        return self._evaluated(bound, self._call(method, bound))
 
     # ---- entering graphs
 
@@ -306,6 +308,8 @@ class Compiler:
             (self._program.slot_index(scope.prefix + slot), target)
             for slot, target in zip(outputs_of(scope.graph), self._indices(outer), strict=True)
         ]
+        acting = [bound for bound in scope.nodes.values() if bound.kind.acts_at_body_end and not bound.bypassed]
+        acts = [self._at_end(bound, bound.instance.at_body_end) for bound in self._last_ones_last(acting)]
         slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
         ends_activity = scope.activity is not None and outer.scope.activity is None
         program = self._program
@@ -314,6 +318,8 @@ class Compiler:
         resumed = around[-1] if around and scope in program.training else None
 
         def finish() -> int:
+            for act in acts:
+                act()
             if ends_activity:
                 watch.leave()
             if resumed is not None:
@@ -564,6 +570,8 @@ class Compiler:
             return self._program.by_path[target.node].parameters[target.field]
         assert isinstance(target, ResourceTarget), target
         value = self._program.resource(target.name, read, bound.path)
+        if read.is_step_function and value is not None and not isinstance(value, StepCall):
+            value = step_call(value, target.name)  # of another name than those that a model may have itself
         if isinstance(value, StepCall):
             return self._step_inputs(bound, target.name, value) if read.is_step_function else value.function
         return value
@@ -732,7 +740,9 @@ class Compiler:
             value = get()
             if not isinstance(value, bool | int | float | str):
                 received = f"a {type(value).__name__}" if value is not None else "nothing yet"
-                raise TypeError(f"the slot `{name}` holds {received}; a guard reads Python numbers and text")
+                raise TypeError(
+                    f"the slot `{name}` holds {received}; guards and expressions read Python numbers and text"
+                )
             return value
 
         return read

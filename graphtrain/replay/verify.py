@@ -148,7 +148,7 @@ class _Reexecution:
         """The transitions, with breakpoints where the replay stops; the loop is where the span begins."""
         self._compiled, self._loop = compiled, loop
         if self._start_time is None:  # called again where a resource was renewed
-            self._start_time, self._start_batches = time.monotonic(), compiled.program.main.count("batches") or 0
+            self._start_time, self._batches = time.monotonic(), 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._timed = timed_nodes(compiled.program)
         # An observer takes means of metrics by wall-clock time.
@@ -162,13 +162,18 @@ class _Reexecution:
             if is_scalar(value)
         ]
         counter, spare = self._counting_node()
-        record = self._counter_record = counter.instance
-        self._goal_runs = self._goal.sections["progress"][counter.path]["runs"]
-        most_runs = self._goal_runs + spare
-        breakpoints = [Breakpoint(counter.index, lambda: record.runs >= most_runs)]
+        # A body begins to count again, so how often it has run comes first.
+        outer = [scope.outer for scope in counter.scope.around() if scope.outer is not None]
+        self._counting = [*outer, counter]
+        self._goal_runs = [self._goal.sections["progress"][bound.path]["runs"] for bound in self._counting]
+        most_runs = [*self._goal_runs[:-1], self._goal_runs[-1] + spare]
+        breakpoints = [Breakpoint(counter.index, lambda: self._runs() >= most_runs)]
         if not self._goal_ended:  # the end stops a run by itself
             breakpoints.append(Breakpoint(self._goal_index, self._is_there))
-        transitions = with_breakpoints(compiled.table.transitions, breakpoints, loop.requests)
+        transitions = [*compiled.table.transitions]
+        for bound, field_name in self._batch_counters():
+            transitions[bound.index] = self._tallied(transitions[bound.index], bound.instance, field_name)
+        transitions = with_breakpoints(transitions, breakpoints, loop.requests)
         if self._digests is None:
             return transitions
         return [self._traced(self._digests, index, transition) for index, transition in enumerate(transitions)]
@@ -194,8 +199,7 @@ class _Reexecution:
             notes.append("means of metrics are not compared, for wall-clock time decides when a row is logged")
         if comparison.differences:
             notes += self._compiled.program.timed()
-        batches = int((self._compiled.program.main.count("batches") or 0) - self._start_batches)
-        return Verdict(segment, comparison, batches, seconds, tuple(notes), divergence=self._divergence)
+        return Verdict(segment, comparison, int(self._batches), seconds, tuple(notes), divergence=self._divergence)
 
     # ---- the place
 
@@ -203,7 +207,7 @@ class _Reexecution:
         """True where the state equals the checkpoint; otherwise the comparison is kept if no other is nearer."""
         misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
         # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
-        if misses and (self._counter_record.runs != self._goal_runs or misses >= self._nearness[0]):
+        if misses and (self._runs() != self._goal_runs or misses >= self._nearness[0]):
             return False
         comparison = self._compare()
         nearness = misses, len(comparison.differences)
@@ -211,20 +215,49 @@ class _Reexecution:
             self._nearest, self._nearness = comparison, nearness
         return not comparison.differences
 
+    def _runs(self) -> list[int]:
+        """How often the node that counts has run, behind how often each body around it has."""
+        return [bound.instance.runs for bound in self._counting]
+
     def _counting_node(self) -> tuple[BoundNode, int]:
         """The node whose runs tell how far the replay is, and how many more of them it may take than the run.
 
-        It is the one that counts batches, so that a replay never trains on more than the run did. A graph whose clock
-        counts nothing is held to the runs of the node itself: those of a junction differ by some where observers fire
-        by wall-clock time.
+        It is the one that counts batches in the innermost graph around the goal that trains, so that a replay never
+        trains on more than the run did; where only a body trains, the one with that body. A graph that counts nothing
+        is held to the runs of the node itself: those of a junction differ by some where observers fire by wall-clock
+        time.
         """
-        nodes, units = self._compiled.program.main.nodes, self._compiled.graph.units
-        for unit in sorted(units, key=lambda unit: unit != "batches"):
-            bound, _ = self._compiled.program.main.counter(unit)
-            if bound is not None and not bound.bypassed and not bound.kind.observer:
+        program = self._compiled.program
+        around = [*program.nodes[self._goal_index].scope.around()]
+        scope = next((scope for scope in reversed(around) if scope in program.training), program.main)
+        for unit in sorted(scope.graph.units, key=lambda unit: unit != "batches"):
+            bound, _ = scope.counter(unit)
+            if bound is not None and bound.scope is scope and not bound.bypassed and not bound.kind.observer:
                 return bound, 0
-        bound = nodes[self._goal_path.partition("/")[0]]
+        for body in program.training:
+            inside = [*body.around()]
+            if body is not scope and scope in inside and (entered := inside[inside.index(scope) + 1].outer) is not None:
+                return entered, 0
+        bound = scope.nodes[self._goal_path.removeprefix(scope.prefix).partition("/")[0]]
         return bound, self._goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
+
+    def _batch_counters(self) -> list[tuple[BoundNode, str]]:
+        """The nodes, each with its field, that count the batches of graphs that train."""
+        program = self._compiled.program
+        counting = [scope for scope in program.training or [program.main] if "batches" in scope.graph.units]
+        counters = dict.fromkeys(scope.counter("batches") for scope in counting)
+        return [(bound, field_name) for bound, field_name in counters if bound is not None]
+
+    def _tallied(self, transition: Transition, record: Any, field_name: str) -> Transition:
+        """The transition of a node that counts batches, which are counted over all runs of its body."""
+
+        def run_and_count() -> int:
+            before = getattr(record, field_name)
+            position = transition()
+            self._batches += getattr(record, field_name) - before
+            return position
+
+        return run_and_count
 
     # ---- the state
 

@@ -134,10 +134,12 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     compiled.resume_at(position, change.renaming.path(manifest.get("clock_of", "")))
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
-        compiled.state.share(manifest.get("aliases", {}))
+        not_shared = compiled.state.share(manifest.get("aliases", {}), state.progress, change.renaming)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
-    lost = compiled.state.not_restored() or ([] if left_out else compiled.state.differs_from(state.reachable))
+    lost = compiled.state.not_restored()
+    lost += [] if left_out else not_shared
+    lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     is_partial = bool(left_out or manifest["unknown"])
     is_whole = not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters)

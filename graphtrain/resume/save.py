@@ -31,6 +31,10 @@ from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
 # After this many transitions without a save point a person is told what prevents one.
 _PATIENCE = 100
+_DATA_IN_A_SLOT = (
+    "write a list of batches to it; or supply the data as a resource, and write the numbers of its samples (`indices`)"
+)
+
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
 _SLICE_SECONDS = 0.5
@@ -67,6 +71,7 @@ class CheckpointWriter:
 
     Attributes:
         refusal: why the position tried last was no save point.
+        way_out: what to do about it, where that is known.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class CheckpointWriter:
         self._attempts = 0
         self._passed = 0  # positions at which a batch was alive, while something waited
         self._reported: set[str] = set()
-        self.refusal = ""
+        self.refusal = self.way_out = ""
 
     def check(self, run: Resumable) -> None:
         """Find out now what could not be saved later.
@@ -185,12 +190,20 @@ class CheckpointWriter:
         except UnsaveableError as error:
             if not (error.path.startswith(("slots", "the slot ")) or run.compiled.state.is_lazy()):
                 raise
+            alive = compiled.alive_names(loop.position, loop.ended)
+            slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
+            reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
+            again = "let it be written again before it is read, so that it is not alive there"
+            self.way_out = f"{error.hint}; or {again}" if error.hint else ""
             if error.path.startswith("the slot "):  # an object that may be made again: what to do is known at once
                 what_to_do = f"; {error.hint}" if error.hint else ""
                 self._report_once(f"no checkpoint can be made here: {error.message}{what_to_do}")
-            alive = compiled.alive_names(loop.position, loop.ended)
-            slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
-            return self._refuse(run, [slot], error.message.removeprefix(f"slots[{slot!r}] cannot be saved: "))
+            elif error.path == f"slots[{slot!r}]" and (reader := compiled.reader_of_data(slot)):
+                held = type(compiled.program.slots[compiled.program.slot_index(slot)]).__name__
+                reason = f"the slot `{slot}`, which `{reader}` reads as its data, holds a {held}, which cannot be saved"
+                self.way_out = _DATA_IN_A_SLOT
+                self._report_once(f"no checkpoint can be made here: {reason}; {_DATA_IN_A_SLOT}")
+            return self._refuse(run, [slot], reason)
         self._attempts = 0
         return True
 

@@ -566,8 +566,10 @@ class Trainer:
 
     def _renew(self) -> None:
         """Put what a node has made again in the place of what there was."""
-        self._put_renewed(self._renewals.take(), self._compiled.state.renewed, self._resources, moves=True)
+        renewed = self._renewals.take()
+        self._put_renewed(renewed, self._compiled.state.renewed, self._resources, moves=True)
         self._compiled.clear_windows()
+        self._compiled.restart_makers({name for name, source in self._made.items() if source in renewed})
 
     def _renew_as(self, saved: Mapping[str, Any]) -> None:
         """Make again what a run had made again when it was saved; everything else is as it was at the start.
@@ -1044,8 +1046,9 @@ class Trainer:
             if self._loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is no save point ({self._writer.refusal})",
-                    "the run is trained to its end but not saved; let what cannot be saved be written again before it "
-                    "is read, so that it is not alive there",
+                    self._writer.way_out
+                    or "the run is trained to its end but not saved; let what cannot be saved be written again before "
+                    "it is read, so that it is not alive there",
                 )
             return False
         self._report_written()

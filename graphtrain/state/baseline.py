@@ -115,9 +115,9 @@ class Baseline:
         """True for what is declared to be no state, and for all that is reached through it."""
         return is_within(path, self.left_out)
 
-    def replace(self, paths: Collection[str]) -> None:
+    def replace(self, values: Mapping[str, Any]) -> None:
         """Note what other objects have taken the place of: what is reached through it is no state any more."""
-        self._initial.replaced = tuple(paths)
+        self._initial.replace(values)
 
     def is_replaced(self, path: str) -> bool:
         """True for what another object has taken the place of, and for all that was reached through it."""

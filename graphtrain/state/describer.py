@@ -12,8 +12,9 @@ import re
 import types
 import weakref
 import zoneinfo
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
 
@@ -21,10 +22,11 @@ import numpy
 import torch
 
 from graphtrain.state.category import category_of, is_constant, is_users
-from graphtrain.state.contents import FORMS
+from graphtrain.state.contents import FORMS, MOST_COMPARED
 from graphtrain.state.generators import any_generator, kind_of_generator
 from graphtrain.state.graphs import keeps_graph
-from graphtrain.state.reachable import REMEDY, Reachable, shown_key
+from graphtrain.state.nested import CONSTANTS
+from graphtrain.state.reachable import REMEDY, Reachable, Reached, shown_key
 from graphtrain.state.references import (
     BY_TEXT,
     FACTORIES,
@@ -36,18 +38,49 @@ from graphtrain.state.references import (
     is_saveable,
     name_of,
     name_of_method,
+    parts_in,
     places,
+    shown_path,
 )
-from graphtrain.state.shared_memory import Memory, address_of, memories, owner_of
+from graphtrain.state.shared_memory import (
+    Memory,
+    Spans,
+    address_of,
+    has_memory,
+    lie_of,
+    memories,
+    owner_of,
+    view_within,
+)
 
 MOST_BYTES = 256 * 2**20
 # Of a larger tensor that nobody else holds, a view is saved without the rest.
 _MOST_SHARED_BYTES = 64 * 2**10
+# Of a sample in a large container of data, levels at which a tensor may be.
+_MOST_LEVELS = 3
 _ENCODED = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
-# What can be changed in place, and be found again where others hold it too.
-_SHARED = frozenset({"tensor", "array", "list", "mapping", "object", "buffer"})
+@dataclass(frozen=True)
+class Owner:
+    """A tensor or an array whose memory others may share.
+
+    Attributes:
+        reference: how it is found again.
+        path: for messages.
+        is_as_set_up: True for one that `setup` made, with all that shares its memory.
+    """
+
+    value: Any
+    reference: list[Any]
+    path: str
+    is_as_set_up: bool
+
+    @property
+    def may_be_new(self) -> bool:
+        """True if it is described as new, or may be."""
+        kind, place = self.reference
+        return bool(kind == "new" or (kind == "place" and place[1] == "attribute"))
 
 
 @final
@@ -59,16 +92,18 @@ class Describer:
         graphs: the paths of tensors of which more is kept than their values, the first of them.
     """
 
-    def __init__(self, reachable: Reachable, stateful: Mapping[str, Any]) -> None:
+    def __init__(
+        self, reachable: Reachable, stateful: Mapping[str, Any], is_left_out: Callable[[str], bool] | None = None
+    ) -> None:
         self.new: list[Any] = []
+        self._is_left_out = is_left_out
         self.graphs: list[str] = []
         self._reachable, self._stateful = reachable, stateful
         self._numbers: dict[int, int] = {}
-        self._in_transit: dict[int, Any] = {}
         self._paths: dict[int, str] = {}  # of new tensors and arrays
         self._storages: dict[int, Any] | None = None
-        self._arrays: list[tuple[str, int, int]] | None = None  # path, first byte, and how many
         self._places: dict[int, tuple[Any, ...]] | None = None
+        self._held: dict[int, tuple[Any, ...]] | None = None  # by objects with a `state_dict`
         self._bytes = self._depth = 0
 
     def describe(self, value: Any, path: str) -> Any:
@@ -85,7 +120,8 @@ class Describer:
         if id(value) in self._numbers:
             return ("new", self._numbers[id(value)])
         match category:
-            case "tensor" if place := self._place(value):
+            # What an object with a `state_dict` holds may be described right now.
+            case "tensor" if (place := self._place(value)) and place[1] != "attribute":
                 return ("in", *place)
             case "tuple":
                 members = [self.describe(part, f"{path}[{number}]") for number, part in enumerate(value)]
@@ -124,51 +160,83 @@ class Describer:
             self._depth -= 1
         return ("new", number)
 
-    def reference(self, value: Any, place: Any) -> list[Any] | None:
-        """How a value in transit is found again; None for one that neither it nor its memory was met before.
-
-        Arguments:
-            place: how it is found again if it is met once more.
-        """
-        category = category_of(type(value))
-        if category not in _SHARED:
-            return None
+    def identity(self, value: Any) -> list[Any] | None:
+        """How a value in transit that is the very same as one met before is found again; None for another."""
         if (reached := self._reachable.find(value)) is not None:
-            return ["at", reached.path]
+            return None if self._leaves_out(reached) else ["at", reached.path]
         if id(value) in self._numbers:
             return ["new", self._numbers[id(value)]]
-        if (other := self._in_transit.setdefault(id(value), place)) is not place:
-            return list(other)
-        if category == "tensor" and is_saveable(value) and _is_view_of_memory(value):
-            storage = value.untyped_storage()
-            is_whole = storage.nbytes() == value.numel() * value.element_size()
-            owner = self._bases().setdefault(storage._cdata, place) if is_whole else self._bases().get(storage._cdata)
-            if owner is not None and owner is not place:
-                return ["view", list(owner), [list(value.shape), list(value.stride()), value.storage_offset()]]
-            start = storage.data_ptr()
-            if value.is_cpu and (within := self._within(start)) is not None:
-                path, first = within
-                return ["view", ["at", path], [list(value.shape), list(value.stride()), value.storage_offset(), first]]
-        is_plain_array = category == "array" and _dtype_text(value) is not None
-        if is_plain_array and (within := self._within(address_of(value))) is not None:
-            path, offset = within
-            return ["view", ["at", path], [list(value.shape), list(value.strides), offset]]
-        return None
+        if category_of(type(value)) in ("tensor", "array"):  # which are found by their memory
+            return None
+        if self._held is None:
+            objects = {path: held for path, held in self._stateful.items() if category_of(type(held)) == "object"}
+            self._held = {id(part): place for place, part in places(objects)}
+        place = self._held.get(id(value))
+        return ["place", list(place)] if place is not None and all(map(is_plain_key, place)) else None
 
-    def _within(self, address: int) -> tuple[str, int] | None:
-        """The path of the array that was reached in whose memory an address is, and which of its bytes that is."""
-        if self._arrays is None:
-            listed = self._reachable.by_path.values()
-            arrays = [(reached.path, reached.value) for reached in listed if reached.category == "array"]
-            self._arrays = [
-                (path, address_of(array), array.nbytes)
-                for path, array in arrays
-                if array.flags.c_contiguous and not array.dtype.hasobject
-            ]
-        for path, start, length in self._arrays:
-            if start <= address < start + length:
-                return path, address - start
-        return None
+    def items_of_large(self, wanted: Collection[int]) -> dict[int, list[Any]]:
+        """How items of containers of data that were too large to be looked into are found again, by identity.
+
+        Arguments:
+            wanted: the identities of values in transit.
+        """
+        found: dict[int, list[Any]] = {}
+        for reached in self._reachable.by_path.values():
+            is_searched = not reached.is_entered and reached.category in ("list", "tuple", "deque", "mapping")
+            if is_searched and len(reached.value) <= MOST_COMPARED and not self._leaves_out(reached):
+                for keys, part in _parts_among(reached.value, wanted):
+                    found.setdefault(id(part), ["item", reached.path, list(keys)])
+        return found
+
+    def owners(self, spans: Spans) -> Iterator[Owner]:
+        """Whatever is saved, or set up again, that may have a byte in some spans of memory.
+
+        What was set up comes first, then what is new, then what a `state_dict` has.
+        """
+        listed = self._reachable.by_path.values()
+        for category in ("tensor", "array"):
+            reached = [each for each in listed if each.category == category and not self._leaves_out(each)]
+            if category == "array":  # what nobody can write to may be another's
+                reached = [each for each in reached if owner_of(each.value).flags.writeable]
+            for number in spans.met_by([each.value for each in reached]):
+                each = reached[number]
+                yield Owner(each.value, ["at", each.path], each.path, is_as_set_up=True)
+        described = [(number, new["values"]) for number, new in enumerate(self.new) if _is_by_values(new)]
+        for number in spans.met_by([value for _, value in described]):
+            new, value = described[number]
+            yield Owner(value, ["new", new], self._paths.get(new, "what it shares"), is_as_set_up=False)
+        if not spans.met_by(self._unlisted()):  # their places take a hundred times as long
+            return
+        held = [each for each in places(self._stateful) if isinstance(each[1], torch.Tensor | numpy.ndarray)]
+        for number in spans.met_by([value for _, value in held]):
+            place, value = held[number]
+            if all(map(is_plain_key, place)):
+                yield Owner(value, ["place", list(place)], shown_place(place), is_as_set_up=False)
+
+    def _unlisted(self) -> list[Any]:
+        """The tensors and arrays that `places` gives, all but those that were reached."""
+        unlisted: list[Any] = []
+        for value in self._stateful.values():
+            if isinstance(value, torch.nn.Module):
+                for module in value.modules():
+                    unlisted += [tensor for tensor in module._buffers.values() if tensor is not None]
+                    parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
+                    unlisted += parameters
+                    unlisted += [grad for parameter in parameters if (grad := parameter.grad) is not None]
+            elif isinstance(value, torch.optim.Optimizer):
+                held = [part for state in value.state.values() for part in state.values()]
+                held += [part for group in value.param_groups for part in group.values() if type(part) is not list]
+                unlisted += [part for part in held if isinstance(part, torch.Tensor)]
+                further = [part for part in held if type(part) not in CONSTANTS and not isinstance(part, torch.Tensor)]
+                unlisted += [part for each in further for _, part in parts_in(each)]
+            elif category_of(type(value)) == "object":
+                unlisted += [part for _, part in places({"": value})]
+        by_id = self._reachable.by_id
+        kinds = (torch.Tensor, numpy.ndarray)
+        return [value for value in unlisted if id(value) not in by_id and isinstance(value, kinds)]
+
+    def _leaves_out(self, reached: Reached) -> bool:
+        return self._is_left_out is not None and self._is_left_out(reached.path)
 
     @contextmanager
     def attempt(self, unknown: list[str]) -> Iterator[None]:
@@ -180,6 +248,7 @@ class Describer:
             unknown.append(str(error))
             del self.new[before:]
             self._numbers = {key: number for key, number in self._numbers.items() if number < before}
+            self._paths = {number: path for number, path in self._paths.items() if number < before}
             self._storages = None
 
     def note_graph(self, tensor: torch.Tensor, path: str) -> None:
@@ -206,9 +275,42 @@ class Describer:
         Arguments:
             unknown: takes a line for all that overlap and cannot be described.
         """
+        self._share_with_others(unknown)
         for memory in list(memories(self.new)):
             with self.attempt(unknown):
                 self._share(memory)
+
+    def _share_with_others(self, unknown: list[str]) -> None:
+        """Describe new tensors and arrays in the memory of what is no new tensor or array as views of that."""
+        described = {number: new for number, new in enumerate(self.new) if _is_by_values(new)}
+        lies = {number: lie for number, new in described.items() if (lie := lie_of(new["values"])) is not None}
+        if not lies:
+            return
+        Spans(described[number]["values"] for number in lies)
+        # What an object with a `state_dict` holds is perhaps what was described.
+        listed = [
+            owner
+            for owner in self.owners(Spans(described[number]["values"] for number in lies))
+            if not owner.may_be_new
+        ]
+        owners = [(owner, lie) for owner in listed if (lie := lie_of(owner.value)) is not None]
+        for number, lie in lies.items():
+            description, value = described[number], described[number]["values"]
+            near = [owner for owner, other in owners if lie.overlaps(other)]
+            views = ((owner, view_within(value, owner.value, beyond=owner.is_as_set_up)) for owner in near)
+            dtype = value.dtype if isinstance(value, torch.Tensor) else _dtype_text(value)
+            for owner, view in views:
+                if view is not None and dtype is not None:
+                    self._bytes -= value.nbytes
+                    kind, *place = owner.reference
+                    of = ("in", *place[0]) if kind == "place" else ("at", *place)
+                    del description["values"]
+                    description |= {"of": of, "memory": view, "dtype": dtype}
+                    break
+            else:
+                if near:
+                    what = f"shares memory with {shown_path(near[0].path)}, which a resume cannot restore"
+                    unknown.append(str(UnknownStateError(self._paths[number], what)))
 
     def _share(self, memory: Memory) -> None:
         whole, start = self._bases().get(memory.key), 0
@@ -388,6 +490,7 @@ class Describer:
         whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         whole.set_(storage, 0, (size // tensor.element_size(),), (1,))
         reference = self._bases()[storage._cdata] = ("new", len(self.new))
+        self._paths[len(self.new)] = path
         self.new.append({"is": "tensor", "requires_grad": False, "grad": None, "values": whole})
         return reference
 
@@ -396,7 +499,7 @@ class Describer:
         if self._storages is None:
             self._storages = {}
             for reached in self._reachable.by_path.values():
-                if reached.category == "tensor" and _has_memory(reached.value):
+                if reached.category == "tensor" and has_memory(reached.value):
                     storage = reached.value.untyped_storage()._cdata
                     self._storages.setdefault(storage, ("at", reached.path))
         return self._storages
@@ -408,9 +511,38 @@ class Describer:
         return self._places.get(id(tensor))
 
 
-def _is_view_of_memory(tensor: torch.Tensor) -> bool:
-    """True for a tensor that shape, strides and offset alone tell apart from others of its memory."""
-    return _has_memory(tensor) and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+def is_plain_key(key: Any) -> bool:
+    """True for a key that a manifest can have."""
+    return (type(key) is int and abs(key) < 2**63) or (type(key) is str and key.isprintable())
+
+
+def shown_place(place: tuple[Any, ...]) -> str:
+    """A place of `places` for a message.
+
+    >>> shown_place(("optimizer", "state", 0, "exp_avg")), shown_place(("model", "grad", "0.weight"))
+    ('optimizer.state[0].exp_avg', 'model.0.weight.grad')
+    """
+    path, kind, *keys = place
+    if kind == "grad":
+        return f"{path}.{keys[0]}.grad"
+    if kind in ("state", "group"):
+        path = f"{path}.{'state' if kind == 'state' else 'param_groups'}[{keys.pop(0)}]"
+    name, *inner = keys
+    return f"{path}.{name}" + "".join(f"[{key!r}]" for key in inner)
+
+
+def _is_by_values(described: Any) -> bool:
+    return isinstance(described, dict) and isinstance(described.get("values"), torch.Tensor | numpy.ndarray)
+
+
+def _parts_among(value: Any, wanted: Collection[int], keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """The parts of nested containers that have some identities, with the keys that lead to each."""
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, part in pairs:
+        if id(part) in wanted and is_plain_key(key):
+            yield (*keys, key), part
+        elif type(part) in (tuple, list, dict) and len(keys) < _MOST_LEVELS and is_plain_key(key):
+            yield from _parts_among(part, wanted, (*keys, key))
 
 
 def _dtype_text(array: Any) -> str | None:
@@ -421,8 +553,3 @@ def _dtype_text(array: Any) -> str | None:
 def _text_of_dtype(dtype: Any) -> str | None:
     text = numpy.lib.format.dtype_to_descr(dtype)
     return text if isinstance(text, str) and numpy.lib.format.descr_to_dtype(text) == dtype else None
-
-
-def _has_memory(tensor: torch.Tensor) -> bool:
-    is_lazy = torch.nn.parameter.is_lazy(tensor)
-    return not is_lazy and tensor.layout is torch.strided and not tensor.is_meta and tensor.numel() > 0

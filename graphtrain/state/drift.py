@@ -67,7 +67,9 @@ class DriftFinder:
         redrawn: Collection[int],
     ) -> None:
         self._initial, self._states, self._restored, self._redrawn = initial, states, restored, redrawn
-        self._describer = Describer(initial.reachable, initial.reachable.stateful)
+        self._describer = Describer(
+            initial.reachable, initial.stateful, initial.is_left_out if initial.leaves_out else None
+        )
         self._unknown: list[str] = []
 
     def drift(self, data: str | None = None) -> Drift:

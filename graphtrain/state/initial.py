@@ -54,6 +54,7 @@ class InitialState:
         self.reachable = Reachable(roots, data, covered, with_code=with_code)
         self.elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
         self.replaced: tuple[str, ...] = ()
+        self._instead: Mapping[str, Any] = {}
         by_path = self.reachable.by_path
         self.marks = {id(reached.value): mark_of(reached) for reached in by_path.values() if is_marked(reached)}
         self.copies = _copies_of(by_path.values())
@@ -85,6 +86,21 @@ class InitialState:
             for name, listed in within.items()
         }
 
+    @property
+    def leaves_out(self) -> bool:
+        """True if something is left out."""
+        return bool(self.left_out or self.replaced)
+
+    def replace(self, values: Mapping[str, Any]) -> None:
+        """Note what other objects have taken the place of, and which."""
+        self.replaced, self._instead = tuple(values), values
+
+    @property
+    def stateful(self) -> dict[str, Any]:
+        """What is saved by its `state_dict`, by path: that which is in use."""
+        listed = self.reachable.stateful.items()
+        return {path: value for path, value in listed if not self.is_left_out(path)} | {**self._instead}
+
     def listed(self, data: str | None = None) -> Iterator[Reached]:
         """What was reachable, all but what is left out.
 
@@ -92,7 +108,7 @@ class InitialState:
             data: the name of a root; only what is reachable from it. Default: everything.
         """
         listed = self.reachable.by_path.values() if data is None else self._of_data[data]
-        if not self.left_out and not self.replaced:
+        if not self.leaves_out:
             yield from listed
             return
         for reached in listed:

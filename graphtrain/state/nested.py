@@ -49,7 +49,7 @@ def at(value: Any, keys: tuple[Any, ...]) -> Any:
     """What is in a place of nested containers; None where there is no such place."""
     for key in keys:
         try:
-            value = value[key]
+            value = value.get(key) if isinstance(value, dict) else value[key]  # a `defaultdict` must not grow
         except (LookupError, TypeError):
             return None
     return value

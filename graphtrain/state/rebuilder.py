@@ -35,6 +35,7 @@ from graphtrain.state.references import (
     methods_of,
     places,
 )
+from graphtrain.state.shared_memory import view_beside
 
 
 @final
@@ -48,7 +49,7 @@ class Rebuilder:
     def __init__(self, reachable: Reachable, stateful: Mapping[str, Any], new: list[Any]) -> None:
         self._reachable, self._stateful, self._new = reachable, stateful, new
         self._made: dict[int, Any] = {}
-        self._places: dict[tuple[Any, ...], torch.Tensor] | None = None
+        self._places: dict[tuple[Any, ...], Any] | None = None
         self._depth = 0
 
     def rebuild(self, described: Any) -> Any:
@@ -149,13 +150,17 @@ class Rebuilder:
             )
         return self._array({"of": owner, "view": view, "dtype": like.dtype.str})
 
+    def look_again(self) -> None:
+        """Look for what objects with a `state_dict` hold where it is now."""
+        self._places = None
+
     def at(self, path: str) -> Any:
         """The object at a path."""
         if path not in self._reachable.by_path:
             raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
         return self._reachable.by_path[path].value
 
-    def _in(self, place: tuple[Any, ...]) -> torch.Tensor:
+    def _in(self, place: tuple[Any, ...]) -> Any:
         if self._places is None:
             self._places = dict(places(self._stateful))
         if place not in self._places:
@@ -229,6 +234,11 @@ class Rebuilder:
     def _array(self, described: Mapping[str, Any]) -> Any:
         if "of" not in described:
             return numpy.asarray(described["values"])
+        if "memory" in described:
+            dtype = numpy.dtype(str(described["dtype"]))
+            if dtype.hasobject:
+                raise CheckpointError("a view of numbers as objects cannot be made")
+            return view_beside(self.rebuild(described["of"]), described["memory"], numpy.empty(0, dtype))
         owner, (shape, strides, offset) = self.rebuild(described["of"]), described["view"]
         if not isinstance(owner, numpy.ndarray) or owner.dtype.hasobject or not owner.flags.c_contiguous:
             raise CheckpointError("an array that it is a view of is of another form now")
@@ -239,7 +249,10 @@ class Rebuilder:
         return numpy.ndarray(tuple(shape), dtype, owner.reshape(-1).view(numpy.uint8), offset, tuple(strides))
 
     def _tensor(self, described: Mapping[str, Any]) -> torch.Tensor:
-        if "of" in described:
+        if "memory" in described:
+            like = torch.empty(0, dtype=described["dtype"])
+            tensor: torch.Tensor = view_beside(self.rebuild(described["of"]), described["memory"], like)
+        elif "of" in described:
             base = self.rebuild(described["of"])
             shape, stride, offset = described["view"]
             tensor = torch.empty(0, dtype=described["dtype"], device=base.device)

@@ -28,9 +28,14 @@ from torch.nn.utils.rnn import PackedSequence
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_users
+from graphtrain.state.contents import FORMS
+from graphtrain.state.nested import CONSTANTS, replaced
 
 MOST_DEPTH = 100
 _MOST_SHOWN = 120
+
+# What can be changed in place, and be found again where others hold it too.
+CHANGED_IN_PLACE = frozenset({"tensor", "array", "list", "mapping", "deque", "set", "object", "buffer"})
 
 # What goes wrong where a description is not one that a `Describer` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -81,21 +86,43 @@ def shown_path(path: str) -> str:
     return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN // 2]}...{shown[-_MOST_SHOWN // 2 :]}"
 
 
-def places(stateful: Mapping[str, Any]) -> Iterable[tuple[tuple[Any, ...], torch.Tensor]]:
-    """The tensors in modules and optimizers, with the place of each."""
+def places(stateful: Mapping[str, Any]) -> Iterable[tuple[tuple[Any, ...], Any]]:
+    """What a `state_dict` saves, and gradients, with the place of each: tensors, of other objects also containers."""
     for path, value in stateful.items():
         if isinstance(value, torch.nn.Module):
-            for name, tensor in (*value.named_parameters(), *value.named_buffers()):
+            for name, parameter in value.named_parameters():
+                yield (path, "tensor", name), parameter
+                if parameter.grad is not None:
+                    yield (path, "grad", name), parameter.grad
+            for name, tensor in value.named_buffers():
                 yield (path, "tensor", name), tensor
         elif isinstance(value, torch.optim.Optimizer):
             for number, state in enumerate(value.state.values()):
-                for name, tensor in state.items():
-                    if isinstance(tensor, torch.Tensor):
-                        yield (path, "state", number, name), tensor
+                for name, part in state.items():
+                    if isinstance(part, torch.Tensor):
+                        yield (path, "state", number, name), part
+                    elif type(part) not in CONSTANTS:  # such as the list of an L-BFGS
+                        yield from (((path, "state", number, name, *keys), part) for keys, part in parts_in(part))
             for number, group in enumerate(value.param_groups):
                 for name, tensor in group.items():
                     if isinstance(tensor, torch.Tensor):
                         yield (path, "group", number, name), tensor
+        elif category_of(type(value)) == "object":
+            for name, part in zip(*FORMS["object"].contents(value), strict=True):
+                yield from (((path, "attribute", name, *keys), part) for keys, part in parts_in(part))
+
+
+def parts_in(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """A value, and the parts of nested containers that can be changed in place, with the keys that lead to each."""
+    parts: list[tuple[tuple[Any, ...], Any]] = []
+
+    def note(part: Any, keys: tuple[Any, ...]) -> Any:
+        if category_of(type(part)) in CHANGED_IN_PLACE:
+            parts.append((keys, part))
+        return part
+
+    replaced(value, note)
+    return parts
 
 
 def is_plain_class(kind: type) -> bool:

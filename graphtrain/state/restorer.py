@@ -37,7 +37,7 @@ class Restorer:
 
     def __init__(self, initial: InitialState, states: States) -> None:
         self._initial, self._states = initial, states
-        self._reachable, self._stateful = initial.reachable, initial.reachable.stateful
+        self._reachable, self._stateful = initial.reachable, initial.stateful
         self.not_restored: list[str] = []
 
     def restore(self, section: Mapping[str, Any], data: str | None = None) -> Rebuilder:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy
 import torch
 
+from graphtrain.storage.strides import without_repeats
+
 # Within a memory that starts there, a view of any type has a whole number as its offset.
 _ALIGNMENT = 16
+# Kernels are chosen by where in a cache line a tensor begins.
+_CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,209 @@ def memories(described: Sequence[Any]) -> Iterator[Memory]:
                 yield Memory(key, start, whole, members)
             else:
                 yield Memory(0, start, owner_of(value).ravel(order="K").view(numpy.uint8)[start:end], members)
+
+
+@dataclass(frozen=True)
+class Lie:
+    """Where the values of a tensor or an array are.
+
+    Attributes:
+        start, end: the addresses of its first byte, and of the one after its last.
+        device: of its memory.
+    """
+
+    start: int
+    end: int
+    device: str
+
+    def overlaps(self, other: Lie) -> bool:
+        """True if a byte may be of both."""
+        return self.device == other.device and self.start < other.end and other.start < self.end
+
+    def is_within(self, other: Lie) -> bool:
+        """True if all of it is in the other."""
+        return self.device == other.device and other.start <= self.start and self.end <= other.end
+
+
+@final
+class Spans:
+    """The memory of some tensors and arrays, to which many others are compared in little time.
+
+    Arguments:
+        values: what is compared to.
+    """
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        spans = list(map(_span_of, values))
+        lies = [lie for lie, _ in spans if lie is not None]
+        # What shares a whole allocation begins in it: its size, which takes as long as its address, does not matter.
+        self._are_whole = all(is_whole for _, is_whole in spans)
+        starts: list[int] = []
+        ends: list[int] = []
+        for lie in sorted(lies, key=lambda lie: lie.start):
+            if starts and lie.start <= ends[-1]:
+                ends[-1] = max(ends[-1], lie.end)
+            else:
+                starts.append(lie.start)
+                ends.append(lie.end)
+        # Each has a neighbour on both sides.
+        self._starts = numpy.array([*starts, 2**63 - 1], dtype=numpy.int64)
+        self._ends = numpy.array([-1, *ends], dtype=numpy.int64)
+
+    def met_by(self, values: Sequence[Any]) -> list[int]:
+        """The numbers of the tensors and arrays among some that may have a byte in a span."""
+        try:
+            # A third of the time that one after the other takes: 0.2 us for each.
+            starts = numpy.fromiter(map(torch.Tensor.data_ptr, values), numpy.int64, len(values))
+            sizes = numpy.ones(len(values), dtype=numpy.int64)
+            if not self._are_whole:
+                sizes = numpy.fromiter(map(_nbytes, values), numpy.int64, len(values))
+                for number, is_dense in enumerate(map(torch.Tensor.is_contiguous, values)):
+                    if not is_dense and (lie := lie_of(values[number])) is not None:
+                        sizes[number] = lie.end - lie.start
+        except (TypeError, RuntimeError, ValueError):  # arrays, or tensors without memory
+            lies = list(map(lie_of, values))
+            starts = numpy.array([lie.start if lie is not None else 0 for lie in lies], dtype=numpy.int64)
+            sizes = numpy.array([lie.end - lie.start if lie is not None else 0 for lie in lies], dtype=numpy.int64)
+        following = numpy.searchsorted(self._starts, starts, side="right")
+        is_met = (sizes > 0) & ((self._ends[following] > starts) | (self._starts[following] < starts + sizes))
+        return [int(number) for number in numpy.flatnonzero(is_met)]
+
+
+_nbytes = operator.attrgetter("nbytes")
+
+
+def _span_of(value: Any) -> tuple[Lie | None, bool]:
+    """All the memory that was allocated together with that of a tensor or an array, if that is known."""
+    if isinstance(value, torch.Tensor):
+        memory = memory_of(value)
+        return memory, memory is None or value.untyped_storage().resizable()
+    owner = owner_of(value)
+    return (lie_of(owner), True) if owner.flags.owndata else (lie_of(value), False)
+
+
+def lie_of(value: Any) -> Lie | None:
+    """Where a tensor or an array lies; None for one without elements, or whose memory is not plain."""
+    if isinstance(value, torch.Tensor):
+        if not has_memory(value):
+            return None
+        steps = zip(value.shape, value.stride(), strict=True)
+        size = (1 + sum((length - 1) * step for length, step in steps)) * value.element_size()
+        return Lie(start := int(value.data_ptr()), start + size, str(value.device))
+    if not value.size or value.dtype.hasobject:
+        return None
+    spans = [(length - 1) * step for length, step in zip(value.shape, value.strides, strict=True)]
+    start = address_of(value)
+    last = start + sum(span for span in spans if span > 0)
+    return Lie(start + sum(span for span in spans if span < 0), last + value.itemsize, "cpu")
+
+
+def memory_of(value: Any) -> Lie | None:
+    """Where all the memory lies that a tensor or an array is in, as far as `bytes_of` gives it."""
+    if isinstance(value, torch.Tensor):
+        if not has_memory(value):
+            return None
+        storage = value.untyped_storage()
+        return Lie(start := int(storage.data_ptr()), start + storage.nbytes(), str(value.device))
+    owner = owner_of(value)
+    return lie_of(owner) if owner.flags.forc and owner.flags.writeable else None
+
+
+def bytes_of(value: Any) -> torch.Tensor:
+    """All the memory that a tensor or an array is in."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        whole = torch.empty(0, dtype=torch.uint8, device=value.device)
+        return whole.set_(storage, 0, (storage.nbytes(),), (1,))
+    return torch.from_numpy(owner_of(value).ravel(order="K").view(numpy.uint8))
+
+
+def view_in(value: Any, start: int) -> list[Any] | None:
+    """How a tensor or an array lies in a memory, in bytes: shape, strides, offset, and that in its cache line.
+
+    Followed by "conj" and "neg" for a tensor that is so when it is read. None for one of a class of its own.
+
+    Arguments:
+        start: the address of the first byte of the memory.
+    """
+    if isinstance(value, torch.Tensor):
+        if type(value) is not torch.Tensor:
+            return None
+        size = value.element_size()
+        lead = int(value.storage_offset()) * size % _CACHE_LINE_BYTES
+        flags = ["conj"] * value.is_conj() + ["neg"] * value.is_neg()
+        strides = [step * size for step in value.stride()]
+        return [list(value.shape), strides, int(value.data_ptr()) - start, lead, *flags]
+    if type(value) not in (numpy.ndarray, numpy.memmap):
+        return None
+    return [list(value.shape), list(value.strides), address_of(value) - start, 0]
+
+
+def view_of(whole: torch.Tensor, view: Sequence[Any], like: Any) -> Any:
+    """A view of a memory, of the type of another tensor or array.
+
+    Raises:
+        one of `MALFORMED`: it does not lie within.
+    """
+    shape, strides, offset, lead, *flags = view
+    if not isinstance(like, torch.Tensor):
+        # Which checks that it lies within.
+        return numpy.ndarray(tuple(shape), like.dtype, whole.numpy(), offset, tuple(strides))
+    size = like.element_size()
+    last = offset + sum((length - 1) * step for length, step in zip(shape, strides, strict=True)) + size
+    if min(offset - lead, lead, *shape, *strides) < 0 or last > whole.numel():
+        raise ValueError("a view does not fit into the memory that it is a view of")
+    if offset % _CACHE_LINE_BYTES != lead and whole.is_cpu:  # a tensor over a part of an array
+        whole, offset = torch.from_numpy(whole.numpy()[offset - lead :]), lead
+    if any(number % size for number in (offset, *strides)):
+        raise ValueError("a view lies across the elements of the memory that it is a view of")
+    tensor = torch.empty(0, dtype=like.dtype, device=whole.device)
+    tensor.set_(whole.untyped_storage(), offset // size, tuple(shape), tuple(step // size for step in strides))
+    if "conj" in flags:
+        tensor = tensor.conj()
+    if "neg" in flags:
+        tensor = torch._neg_view(tensor)
+    return tensor.requires_grad_(like.requires_grad)
+
+
+def view_beside(owner: Any, view: Sequence[Any], like: Any) -> Any:
+    """A view of the memory of a tensor or an array, of the type of another; the offset is from its first byte.
+
+    Raises:
+        one of `MALFORMED`: it does not lie within.
+    """
+    lie, memory = lie_of(owner), memory_of(owner)
+    if lie is None or memory is None:
+        raise ValueError("what it is a view of has no memory now")
+    shape, strides, offset, *rest = view
+    return view_of(bytes_of(owner), [shape, strides, offset + lie.start - memory.start, *rest], like)
+
+
+def view_within(value: Any, owner: Any, *, beyond: bool) -> list[Any] | None:
+    """How a tensor or an array lies in the memory of another, from whose first byte the offset is.
+
+    None where that cannot be said.
+
+    Arguments:
+        beyond: True if it may lie beyond the other, in the same memory.
+    """
+    lie, lie_of_owner, memory = lie_of(value), lie_of(owner), memory_of(owner)
+    if lie is None or lie_of_owner is None or memory is None:
+        return None
+    return view_in(value, lie_of_owner.start) if lie.is_within(memory if beyond else lie_of_owner) else None
+
+
+def put(view: Any, values: Any) -> None:
+    """Give the memory of a view the values of another tensor or array."""
+    if isinstance(view, torch.Tensor):
+        view, values = without_repeats(view.detach()), without_repeats(values.detach())
+    view[...] = values
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """True for a tensor whose elements are in a plain memory, at least one."""
+    is_lazy = torch.nn.parameter.is_lazy(tensor)
+    return not is_lazy and tensor.layout is torch.strided and not tensor.is_meta and tensor.numel() > 0
 
 
 def owner_of(array: Any) -> Any:

@@ -14,10 +14,13 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,16 +63,28 @@ class Nursery:
         Raises:
             subprocess.TimeoutExpired: it took longer, and was killed.
         """
+        started = self.start(words, cwd, env)
+        try:
+            started.returncode = int(self.ask("wait", started.pid, timeout_seconds=timeout_seconds))
+        except subprocess.TimeoutExpired:
+            raise subprocess.TimeoutExpired([*words], timeout_seconds) from None
+        return started.returncode, *started.communicate()
+
+    def start(self, words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Started:
+        """Do what ``python WORDS`` does, in a process of its own that is left running."""
+        folder = Path(tempfile.mkdtemp())
+        streams = [str(folder / name) for name in ("out", "err")]
+        return Started(int(self.ask("start", [*words], str(cwd), {**env}, *streams)), self, folder)
+
+    def ask(self, *request: Any, timeout_seconds: float = 300) -> str:
+        """The answer to a request, as below."""
         sent, received = self._process.stdin, self._process.stdout
         assert sent is not None and received is not None
-        with tempfile.TemporaryDirectory() as folder:
-            out, err = Path(folder, "out"), Path(folder, "err")
-            print(json.dumps([[*words], str(cwd), {**env}, str(out), str(err)]), file=sent, flush=True)
-            if not select.select([received], [], [], timeout_seconds)[0]:
-                self.end()
-                raise subprocess.TimeoutExpired([*words], timeout_seconds)
-            code = received.readline()
-            return int(code), out.read_text(), err.read_text()
+        print(json.dumps(request), file=sent, flush=True)
+        if not select.select([received], [], [], timeout_seconds)[0]:
+            self.end()
+            raise subprocess.TimeoutExpired(str(request), timeout_seconds)
+        return received.readline().strip()
 
     def end(self) -> None:
         """Kill it, and the process that it waits for."""
@@ -77,6 +92,46 @@ class Nursery:
         if os.getpid() == self._owner and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
+
+
+class Started:
+    """A process that was left running, with what there is to a `subprocess.Popen`."""
+
+    def __init__(self, pid: int, nursery: Nursery, folder: Path) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._nursery = nursery
+        self._folder = folder
+        weakref.finalize(self, shutil.rmtree, folder)
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        if self.returncode is None and (code := self._nursery.ask("poll", self.pid)):
+            self.returncode = int(code)
+        return self.returncode
+
+    def wait(self, timeout: float = 300) -> int:
+        """The exit code, when it has ended."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.01)
+        return code
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        """What it has printed on both streams, when it has ended."""
+        self.wait(timeout)
+        return (self._folder / "out").read_text(), (self._folder / "err").read_text()
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
 
 
 @functools.cache
@@ -106,19 +161,24 @@ def _become(words: list[str], cwd: str, env: dict[str, str], out: str, err: str)
 
 
 def _serve() -> None:
-    """Fork a process for each line, one after the other, and answer with its exit code."""
+    """Answer each line: with the number of a process that is forked, or the exit code of one, empty while it runs."""
     sys.path.insert(0, str(ROOT))
     for name in IMPORTED:
         importlib.import_module(name)
     del sys.path[0]
     gc.freeze()  # else each process looks through all of torch when it ends, which takes a second
     for line in sys.stdin:
-        asked: list[Any] = json.loads(line)
-        process = os.fork()
-        if process == 0:
-            _become(*asked)
-            return
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+        request: list[Any] = json.loads(line)
+        match request:
+            case ["start", *about]:
+                process = os.fork()
+                if process == 0:
+                    _become(*about)
+                    return
+                print(process, flush=True)
+            case ["wait" | "poll" as how, process]:
+                ended, status = os.waitpid(process, os.WNOHANG if how == "poll" else 0)
+                print(os.waitstatus_to_exitcode(status) if ended else "", flush=True)
 
 
 if __name__ == "__main__":

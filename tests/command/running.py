@@ -14,7 +14,7 @@ from pathlib import Path
 
 from graphtrain.command.verify_cuts import Ended
 from graphtrain.run import signals
-from tests.command.forked import nursery
+from tests.command.forked import Started, nursery
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -85,8 +85,13 @@ def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Ended:
     return Ended(done.code, done.err + done.out, time.monotonic() - begin)
 
 
-def start(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
-    """Start the command in a new process, and leave it running."""
+def start(words: Sequence[str], cwd: Path) -> Started:
+    """Start the command in a process of its own that finds torch imported, and leave it running."""
+    return nursery().start(("-m", "graphtrain", *words), cwd, environment())
+
+
+def start_new(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
+    """Start the command in a process that begins with nothing, and leave it running."""
     return subprocess.Popen(
         arguments(*words), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )

@@ -11,7 +11,7 @@ import pytest
 
 from graphtrain.graph.registry import find_graph
 from tests.command.conftest import Command
-from tests.command.running import TINY, Result, in_a_new_process
+from tests.command.running import TINY, Result, in_a_new_process, in_a_process
 
 _shipped = find_graph("fit")
 assert _shipped is not None
@@ -418,7 +418,7 @@ def test_a_real_process_refuses_alike(tiny: Path) -> None:
     (tiny / "my.toml").write_text(FIT.replace("{ max_norm", "{ maxnorm"))
     before = files(tiny)
     assert_refused(
-        in_a_new_process("run", "tiny.py", "--graph", "my.toml", cwd=tiny), "my.toml:", "did you mean `max_norm`?"
+        in_a_process("run", "tiny.py", "--graph", "my.toml", cwd=tiny), "my.toml:", "did you mean `max_norm`?"
     )
     assert_refused(in_a_new_process("show", "nothing", cwd=tiny), "no graph `nothing`", "known: evaluate, fit")
     assert {path for path in files(tiny) if "__pycache__" not in path.parts} == before

@@ -79,7 +79,7 @@ def status_of(run_dir: Path) -> dict[str, object]:
 
 
 def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Command) -> None:
-    first = new_python("train.py", "lr=0.2", "finish.after=2 epochs", "--until", "3 steps", cwd=script)
+    first = python("train.py", "lr=0.2", "finish.after=2 epochs", "--until", "3 steps", cwd=script)
     assert first.code == 0, first.err
     assert "resume with: python train.py lr=0.2 'finish.after=2 epochs' --run-dir runs/train-001" in first.err
     again = python("train.py", "lr=0.2", "finish.after=2 epochs", "--run-dir", "runs/train-001", cwd=script)

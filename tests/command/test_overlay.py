@@ -115,7 +115,7 @@ def test_show_names_the_overlay_of_everything(folder: Path, command: Command) ->
 def test_diff_names_the_overlay(folder: Path, command: Command) -> None:
     out = command("diff", "fit", "fit", *BOTH).out
     rows = [line.split() for line in out.splitlines()]
-    assert ["+", "node", "ema", "ema,", "decay", "=", "0.999", "ema"] in rows
+    assert ["+", "node", "ema", "ema,", "decay", "=", "0.999,", "warmup", "=", "true", "ema"] in rows
     assert next(row for row in rows if row[:3] == ["~", "guard", "ending"])[-1] == "early_stop"
 
 

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.command.conftest import Command
+from tests.command.forked import Started
 from tests.command.running import SLOW, TINY, Result, in_a_process, start
 
 WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
@@ -297,7 +298,7 @@ def test_a_failed_run_resumes_from_its_last_checkpoint(folder: Path, command: Co
 # --- Signals, in real processes --------------------------------------------------------------------------------------
 
 
-def wait_until_it_runs(process: subprocess.Popen[str], run_dir: Path) -> None:
+def wait_until_it_runs(process: Started, run_dir: Path) -> None:
     """Return when the run has taken a step."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:

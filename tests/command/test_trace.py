@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.running import TINY, Result, in_a_process, python, start
+from tests.command.running import TINY, Result, in_a_process, python, start_new
 
 WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
 WORDS = ["run", "tiny.py", "accumulate.every=2", "finish.after=1 epochs"]
@@ -130,7 +130,7 @@ def test_the_command_to_resume_with_traces_too(script: Path, command: Command) -
 
 def test_a_reader_that_leaves_ends_the_trace_and_not_the_run(script: Path) -> None:
     (script / "tiny.py").write_text(WITH_VALIDATION)
-    process = start([*WORDS[:2], "finish.after=50 epochs", "--run-dir", "r", "--trace", "--quiet"], script)
+    process = start_new([*WORDS[:2], "finish.after=50 epochs", "--run-dir", "r", "--trace", "--quiet"], script)
     assert process.stderr is not None and process.stdout is not None
     assert process.stderr.readline().startswith("trace")
     process.stderr.close()

@@ -270,6 +270,41 @@ def test_a_graph_without_a_clock_with_a_kind_of_the_script(folder: Path, command
     assert {row[-1] for row in rows(result)} == {"equal"}
 
 
+ROUNDS = """\
+format = 1
+start  = "begin"
+
+[nodes]
+begin  = { use = "choice" }
+train  = { graph = "fit" }
+decide = { use = "choice" }
+
+[guards]
+done = "train.runs == 2"
+
+[edges]
+begin  = ["train"]
+train  = ["decide"]
+decide = ["end if done", "begin"]
+"""
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_body_that_trains_is_replayed_by_its_own_clock(is_lost: bool, folder: Path, command: Command) -> None:
+    (folder / "mine.py").write_text(GLOBAL_ITERATOR if is_lost else TINY)
+    (folder / "rounds.toml").write_text(ROUNDS)
+    parameters = ["train/checkpoint.every=3 batches", "train/checkpoint.keep=9", "train/finish.after=8 batches"]
+    words = ["run", "mine.py", "--graph", "rounds.toml", *parameters, "train/log.every=never"]
+    assert command(*words, "--run-dir", "r", "--quiet").code == 0
+    forget("mine")
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == is_lost, result.out
+    batches = [row[2] for row in rows(result)]
+    assert batches == ["3", "3", "5", "3", "2"], "no batch more than the run trained, over the end of a round too"
+    sound = 1 if is_lost else 5
+    assert [row[-1].partition(" (")[0] for row in rows(result)] == ["equal"] * sound + ["lost state"] * (5 - sound)
+
+
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 

@@ -92,10 +92,11 @@ def assert_exact(graph: Graph, made: Callable[[], Any], tmp_path: Path, cuts: ra
     return seen
 
 
+@pytest.mark.parametrize("interval", [23, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_an_epoch_has_what_is_selected_and_cuts_are_exact(shuffle: bool, tmp_path: Path) -> None:
+def test_an_epoch_has_what_is_selected_and_cuts_are_exact(shuffle: bool, interval: int, tmp_path: Path) -> None:
     made = lambda: Loader(SAMPLES, batch_size=3, shuffle=shuffle)  # noqa: E731
-    seen = assert_exact(graph_of(), made, tmp_path, range(3, 60, 8))
+    seen = assert_exact(graph_of(), made, tmp_path, range(3, 60, interval))
     epochs = [[1, 3, 5, 7, 9, 11], [1, 2, 4, 5, 7, 8, 10, 11], [1, 2, 3, 5, 6, 7, 9, 10, 11]]
     batches = iter(seen)
     for indices in epochs:
@@ -113,9 +114,10 @@ def test_cuts_are_exact_with_workers(tmp_path: Path) -> None:
     assert assert_exact(graph_of(), made, tmp_path, range(9, 10)) == one_process[1]
 
 
-def test_what_is_written_in_mid_epoch_is_for_the_next_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("interval", [17, pytest.param(1, marks=pytest.mark.sweep)])
+def test_what_is_written_in_mid_epoch_is_for_the_next_one(interval: int, tmp_path: Path) -> None:
     graph = graph_of(lambda count: [count % 12, (count + 1) % 12, 3], after="zero_grad")
-    seen = assert_exact(graph, lambda: Loader(SAMPLES, batch_size=2), tmp_path, range(5, 50, 7))
+    seen = assert_exact(graph, lambda: Loader(SAMPLES, batch_size=2), tmp_path, range(5, 50, interval))
     assert len(seen) > 6 and seen[:6] == [[2.0 * n, 2.0 * n + 1] for n in range(6)], "until it is written, everything"
     assert seen[6:8] == [[3.0, 4.0], [3.0]], "what the last step of the epoch before has written"
 
@@ -145,8 +147,16 @@ def test_a_validation_has_a_selection_of_its_own() -> None:
     assert [len(batch) for batch in seen] == [4] * 9, "what training selects is not for it"
 
 
-@pytest.mark.parametrize("mid_epoch", [False, True])
-def test_data_that_the_graph_writes(mid_epoch: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mid_epoch", "interval"),
+    [
+        (False, 19),
+        (True, 8),  # the second before the slot is written again, whose value is not alive then
+        pytest.param(False, 1, marks=pytest.mark.sweep),
+        pytest.param(True, 1, marks=pytest.mark.sweep),
+    ],
+)
+def test_data_that_the_graph_writes(mid_epoch: bool, interval: int, tmp_path: Path) -> None:
     def pool(count: int) -> list[torch.Tensor]:
         return [torch.full((2, 1), float(10 * count + number)) for number in range(2 + count)]
 
@@ -155,7 +165,7 @@ def test_data_that_the_graph_writes(mid_epoch: bool, tmp_path: Path) -> None:
     if mid_epoch:
         again = node(writes="pool", name="again")(lambda *, of: [torch.full((2, 1), 7.0)] * of)
         graph = graph.insert("again", again, after="zero_grad", of=2)
-    seen = assert_exact(graph, lambda: None, tmp_path, range(3, 50, 6))
+    seen = assert_exact(graph, lambda: None, tmp_path, range(3, 50, interval))
     assert [batch[0] for batch in seen] == [10.0, 11, 12, 20, 21, 22, 23, 30, 31, 32, 33, 34]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -265,8 +266,15 @@ TORCHDATA: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("made", TORCHDATA.values(), ids=TORCHDATA)
-@pytest.mark.parametrize("resume", ["auto", "replay"])
+# In a sweep all of them in both ways.
+@pytest.mark.parametrize(
+    ("made", "resume"),
+    [
+        pytest.param(made, resume, id=f"{name}-{resume}", marks=[] if resume == often else pytest.mark.sweep)
+        for (name, made), often in zip(TORCHDATA.items(), itertools.cycle(("auto", "replay", "auto")), strict=False)
+        for resume in ("auto", "replay")
+    ],
+)
 def test_cuts_of_a_stateful_data_loader(
     made: Callable[[], Any], resume: str, tmp_path: Path, assert_exact: AssertExact
 ) -> None:

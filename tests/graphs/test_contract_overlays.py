@@ -113,7 +113,7 @@ def by_hand(names: Names) -> dict[str, Any]:
             optimizer.step()
             steps += 1
             if "ema" in names:
-                towards(models["average"], model, 1 - 0.9)
+                towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
         if count == WINDOW or is_cut:
             optimizer.zero_grad()
             count = 0
@@ -202,7 +202,7 @@ def test_each_is_clean_and_trains_what_the_loop_by_hand_trains(name: str, tmp_pa
     whole = trainer_of((name,))
     assert whole.run() is Outcome.FINISHED
     assert result(whole) == by_hand((name,))
-    expect_cuts_are_exact((name,), whole, cuts_of((name,), 2), tmp_path)
+    expect_cuts_are_exact((name,), whole, cuts_of((name,), 1), tmp_path)
 
 
 def test_every_pair_in_both_orders_is_clean_or_refused_by_both_names() -> None:
@@ -216,7 +216,7 @@ def test_every_pair_in_both_orders_is_clean_or_refused_by_both_names() -> None:
         assert FIT.overlay(pair[0]).overlay(pair[1]) == graph, pair
 
 
-@pytest.mark.parametrize("pair", SOUND_PAIRS[::4], ids=" ".join)
+@pytest.mark.parametrize("pair", SOUND_PAIRS[::6], ids=" ".join)
 def test_some_pairs_train_what_the_loop_by_hand_trains(pair: Names, tmp_path: Path) -> None:
     whole = trainer_of(pair)
     assert whole.run() is Outcome.FINISHED
@@ -225,8 +225,8 @@ def test_some_pairs_train_what_the_loop_by_hand_trains(pair: Names, tmp_path: Pa
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("names", [*PAIRS, *TRIPLES], ids=" ".join)
-def test_all_pairs_and_many_triples(names: Names, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [*((name,) for name in SHIPPED), *PAIRS, *TRIPLES], ids=" ".join)
+def test_each_all_pairs_and_many_triples(names: Names, tmp_path: Path) -> None:
     if is_refused(names):
         with pytest.raises(GraphError, match="do not compose"):
             FIT.overlay(*names)

@@ -143,26 +143,87 @@ def test_a_graph_without_finish() -> None:
     assert losses(trainer) == [(2, 0.5), (3, 2.0)]
 
 
-def test_a_finish_inside_a_body_ends_no_run() -> None:
-    rounds = Graph.loads(
-        """
+def rounds(ending: str, every: str, count: int = 2, clock: str = "") -> Graph:
+    """Round after round, each a whole `fit`."""
+    graph = Graph.loads(
+        f"""
         format = 1
-        start = "next_batch"
+        start = "begin"
         [nodes]
-        next_batch = { reads = { train_data = "rounds" } }
-        train = { graph = "fit" }
+        begin = {{ use = "choice" }}
+        train = {{ graph = "fit" }}
+        decide = {{ use = "choice" }}
         [guards]
-        last = "next_batch.last"
+        done = "train.runs == {count}"
         [edges]
-        next_batch = ["train"]
-        train = ["end if last", "next_batch"]
+        begin = ["train"]
+        train = ["decide"]
+        decide = ["end if done", "begin"]
+        {clock}
         """
     )
-    for name, parameters in {"log": {"every": "never"}, "finish": {"after": "3 steps"}}.items():
-        rounds = rounds.set(f"train/{name}", **parameters)
-    trainer = make_trainer(rounds, rounds=[torch.zeros(1)] * 2)
+    return graph.set("train", graph=fit(ending, every))
+
+
+def test_a_finish_inside_a_body_ends_no_run() -> None:
+    trainer = make_trainer(rounds("3 steps", "never"))
     trainer.run()
     assert trainer.metrics == []
+
+
+def test_a_body_that_ends_records_its_last_steps_and_the_next_one_begins_with_none() -> None:
+    trainer = make_trainer(rounds("7 steps", "4 steps", clock='[clock]\nrounds = "train.runs"'))
+    trainer.run()
+    each = [{"step": 4, "epoch": 0.4, "loss": 1.5, "lr": 0.5}, {"step": 7, "epoch": 0.7, "loss": 5.0, "lr": 0.5}]
+    assert trainer.metrics == [{**row, "rounds": number} for number in range(2) for row in each]
+
+
+def test_rows_of_two_bodies_that_are_alike_are_both_recorded() -> None:
+    trainer = make_trainer(rounds("3 steps", "4 steps"))
+    trainer.run()
+    assert losses(trainer) == [(3, 1.0), (3, 1.0)]
+
+
+def test_the_rows_of_bodies_are_the_same_wherever_it_is_cut(tmp_path: Path) -> None:
+    graph = rounds("3 steps", "2 steps")
+    whole = make_trainer(graph)
+    whole.run()
+    assert losses(whole) == [(2, 0.5), (3, 2.0)] * 2
+    for cut in range(1, 60, 3):
+        first = make_trainer(graph, tmp_path / f"{cut}")
+        first.advance(cut)
+        first.save()
+        second = make_trainer(graph, tmp_path / f"{cut}")
+        second.run()
+        assert second.metrics == whole.metrics
+        assert second.digest() == whole.digest()
+
+
+def test_a_kind_may_act_at_the_end_of_a_body() -> None:
+    said: list[int] = []
+
+    @node
+    class Say:
+        """Say the loss."""
+
+        def __call__(self, loss: Any) -> None: ...
+
+        def at_body_end(self, loss: Any) -> None:
+            said.append(int(loss))
+
+    body = fit("3 steps").insert("say", Say, after="step")
+    trainer = make_trainer(rounds("3 steps", "never").set("train", graph=body))
+    trainer.run()
+    assert said == [2, 2]
+    with pytest.raises(TypeError, match=r"at_body_end: it reads what __call__ reads, with the same defaults: loss"):
+
+        @node
+        class Other:
+            """Read something else at the end."""
+
+            def __call__(self, loss: Any) -> None: ...
+
+            def at_body_end(self, model: Any) -> None: ...
 
 
 def test_a_kind_that_acts_at_the_end_reads_what_its_call_reads() -> None:

@@ -125,6 +125,53 @@ def test_a_decay_of_one_is_refused() -> None:
         trainer_of(FIT.overlay("ema").set("ema", decay=1.0), [1] * 8).run()
 
 
+def averages(steps: int, **parameters: Any) -> list[float]:
+    """The average of a weight that every step raises by one, from zero on, after each step."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    graph = FIT.insert("ema", after="step", **parameters).set("finish", after=f"{steps} steps")
+    trainer = trainer_of(
+        graph,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        train_data=[torch.ones(1, 1)] * 2,
+        val_data=None,
+        training_step=lambda model, batch: -model(batch).sum(),
+    )
+    means = []
+    for step in range(1, steps + 1):
+        trainer.run(until=f"{step} steps")
+        means.append(trainer.resources["average"].weight.item())
+    return means
+
+
+def test_the_decay_of_an_average_grows_with_its_updates() -> None:
+    mean, expected = 0.0, []
+    for updates in range(8):  # as TensorFlow's ExponentialMovingAverage(0.3, num_updates) has it
+        decay = min(0.3, (1 + updates) / (10 + updates))
+        mean = decay * mean + (1 - decay) * (updates + 1)
+        expected.append(mean)
+    assert averages(8, decay=0.3, warmup=True) == pytest.approx(expected)
+    assert averages(2, decay=0.75) == pytest.approx([0.25, 0.6875]), "without it every step has the same decay"
+
+
+def test_the_overlay_warms_up_and_a_resume_counts_on(tmp_path: Path) -> None:
+    graph = FIT.overlay("ema").set("finish", after="5 steps")
+    assert graph.nodes["ema"].parameters == {"decay": 0.999, "warmup": True}
+    others = {
+        "validation_step": lambda model, batch: {"loss": 0.0},
+        "training_step": lambda model, batch: model(batch).sum(),
+    }
+    whole = trainer_of(graph, [], **others)
+    whole.run()
+    assert whole.read("ema.updates") == 5
+    first = trainer_of(graph, [], run_dir=tmp_path, **others)
+    first.run(until="3 steps")
+    second = trainer_of(graph, [], run_dir=tmp_path, **others)
+    second.run()
+    assert second.digest() == whole.digest()
+
+
 # ---- sanity
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from graphtrain import EditError, Graph, GraphError, Trainer
+from graphtrain.command.show import show_command
 from graphtrain.graph.json_schema import json_schema
 from graphtrain.plan.plan import Plan
 
@@ -85,6 +86,31 @@ def test_both_optimizers_step() -> None:
         Trainer(Graph.loads(GAN), display=None, **{k: v for k, v in resources.items() if k != "d_optimizer"})
 
 
+def test_a_step_function_that_asks_for_the_optimizer_is_given_that_of_its_node() -> None:
+    asked: dict[str, object] = {}
+    d, g = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+
+    def training_step(model: torch.nn.Module, batch: torch.Tensor, optimizer: object) -> torch.Tensor:
+        asked["d"] = optimizer
+        return model(batch).square().mean()
+
+    def g_step(model: torch.nn.Module, batch: torch.Tensor, optimizer: object = None) -> torch.Tensor:
+        asked["g"] = optimizer
+        return model(batch).sum()
+
+    resources = {
+        "model": d,
+        "g": g,
+        "d_optimizer": torch.optim.SGD(d.parameters(), lr=0.1),
+        "g_optimizer": torch.optim.SGD(g.parameters(), lr=0.1),
+        "training_step": training_step,
+        "g_step": g_step,
+        "train_data": [torch.ones(4, 2)] * 3,
+    }
+    Trainer(Graph.loads(GAN), display=None, **resources).run()
+    assert asked == {name: resources[f"{name}_optimizer"] for name in ("d", "g")}
+
+
 def nested(inner: str = "", outer: str = "", reads: str = "") -> Graph:
     text = f"""
         format = 1
@@ -135,7 +161,7 @@ def test_it_does_not_speak_for_what_an_overlay_adds(tmp_path: Path) -> None:
     assert graph.overlay(path).check() == []
 
 
-def test_it_is_written_read_compared_and_drawn(tmp_path: Path) -> None:
+def test_it_is_written_read_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit = Graph.load("fit")
     graph = fit.with_optimizer("d_optimizer")
     assert "optimizer" not in json.loads(fit.to_json()), "the digests of graphs without one stay"
@@ -144,6 +170,10 @@ def test_it_is_written_read_compared_and_drawn(tmp_path: Path) -> None:
     assert str(fit.diff(graph)) == "~ optimizer as named -> d_optimizer"
     assert fit.diff(graph).matters
     assert "optimizer d_optimizer" in str(graph).splitlines()[0]
+    graph.save(tmp_path / "named.toml")
+    show_command(str(tmp_path / "named.toml"))
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head.startswith("fit  start: ") and head.endswith("  optimizer: d_optimizer")
     assert "optimizer d_optimizer" in graph.render(tmp_path / "fit.mmd").read_text()
     assert "optimizer" in json.dumps(json_schema()["definitions"])
     extended = tmp_path / "other.toml"

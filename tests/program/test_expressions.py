@@ -210,7 +210,7 @@ def test_a_slot_and_a_guard_in_an_expression_through_cuts() -> None:
             {"max_norm": "1 + 1e300 * (1e10 * step.steps) - 1e300 * (1e10 * step.steps)"},
             "expected a finite number, got nan",
         ),
-        ({"max_norm": "loss"}, "the slot `loss` holds a Tensor; a guard reads Python numbers and text"),
+        ({"max_norm": "loss"}, "the slot `loss` holds a Tensor; guards and expressions read Python numbers and text"),
         ({"max_norm": "clip.norm_type", "norm_type": "3.0 - step.steps"}, "clip.norm_type: expected a number > 0"),
     ],
 )
@@ -225,6 +225,7 @@ def test_a_value_that_does_not_fit_stops_the_run_and_names_the_expression(
     name = "norm_type" if "norm_type" in expressions else "max_norm"
     assert f'{name} = "{expressions[name]}"' in str(caught.value)
     assert "clip." in str(caught.value)
+    assert ("`.item()`" in str(caught.value.hint)) == ("loss" in reason), "a number is written for what has none"
 
 
 def test_an_expression_that_fails_where_a_guard_reads_it_is_named_by_the_guard() -> None:

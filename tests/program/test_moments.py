@@ -95,7 +95,8 @@ def test_when_it_is_due(every: Any, start: Any, expected: list[int]) -> None:
     assert batches_at_runs(nudged(every, start)) == expected
 
 
-def test_a_cut_at_every_edge_is_exact() -> None:
+@pytest.mark.parametrize("interval", [7, pytest.param(1, marks=pytest.mark.sweep)])
+def test_a_cut_at_every_edge_is_exact(interval: int) -> None:
     graph = nudged(["once", "2 per epoch", "0.5 run"], "2 batches").set("finish", after="4 batches")
     data = list(torch.ones(3, 2, 2))
     trainer, edges = make_trainer(graph, data=data), 0
@@ -103,7 +104,7 @@ def test_a_cut_at_every_edge_is_exact() -> None:
         trainer.advance()
         edges += 1
     assert trainer.progress["nudge"]["runs"] == 3
-    assert_cuts_are_exact(lambda run_dir: make_trainer(graph, run_dir, data), range(1, edges))
+    assert_cuts_are_exact(lambda run_dir: make_trainer(graph, run_dir, data), range(1, edges, interval))
 
 
 def test_validations_are_a_unit() -> None:

@@ -319,3 +319,33 @@ def test_phases_one_after_the_other_and_names_that_rows_have_already(tmp_path: P
         first.save()
         make_trainer(phases(), run_dir, **data).run()
         assert (run_dir / "metrics.jsonl").read_bytes() == rows, position
+
+
+def test_phases_are_told_apart_by_a_clock_of_the_graph_around() -> None:
+    text = """
+        format = 1
+        start = "pretrain"
+        [nodes]
+        pretrain = { graph = "fit" }
+        tune = { graph = "fit" }
+        [edges]
+        pretrain = ["tune"]
+        tune = ["end"]
+        """
+    phase = Graph.load("fit").set("finish", after="2 steps").set("log", every="1 steps")
+    rows = []
+    for clock_text in ("", '[clock]\npretrained = "pretrain.runs"'):
+        graph = Graph.loads(text + clock_text).set("pretrain", graph=phase).set("tune", graph=phase)
+        model = nn.Linear(2, 1)
+        trainer = Trainer(
+            graph,
+            display=None,
+            notify=lambda line: None,
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            train_data=[torch.ones(2, 2)] * 3,
+            training_step=lambda model, batch: model(batch).square().mean(),
+        )
+        trainer.run()
+        rows.append([(row["step"], row.get("pretrained")) for row in trainer.metrics if "lr" in row])
+    assert rows == [[(1, None), (2, None)] * 2, [(1, 0), (2, 0), (1, 1), (2, 1)]]

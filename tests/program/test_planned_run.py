@@ -92,8 +92,18 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("length", [1, 4, 10, 11])
-@pytest.mark.parametrize("name", GRAPHS)
+LENGTHS = (1, 4, 10, 11)
+
+
+# In a sweep every graph with data of every length.
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        pytest.param(name, length, marks=[] if row % 2 == column % 2 else pytest.mark.sweep)
+        for row, name in enumerate(GRAPHS)
+        for column, length in enumerate(LENGTHS)
+    ],
+)
 def test_it_is_the_number_of_steps_that_are_made(name: str, length: int) -> None:
     graph, resources = GRAPHS[name], {}
     if name in ("validations", "once"):
@@ -145,6 +155,17 @@ def test_millions_of_batches_take_few_visits(epochs: str, overlay: str | None, m
         "drop": 7777 * (length // 64) if whole else fetched // 64,
     }
     assert visits == expected[overlay]
+
+
+def test_what_follows_no_line_is_gone_through_and_given_up_after_a_number_of_visits() -> None:
+    graph = FIT.set("accumulate", reads={"every": "1 + floor(sqrt(step.steps))"})
+    assert PlannedRun(graph.set("finish", after="4 epochs")).steps(range(50)) == trained(
+        graph.set("finish", after="4 epochs"), batches(50)
+    )
+    message = r"`fit` is too irregular to be counted ahead: it was followed for 8,000 nodes"
+    with pytest.raises(UsageError, match=message) as raised:
+        PlannedRun(graph.set("finish", after="9 epochs")).steps(range(99_991))
+    assert "compute the number of steps in `setup`" in raised.value.hint
 
 
 def test_metrics_do_not_end_it() -> None:

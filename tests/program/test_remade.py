@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
-
-FOLDS = 3
+from tests.program.folds import folds_of
 
 
 class Net(torch.nn.Module):
@@ -70,56 +69,7 @@ def folds() -> Graph:
         def __call__(self, model: Any, rate: float) -> None:
             self.results = [*self.results, rate, *(float(p.detach().sum()) for p in model.parameters())]
 
-    return Graph.loads(
-        f"""
-        format = 1
-        name = "folds"
-        start = "begin_fold"
-        [nodes]
-        begin_fold = {{}}
-        make_model = {{}}
-        make_optimizer = {{}}
-        judge = {{}}
-        checkpoint = {{ every = "never" }}
-        [nodes.fit.graph]
-        name = "inner"
-        start = "next_batch"
-        [nodes.fit.graph.nodes]
-        next_batch = {{}}
-        train_batch = {{}}
-        accumulate = {{ every = 2 }}
-        step = {{}}
-        schedule = {{ every = "1 steps" }}
-        zero_grad = {{}}
-        decide = {{ use = "choice" }}
-        [nodes.fit.graph.guards]
-        open = "accumulate.count < accumulate.every"
-        done = "next_batch.batches >= 5 and accumulate.count == 0"
-        [nodes.fit.graph.edges]
-        next_batch = ["train_batch"]
-        train_batch = ["accumulate"]
-        accumulate = ["decide if open", "step"]
-        step = ["schedule"]
-        schedule = ["zero_grad"]
-        zero_grad = ["decide"]
-        decide = ["end if done", "next_batch"]
-        [nodes.fit.graph.clock]
-        steps = "step.steps"
-        batches = "next_batch.batches"
-        epochs = "next_batch.epoch"
-        [guards]
-        finished = "begin_fold.folds >= {FOLDS}"
-        [edges]
-        begin_fold = ["make_model"]
-        make_model = ["make_optimizer"]
-        make_optimizer = ["fit"]
-        fit = ["judge"]
-        judge = ["checkpoint"]
-        checkpoint = ["end if finished", "begin_fold"]
-        [clock]
-        folds = "begin_fold.folds"
-        """
-    )
+    return folds_of({"make_model": "{}", "make_optimizer": "{}"})
 
 
 def trainer_of(graph: Graph, run_dir: Path | None = None, **resources: Any) -> tuple[Trainer, list[str]]:
@@ -137,12 +87,9 @@ def whole() -> Trainer:
     return trainer
 
 
-def cuts() -> Iterator[int]:
-    yield from (2, 3, 4, 7, 11, 17, 26, 33, 41)
-
-
-def test_every_cut_is_exact(whole: Trainer, tmp_path: Path) -> None:
-    for cut in cuts():
+@pytest.mark.parametrize("interval", [8, pytest.param(1, marks=pytest.mark.sweep)])
+def test_every_cut_is_exact(interval: int, whole: Trainer, tmp_path: Path) -> None:
+    for cut in range(2, 42, interval):
         folder = tmp_path / str(cut)
         first, lines = trainer_of(folds(), folder)
         first.advance(cut)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,10 @@ import torch
 
 from graphtrain import CheckpointError, Factory, Graph, Loader, Outcome, Trainer, UsageError, node, progress
 from graphtrain.state.random import seed_everything
+from tests.command.running import python
+from tests.program.folds import FOLDS, folds_of
 
-FOLDS, SAMPLES, BATCH = 3, 9, 2
+SAMPLES, BATCH = 9, 2
 DATA = [
     (value, value.sum(0, keepdim=True)) for value in torch.randn(SAMPLES, 2, generator=torch.Generator().manual_seed(1))
 ]
@@ -80,55 +80,7 @@ def k_fold() -> Graph:
         def __call__(self, model: Any, metrics: dict[str, float]) -> None:
             self.results = [*self.results, weights_in_one(model), metrics["val/loss"]]
 
-    return Graph.loads(
-        f"""
-        format = 1
-        name = "folds"
-        start = "begin_fold"
-        [nodes]
-        begin_fold = {{}}
-        renew = {{ resource = "model" }}
-        validate = {{ graph = "evaluate" }}
-        judge = {{}}
-        checkpoint = {{ every = "never" }}
-        [nodes.fit.graph]
-        name = "inner"
-        start = "next_batch"
-        [nodes.fit.graph.nodes]
-        next_batch = {{}}
-        train_batch = {{ reads = {{ window = "accumulate.every" }} }}
-        accumulate = {{ every = 2 }}
-        step = {{}}
-        schedule = {{ every = "1 steps" }}
-        zero_grad = {{}}
-        decide = {{ use = "choice" }}
-        [nodes.fit.graph.guards]
-        open = "accumulate.count < accumulate.every and not next_batch.last"
-        done = "next_batch.epochs >= 2 and accumulate.count == 0"
-        [nodes.fit.graph.edges]
-        next_batch = ["train_batch"]
-        train_batch = ["accumulate"]
-        accumulate = ["decide if open", "step"]
-        step = ["schedule"]
-        schedule = ["zero_grad"]
-        zero_grad = ["decide"]
-        decide = ["end if done", "next_batch"]
-        [nodes.fit.graph.clock]
-        steps = "step.steps"
-        batches = "next_batch.batches"
-        [guards]
-        finished = "begin_fold.folds >= {FOLDS}"
-        [edges]
-        begin_fold = ["renew"]
-        renew = ["fit"]
-        fit = ["validate"]
-        validate = ["judge"]
-        judge = ["checkpoint"]
-        checkpoint = ["end if finished", "begin_fold"]
-        [clock]
-        folds = "begin_fold.folds"
-        """
-    )
+    return folds_of({"renew": '{ resource = "model" }'}, {"validate": '{ graph = "evaluate" }'})
 
 
 def weights_in_one(model: torch.nn.Module) -> float:
@@ -194,9 +146,10 @@ def cuts(count: int) -> list[int]:
     return [1, 2, 3, 7, 12, count // 3 + 1, count // 3 + 2, count // 3 + 13, 2 * count // 3 - 3, count - 4]
 
 
-def test_cuts_are_exact(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("interval", [3, pytest.param(1, marks=pytest.mark.sweep)])
+def test_cuts_are_exact(interval: int, whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
     digests, results = whole
-    for number, cut in enumerate(cuts(len(digests) - 1)):
+    for cut in cuts(len(digests) - 1)[::interval]:
         first, _ = trainer_of(k_fold(), tmp_path / str(cut))
         first.advance(cut)
         first.save()
@@ -205,27 +158,65 @@ def test_cuts_are_exact(whole: tuple[list[str], list[float]], tmp_path: Path) ->
         second.advance(0)
         assert lines[-1].endswith("exact") and "not exact" not in lines[-1], (cut, lines)
         assert second.digest() == digests[cut], cut
-        if number % 4 == 3:
-            assert second.run() is Outcome.FINISHED
-            assert second.digest() == digests[-1], cut
-            assert second.progress["judge"]["results"] == results
+        assert second.run() is Outcome.FINISHED
+        assert second.digest() == digests[-1], cut
+        assert second.progress["judge"]["results"] == results
 
 
-def test_a_cut_in_a_fresh_process(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
-    first, _ = trainer_of(k_fold(), tmp_path)
+def fit_in_folds() -> Graph:
+    """The same with the shipped `fit` in each fold, an average of its weights, rows and checkpoints."""
+    fit = Graph.load("fit").overlay("ema").set("accumulate", every=2).set("finish", after="2 epochs")
+    fit = fit.set("log", every="2 steps").set("checkpoint", every="3 batches", keep=1)
+    fit = fit.set("validate/begin_evaluation", split="inner")
+    return k_fold().set("fit", graph=fit)
+
+
+def expect_cuts_are_exact(graph: Callable[[], Graph], step: int, run_dir: Path) -> int:
+    """Cut at every so many transitions, resume, and run to the end; how many cuts there are."""
+    uncut, _ = trainer_of(graph())
+    transitions = 0
+    while uncut.position != "end":
+        uncut.advance()
+        transitions += 1
+    cuts = range(1, transitions, step)
+    for cut in cuts:
+        first, _ = trainer_of(graph(), run_dir / str(cut))
+        first.advance(cut)
+        first.save()
+        second, _ = trainer_of(graph(), run_dir / str(cut))
+        assert second.run() is Outcome.FINISHED
+        assert second.digest() == uncut.digest(), cut
+        assert second.metrics == uncut.metrics, cut
+        assert second.progress["judge"]["results"] == uncut.progress["judge"]["results"], cut
+    return len(cuts)
+
+
+def test_some_cuts_of_a_whole_fit_in_each_fold_are_exact(tmp_path: Path) -> None:
+    assert expect_cuts_are_exact(fit_in_folds, 113, tmp_path) >= 2
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("graph", "step"), [(k_fold, 1), (fit_in_folds, 11)])
+def test_every_cut_is_exact(graph: Callable[[], Graph], step: int, tmp_path: Path) -> None:
+    """At every edge; where there are many, at each in some of its rounds."""
+    assert expect_cuts_are_exact(graph, step, tmp_path) > 20
+
+
+def test_a_cut_in_another_process(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
+    first, _ = trainer_of(k_fold(), tmp_path / "run")
     first.advance(len(whole[0]) // 2)
     first.save()
-    code = f"""
+    (tmp_path / "resume.py").write_text(f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.program.test_renew import k_fold, trainer_of
-trainer, lines = trainer_of(k_fold(), Path({str(tmp_path)!r}))
+trainer, lines = trainer_of(k_fold(), Path("run"))
 trainer.run()
 print(lines[0].rpartition(": ")[2], trainer.digest(), trainer.progress["judge"]["results"], sep="|")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"exact|{whole[0][-1]}|{whole[1]}"
+""")
+    done = python("resume.py", cwd=tmp_path)
+    assert done.out.strip() == f"exact|{whole[0][-1]}|{whole[1]}", done
 
 
 def test_a_failure_after_a_renewal_goes_back_before_it(tmp_path: Path, whole: tuple[list[str], list[float]]) -> None:
@@ -268,14 +259,16 @@ def active_learning() -> Graph:
     return fit.insert("label", Label, after="begin_epoch").insert("renew", after="label", resource="model")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_active_learning_is_exact(workers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "cuts"), [(0, (9, 37)), (2, (20,)), pytest.param(0, range(1, 40), marks=pytest.mark.sweep)]
+)
+def test_active_learning_is_exact(workers: int, cuts: Sequence[int], tmp_path: Path) -> None:
     whole, _ = trainer_of(active_learning(), workers=workers)
     whole.run()
     labelled = whole.progress["label"]["labelled"]
     assert len(set(labelled)) == 8
     assert whole.read("next_batch.samples") == 2 + 4 + 6 + 8
-    for cut in (4, 9, 20, 37) if not workers else (20,):
+    for cut in cuts:
         first, _ = trainer_of(active_learning(), tmp_path / str(cut), workers=workers)
         first.advance(cut)
         first.save()
@@ -306,6 +299,17 @@ def test_everything_that_reads_it_has_the_new_one_and_copies_are_made_again() ->
         assert trainer.resources["scheduler"].optimizer is optimizer
         assert not any(parameter.requires_grad for parameter in trainer.resources["average"].parameters())
     assert len(made) > 2
+
+
+def test_a_mean_of_weights_begins_again_with_the_model() -> None:
+    graph = FIT.overlay("swa").set("swa", every="1 batches").set("next_batch", limit=2)
+    trainer, _ = trainer_of(graph, train_data=Loader(DATA, batch_size=3))
+    counts = []
+    while trainer.position != "end":
+        trainer.advance()
+        if trainer.position == "end_epoch":
+            counts.append((trainer.read("swa.averaged"), trainer.read("swa.runs")))
+    assert counts == [(1, 1), (1, 3), (1, 5)]
 
 
 def test_an_open_window_is_closed_with_its_model() -> None:
@@ -383,6 +387,8 @@ def test_what_is_refused(resources: Callable[[], dict[str, Any]], message: str) 
 def test_a_resource_that_nothing_supplies_and_a_slot_are_refused() -> None:
     with pytest.raises(UsageError, match="`renew` renews `teacher`, which nothing supplies"):
         trainer_of(FIT.set("renew", resource="teacher"))
+    with pytest.raises(UsageError, match=r"(?s)renews `modle`, which nothing supplies.*hint: did you mean `model`"):
+        trainer_of(FIT.set("renew", resource="modle"))
     with pytest.raises(UsageError, match="`renew` renews `batch`, which means something else in its graph"):
         trainer_of(FIT.set("renew", resource="batch"))
     with pytest.raises(UsageError, match=r"takes `\*args`, and is given resources by name"):

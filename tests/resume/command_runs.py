@@ -14,6 +14,7 @@ import msgpack
 
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
 from graphtrain.storage.run_directory import METRICS_FILE, read_status
+from tests.command.forked import Started, nursery
 from tests.command.running import arguments, environment, python
 
 ROOT = Path(__file__).parent.parent.parent
@@ -49,8 +50,13 @@ class Run:
         folder = self.directory / "checkpoints"
         return sorted(one for one in folder.iterdir() if not one.name.startswith(".")) if folder.is_dir() else []
 
-    def start(self, *words: str, before: Sequence[str] = (), **about: str) -> subprocess.Popen[str]:
-        """Start the command, and leave it running.
+    def start(self, *words: str, **about: str) -> Started:
+        """Start the command in a process that finds torch imported, and leave it running."""
+        command = ("-m", "graphtrain", *self._words(*words))
+        return nursery().start(command, self.folder, self._environment(about))
+
+    def start_new(self, *words: str, before: Sequence[str] = (), **about: str) -> subprocess.Popen[str]:
+        """Start the command in a process that begins with nothing, and leave it running.
 
         Arguments:
             before: another command that gets this one as its further words. Default: none.

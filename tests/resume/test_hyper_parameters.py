@@ -157,7 +157,12 @@ def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: s
     assert rates(new, 5) == rates_by_hand(make, 12, lr=0.3)[7:]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+OFTEN = ("lambda", "step", "cosine", "cyclic", "sequential")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in SCHEDULES]
+)
 def test_an_unchanged_schedule_resumes_exactly(name: str, tmp_path: Path) -> None:
     make = SCHEDULES[name]
     trainer(tmp_path, make).run(until="7 steps")

@@ -68,7 +68,7 @@ def killed_again_and_again(folder: Path, kills: int, mode: str, record: Callable
     places = []
     began = time.monotonic()
     for _ in range(kills):
-        process = run.start(**SLOW)
+        process = run.start_new(**SLOW)
         places.append(kill_somewhere(run, process, side, chance))
         assert process.returncode == -signal.SIGKILL, f"ended by itself, with {process.returncode} (seed {seed})"
         run.expect_sound()
@@ -94,7 +94,7 @@ def killed_again_and_again(folder: Path, kills: int, mode: str, record: Callable
 
 @pytest.mark.parametrize("mode", ["async"])
 def test_some_kills(mode: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    killed_again_and_again(tmp_path, 3, mode, record_property)
+    killed_again_and_again(tmp_path, 2, mode, record_property)
 
 
 @pytest.mark.sweep
@@ -115,7 +115,7 @@ def test_the_example_is_killed(tmp_path: Path, record_property: Callable[[str, o
     assert whole.finish()[0] == 0
     kills, ended = 0, False
     while not ended:
-        process = run.start()
+        process = run.start_new()
         try:
             errors = process.communicate(timeout=random.uniform(3, 7) if kills < 15 else 120)[1]
             ended = True

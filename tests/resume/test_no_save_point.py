@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
+from graphtrain.errors import SaveFailedError
 
 MOST_TRANSITIONS = 10_000
 ROUNDS = 20_000  # of two transitions each: without a limit the run ends by itself
@@ -216,6 +218,65 @@ def test_what_prevents_a_stop_is_told_once(maker: Any, user: Any, slot: str, why
         "alive at every node of `inner`; training on to the next save point"
     ]
     assert trainer.position == "last", "the first position at which it is not needed any more"
+
+
+class Pool(torch.utils.data.Dataset[torch.Tensor]):
+    """Samples that no checkpoint holds."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return ([torch.ones(2, 2)] * 4)[number]
+
+
+def test_a_data_set_in_a_slot_is_named_with_the_way_out(tmp_path: Path) -> None:
+    @node(writes="replay")
+    def collect() -> Pool:
+        return Pool()
+
+    graph = Graph.load("fit").set("next_batch", reads={"train_data": "replay"}).set("finish", after="1 epochs")
+    graph = graph.insert("collect", collect, after="begin_epoch").set("checkpoint", every="2 batches")
+    model = torch.nn.Linear(2, 1)
+    said: list[str] = []
+    trainer = Trainer(
+        graph,
+        tmp_path,
+        device="cpu",
+        display=None,
+        notify=said.append,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        training_step=lambda model, batch: model(batch).square().mean(),
+    )
+    what = "the slot `replay`, which `next_batch` reads as its data, holds a Pool, which cannot be saved"
+    way_out = "write a list of batches to it; or supply the data as a resource, and write the numbers of its samples"
+    with pytest.raises(SaveFailedError) as raised:
+        trainer.run()
+    assert what in str(raised.value) and raised.value.hint is not None and way_out in raised.value.hint
+    lines = [line for line in said if "no checkpoint can be made" in line]
+    assert lines == [f"no checkpoint can be made here: {what}; {way_out} (`indices`)"]
+
+
+def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    trainer = Trainer(
+        Graph.load("fit").set("train_batch", writes={"hidden": "hidden"}).set("finish", after="1 epochs"),
+        tmp_path,
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 2)],
+        training_step=lambda model, batch, hidden=None: {"loss": model(batch).square().mean(), "hidden": object()},
+    )
+    with pytest.raises(SaveFailedError, match=r"`hidden`: a builtins.object cannot be encoded") as raised:
+        trainer.run()
+    assert raised.value.hint == (
+        "save numbers, text, lists, dicts, tensors or arrays that it can be made from again; or let it be written "
+        "again before it is read, so that it is not alive there"
+    )
 
 
 def test_nothing_is_told_before_that(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
 from graphtrain import DataError, Graph, GraphError, LifeCycleError, Outcome, Trainer, UsageError, node, progress
@@ -374,6 +375,32 @@ def test_a_renaming_of_what_is_not_there_is_refused(batches: int, rename: dict[s
     with pytest.raises(UsageError, match=f"(?s){message}"):
         trainer.rewire(trainer.graph, rename=rename)
     assert trainer.run() is Outcome.FINISHED
+
+
+def test_another_model_after_the_run_began_is_the_one_that_is_saved(tmp_path: Path) -> None:
+    def other() -> dict[str, Any]:
+        torch.manual_seed(5)
+        model = torch.nn.Linear(1, 1)
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)}
+
+    trainer = tiny(run_dir=tmp_path)
+    former = trainer.resources["model"]
+    trainer.run(until="1 steps")
+    given, expected = other(), other()
+    trainer.rewire(trainer.graph, **given)
+    assert all(
+        torch.equal(*pair) for pair in zip(given["model"].parameters(), expected["model"].parameters(), strict=True)
+    )
+    trainer.run(until="2 steps")
+    assert trainer.resources["model"] is trainer.read("model") is given["model"]
+    path = trainer.save()
+    assert path is not None
+    assert torch.equal(load_file(path / "model.safetensors")["weight"], given["model"].weight)
+    assert not torch.equal(former.weight, given["model"].weight)
+    resumed = tiny(run_dir=tmp_path, **other())
+    resumed.advance(0)
+    assert torch.equal(resumed.resources["model"].weight, given["model"].weight)
+    assert resumed.digest() == trainer.digest()
 
 
 def test_other_data_is_what_the_checkpoints_tell_of(tmp_path: Path) -> None:

@@ -84,8 +84,20 @@ def stateful_data_loader() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # which torchdata 0.11 calls
-@pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("make", [loader, data_loader, counting_loader, counting_data_loader, stateful_data_loader])
+@pytest.mark.parametrize(
+    ("make", "prefetch"),
+    [
+        pytest.param(make, prefetch, marks=[] if prefetch is often else pytest.mark.sweep)
+        for make, often in (
+            (loader, True),
+            (data_loader, False),
+            (counting_loader, False),
+            (counting_data_loader, True),
+            (stateful_data_loader, False),
+        )
+        for prefetch in (False, True)
+    ],
+)
 def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any], prefetch: bool) -> None:
     whole = make_trainer(make(), prefetch=prefetch)
     assert whole.run() is Outcome.FINISHED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +12,8 @@ import numpy
 import pytest
 import torch
 
-from graphtrain.state.aliases import aliases_of, share
+from graphtrain.errors import CheckpointError
+from graphtrain.state.aliases import Aliases, aliases_of, share
 from graphtrain.state.describer import Describer
 from graphtrain.state.reachable import Reachable
 from graphtrain.state.rebuilder import Rebuilder
@@ -24,7 +27,7 @@ def noted(data: Any, values: dict[str, Any], new: Sequence[Any] = ()) -> tuple[d
     describer = Describer(reachable, {})
     for value in new:
         describer.describe(value, "new")
-    aliases = msgpack.unpackb(msgpack.packb(aliases_of(values, describer)))
+    aliases = msgpack.unpackb(msgpack.packb(aliases_of(values, describer).places))
     return aliases, Rebuilder(reachable, {}, describer.new)
 
 
@@ -97,22 +100,129 @@ def test_a_part_that_differs_stays() -> None:
     """Then what was loaded is not what was saved, which is reported, not hidden."""
     data = [torch.ones(3)]
     aliases, rebuilder = noted(data, {"batch": data[0]})
-    share(values := {"batch": torch.zeros(3)}, aliases, rebuilder)
+    lost = share(values := {"batch": torch.zeros(3)}, aliases, rebuilder)
     assert values["batch"] is not data[0]
+    assert lost == ["slot batch does not share any more what it shared when it was saved"]
 
 
 @pytest.mark.parametrize(
     "part", [torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, dtype=torch.cfloat).conj().imag]
 )
-def test_what_is_conjugated_when_it_is_read_stays_as_it_was_saved(part: torch.Tensor) -> None:
-    aliases, _ = noted([part], {"batch": part * 1, "hidden": part[:1]})
-    assert aliases == {}
+def test_what_is_conjugated_when_it_is_read_is_so_again(part: torch.Tensor) -> None:
+    aliases, rebuilder = noted([part], {"batch": part * 1, "hidden": part[:1]})
+    assert list(aliases) == ["hidden"]
+    share(values := {"hidden": loaded(part[:1])}, aliases, rebuilder)
+    part.mul_(3)
+    assert values["hidden"].tolist() == part[:1].tolist()
 
 
-def test_keys_that_a_manifest_cannot_have_are_no_place() -> None:
+def test_keys_that_a_manifest_cannot_have_have_a_number() -> None:
     kept = torch.ones(2)
-    values = {"a": {2**70: kept}, "b": {torch.float32: kept}, "c": {(1, 2): kept}, "d": {"a\udc80": kept}}
-    assert noted([kept], values)[0] == {}
+    before = {"a": {1: 2, 2**70: kept}, "b": {torch.float32: kept}, "c": {(1, 2): [kept]}, "d": {"a\udc80": kept}}
+    aliases, rebuilder = noted([kept], before)
+    share(values := {name: loaded(value) for name, value in before.items()}, aliases, rebuilder)
+    assert values["a"][2**70] is values["b"][torch.float32] is values["c"][1, 2][0] is values["d"]["a\udc80"] is kept
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays", "a tensor over an array", "three, each over the next"])
+def test_parts_of_one_memory_that_nobody_else_has_overlap_again(kind: str) -> None:
+    memory: Any = torch.arange(40.0) if kind == "tensors" else numpy.arange(40.0)
+    parts = [memory[17:30], memory[20:33]]
+    if kind == "a tensor over an array":
+        parts = [torch.from_numpy(memory[17:30]), memory[20:33][::-1]]
+    if kind == "three, each over the next":
+        parts = [memory[0:4], memory[3:8], memory[7:9]]
+    before = {"batch": parts[:1], "hidden": {"a": parts[1:], "apart": memory[35:]}}
+    aliases, rebuilder = noted([], before)
+    assert [keys for keys, _ in aliases["hidden"]] == [["a", number] for number in range(len(parts) - 1)]
+    share(values := loaded(before), aliases, rebuilder)
+    assert state_digest({"slots": values}) == state_digest({"slots": before}), "it is what was saved"
+    for parts in (before, values):
+        parts["batch"][0][3:] += 100
+        parts["hidden"]["a"][0][:1] += 7
+    assert state_digest({"slots": values}) == state_digest({"slots": before})
+
+
+def test_disjoint_parts_of_one_memory_are_no_alias() -> None:
+    memory, array = torch.arange(40.0), numpy.arange(40.0)
+    kept = [memory[:10], array[:10]]
+    values = {"batch": [memory[10:20], array[10:20]], "hidden": [memory[20:30], array[20:30]]}
+    reachable = Reachable({"task": kept})
+    assert aliases_of(values, Describer(reachable, {})) == Aliases()
+
+
+@pytest.mark.parametrize("kind", ["momentum", "gradient", "buffer bound again", "attribute"])
+def test_what_a_state_dict_has_is_shared_again(kind: str) -> None:
+    def stateful() -> tuple[dict[str, Any], Any]:
+        model, meter = torch.nn.BatchNorm1d(3), types.SimpleNamespace(total=torch.ones(3), state_dict=dict)
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+        model(torch.arange(6.0).reshape(2, 3)).square().sum().backward()
+        optimizer.step()
+        model.running_mean = model.running_mean * 2
+        held = {"model": model, "optimizer": optimizer, "meter": meter}
+        shared = {
+            "momentum": optimizer.state[model.bias]["momentum_buffer"],
+            "gradient": model.bias.grad,
+            "buffer bound again": model.running_mean,
+            "attribute": meter.total,
+        }
+        return held, shared[kind]
+
+    held, shared = stateful()
+    reachable = Reachable({"task": []})
+    before = {"whole": shared, "hidden": shared.detach()[1:], "array": shared.detach().numpy()[:2]}
+    aliases = aliases_of(before, Describer(reachable, held))
+    assert not aliases.unknown and len(aliases.places) == 3
+    held, shared = stateful()
+    share(values := loaded(before), aliases.places, Rebuilder(reachable, held, []))
+    shared.add_(5)
+    after = shared.tolist()
+    assert [values["whole"].tolist(), values["hidden"].tolist(), values["array"].tolist()] == [
+        after,
+        after[1:],
+        after[:2],
+    ]
+
+
+def test_items_of_data_too_large_to_be_looked_into_are_found() -> None:
+    data = [(torch.full((2,), float(number)), {"y": [numpy.ones(1)]}) for number in range(70)]
+    before = {"batch": data[66], "hidden": data[3][1]["y"]}
+    aliases, rebuilder = noted(data, before)
+    assert aliases["batch"] == [[[0], ["item", "train_data", [66, 0]]], [[1], ["item", "train_data", [66, 1]]]]
+    share(values := {name: loaded(value) for name, value in before.items()}, aliases, rebuilder)
+    assert values["batch"][0] is data[66][0] and values["hidden"] is data[3][1]["y"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "view"),
+    [
+        (numpy.arange(12.0).reshape(3, 4).T, lambda kept: kept[1:3]),  # in the order of Fortran
+        (torch.arange(12.0), lambda kept: kept.numpy()[3:5]),
+        (numpy.zeros(3, dtype=[("a", "f4"), ("b", "f4")]), lambda kept: kept["b"][1:]),
+    ],
+)
+def test_views_of_any_form_are_views_again(kept: Any, view: Any) -> None:
+    aliases, rebuilder = noted([kept], {"batch": view(kept)})
+    share(values := {"batch": loaded(view(kept))}, aliases, rebuilder)
+    values["batch"] += 100
+    assert view(kept).tolist() == values["batch"].tolist()
+
+
+def test_what_cannot_be_shared_again_is_reported() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    data, memory = [torch.ones(4)], torch.ones(4)
+    values = {"batch": [data[0][1:].as_subclass(Own)], "hidden": {"a": memory[1:], "b": memory[:2].as_subclass(Own)}}
+    values["state"] = {"copy": (further := torch.zeros(3))[1:]}
+    describer = Describer(Reachable({"train_data": data}, ["train_data"]), {})
+    aliases = aliases_of(values, describer, [("meter.state_dict()['sum']", further)])
+    assert aliases.unknown == [
+        "slot batch[0] shares memory with train_data[0], which a resume cannot restore",
+        "slot state['copy'] shares memory with meter.state_dict()['sum'], which a resume cannot restore",
+        "slot hidden['a'] shares memory with slot hidden['b'], which a resume cannot restore",
+    ]
+    assert aliases_of(values, describer, quiet=values).unknown == []
 
 
 def test_a_place_inside_of_another_leads_nowhere() -> None:
@@ -139,18 +249,45 @@ def test_what_nobody_else_holds_is_no_alias() -> None:
         [[[0], ["at", "train_data[1]"]]],  # of another shape
         [[[], ["at", "train_data[0]"]]],  # of another type
         [[[0], ["new", 3]]],
-        [[[0], ["in", "other", [1]]]],
+        [[[0], ["in", "batch", [1]]]],
         [[[0], ["view", ["at", "train_data[1]"], [[2], [1], 2]]]],  # beyond its end
         [[[0], ["view", ["at", "train_data[1]"], [[2], [1], -1]]]],
         [[[0], ["view", ["at", "train_data[1]"], [[2], [-1], 2]]]],
         [[[0], ["view", ["at", "train_data[2]"], [[2], [1], 2]]]],
         [[[0], ["view", ["at", "train_data[2]"], [["2"], [1], 0]]]],
         [[[0], ["view", "train_data[1]", 5]]],
-        [[[0], {"at": 5}]],
+        [[[0], ["memory", ["at", "train_data[1]"], [[2], [4], 8, 8]]]],  # beyond its end
+        [[[0], ["memory", ["at", "train_data[1]"], [[2], [2**62], 0, 0]]]],
+        [[[0], ["memory", ["at", "train_data[1]"], [[2], [4], -4, 0]]]],
+        [[[0], ["memory", ["at", "train_data[1]"], [[2], [4], 2, 2]]]],  # across its elements
+        [[[0], ["memory", ["at", "train_data[1]"], 5]]],
+        [[[0], ["memory", ["span", 0], [[2], [2**40], 0, 0]]]],  # of more memory than there was
+        [[[0], ["memory", ["span", "a"], [[2], [4], 0, 0]]]],
+        [[[0], ["item", "train_data", [7]]]],
+        [[[0], ["place", ["model", "tensor", "weight"]]]],
+        [[[["nth", 7]], ["at", "train_data[0]"]]],
+        [[[0], ["at", {"at": 5}]]],
     ],
 )
 def test_what_does_not_fit_stays(aliases: Any) -> None:
     _, rebuilder = noted([torch.ones(2), torch.ones(3), numpy.ones(3, dtype=numpy.float32)], {})
     part = torch.zeros(2)
-    share(values := {"batch": (part,)}, {"batch": aliases}, rebuilder)
-    assert values["batch"][0] is part and part.tolist() == [0, 0]
+    lost = share(values := {"batch": (part,)}, {"batch": aliases}, rebuilder)
+    assert values["batch"][0] is part and part.tolist() == [0, 0] and len(lost) == 1
+
+
+@pytest.mark.parametrize(
+    "aliases",
+    [5, None, [1], "x", {"batch": 5}, {"batch": {"a": 1}}, {"batch": [[[0], {"at": 5}]]}, {"batch": [[5, 5]]}],
+)
+def test_what_no_checkpoint_has_is_an_error(aliases: Any) -> None:
+    _, rebuilder = noted([], {})
+    with pytest.raises(CheckpointError, match=r"share is described as .*, which no checkpoint has"):
+        share({"batch": (torch.zeros(2),)}, aliases, rebuilder)
+
+
+def test_a_mapping_with_a_default_does_not_grow() -> None:
+    _, rebuilder = noted([torch.ones(2)], {})
+    values = {"hidden": collections.defaultdict(list)}
+    share(values, {"hidden": [[["a"], ["in", "hidden", ["b"]]]]}, rebuilder)
+    assert values == {"hidden": {}}

@@ -38,6 +38,10 @@ def _without_reachable() -> None:
     Baseline.restore = _nothing  # of data too: as it was when its epoch was opened
 
 
+def _without_aliases() -> None:
+    run_state.share = lambda values, aliases, rebuilder, name_now: []
+
+
 def _without_data() -> None:
     DataState.restore = _nothing
 
@@ -57,6 +61,7 @@ PARTS: Mapping[str, Callable[[], None]] = {
     "gradients": lambda: _without_section("gradients"),
     "optimizers": lambda: _without_section("optimizers"),
     "position": lambda: _without_section("progress"),
+    "aliases": _without_aliases,
     "data": _without_data,
     "random": lambda: _without_section("random"),
 }

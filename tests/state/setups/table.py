@@ -9,4 +9,5 @@ from tests.state.setups import models as models
 from tests.state.setups import objects as objects
 from tests.state.setups import optimizers as optimizers
 from tests.state.setups import reach as reach
+from tests.state.setups import transit as transit
 from tests.state.setups.rows import ROWS as ROWS
