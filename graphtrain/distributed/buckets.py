@@ -32,7 +32,7 @@ def sum_gradients(ranks: Ranks, parameters: Sequence[torch.Tensor]) -> None:
     buffers = [torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in buckets]
     ranks.exchange(buffers)
     for bucket, buffer in zip(buckets, buffers, strict=True):
-        parts = buffer.split([gradient.numel() for gradient in bucket])
+        parts = torch.split(buffer, [gradient.numel() for gradient in bucket])
         torch._foreach_copy_(bucket, [part.view(gradient.shape) for part, gradient in zip(parts, bucket, strict=True)])
 
 
