@@ -788,10 +788,6 @@ def _yes() -> bool:
     return True
 
 
-def _one() -> int:
-    return 1
-
-
 def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
     if not writes:
         return call
