@@ -1,4 +1,4 @@
-"""Where triggers are due, at every world size: steps and whole epochs at one place, others where a round reaches them."""
+"""Where triggers are due, at every world size: steps and whole epochs at one place, others where a round gets there."""
 
 from __future__ import annotations
 
