@@ -177,7 +177,9 @@ class _ByNumber(_Turns):
             content = [share.epoch.indices(number) for number in numbers] if drawing.opens else ()
             records = self._agree(content, share.epoch.length, samples)
             counts = [record.samples for record in records[:size]] if self.synchronises else counts
-        return Round(batch, samples, counts, first + rank, first + size >= share.end)
+        # Where a sampler gives fewer batches than its `len()`, one more round finds that the data has ended.
+        is_last = first + size >= max(share.end, drawing.length or 0)
+        return Round(batch, samples, counts, first + rank, is_last)
 
 
 @final

@@ -494,9 +494,9 @@ class NextBatch:
     @property
     def own_batch_index(self) -> int:
         """That of the batch which this process was given, which step functions get; among ranks it differs."""
-        if self._ranks is None:
-            return max(self.epoch_batches - 1, 0)
-        return max(self.epoch_batches - self.round_batches, 0) + self._ranks.rank
+        if self._ranks is None or not self.epoch_batches:
+            return self.batch_index
+        return self.epoch_batches - self.round_batches + self._ranks.rank
 
     @property
     def epoch_length(self) -> int:

@@ -377,6 +377,33 @@ def schema(
     schema_command(output, script)
 
 
+@_command(
+    "export",
+    "graphtrain export runs/first weights.safetensors",
+    "graphtrain export runs/first/checkpoints/000003-step-120 weights.safetensors --model generator",
+)
+def export(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory (its newest checkpoint), or a checkpoint in one.")
+    ],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, .safetensors; it must not exist.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Only this model, by the name that setup gives it. Default: all."),
+    ] = None,
+) -> None:
+    """Write the weights of a run to one file that needs nothing but safetensors to be read.
+
+    Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
+    several. Of a run of several processes the file is as whole; buffers that differ are those of rank 0.
+
+    Exit codes: 0 written, 1 the checkpoint is damaged, 2 there is no such run or model, or the file exists.
+    """
+    from graphtrain.command.export import export_command
+
+    export_command(run, path, model)
+
+
 @_command("ls", "graphtrain ls runs", "graphtrain ls runs --json")
 def ls(
     folder: Annotated[

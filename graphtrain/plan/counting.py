@@ -69,11 +69,13 @@ class Surroundings(NamedTuple):
         length_of: the length of the data that a node reads.
         count_body: counts one run of the body of a node.
         whole: how many steps the run has, for amounts that are a part of it.
+        window_ranks: a window has the micro-batches of so many ranks. Default: 1.
     """
 
     length_of: Callable[[PlanNode], EpochLength]
     count_body: Callable[[PlanNode], Counted]
     whole: Callable[[PlanNode, Term], int]
+    window_ranks: int = 1
 
 
 @dataclass
@@ -607,7 +609,9 @@ class Counting:
                 if not values[count]:
                     size = self._field(name, declared.target)
                     self._notes.depends_on(size)
-                    self._set(f"{name}.{declared.window}", size.value)
+                    is_known = size.value is not UNKNOWN
+                    window = size.value * self._around.window_ranks if is_known else UNKNOWN
+                    self._set(f"{name}.{declared.window}", window)
             values[count] += backward
 
     # ---- edges, and what repeats

@@ -237,7 +237,7 @@ class Program:
         self._takes_no_step = False
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
         self.scopes: dict[str, BoundGraph] = {}
-        self.whole_run = WholeRun(plan, lambda name: epoch_length(self.resources[name]))
+        self.whole_run = WholeRun(plan, lambda name: epoch_length(self.resources[name]), self.window_ranks)
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
         self.clocked = self.training[0] if self.training else self.main

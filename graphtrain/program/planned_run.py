@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from graphtrain.data.length import epoch_length
+from graphtrain.distributed import current_ranks
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.plan.plan import Plan
@@ -42,7 +43,8 @@ class PlannedRun:
         """
         lengths = {"train_data": train_data, **data}
         try:
-            return WholeRun(self._plan, lambda name: epoch_length(lengths[name])).visits(node)
+            ranks = current_ranks().world_size
+            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), ranks).visits(node)
         except UsageError as error:
             raise UsageError(f"run.steps: {error.message}", error.hint) from None
 

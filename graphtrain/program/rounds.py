@@ -7,12 +7,12 @@ none is *idle* in that round: what depends on a batch is not called there, and e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 from graphtrain.data.shares import WindowCounter, Windows
 from graphtrain.kind import Field, Read
-from graphtrain.plan.scope import SlotTarget, leaves
+from graphtrain.plan.scope import SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import BoundNode, Program
 
@@ -79,6 +79,20 @@ class Rounds:
         fields = source.fields
         return lambda: int(fields[ROUND])
 
+    def reported_amount(self, bound: BoundNode, ran_backward: Callable[[], bool]) -> Callable[[], int]:
+        """The same for a node that tells of each visit whether it ran backward, which ranks then tell each other.
+
+        Arguments:
+            ran_backward: whether the last visit did, of this rank; of one that had no batch, an earlier one.
+        """
+        source, agreement = self.source(bound), self.agreement
+
+        def amount() -> int:
+            has_batch = source is None or agreement.rank < source.fields[ROUND]
+            return sum(agreement.gather(has_batch and ran_backward()))
+
+        return amount
+
     def windows(
         self, bound: BoundNode, counters: list[tuple[BoundNode, Field]], size: Callable[..., Callable[[], int]]
     ) -> Windows:
@@ -118,13 +132,22 @@ def slots_of_rounds(program: Program) -> dict[str, BoundNode]:
     while has_grown:
         has_grown = False
         for bound in program.nodes:
-            source = _source(bound, dependent)
-            if source is None or bound.bypassed:
-                continue
-            for path in bound.planned.own_writes:
+            for path, source in _written(bound, dependent):
                 if path not in dependent:
                     dependent[path], has_grown = source, True
     return dependent
+
+
+def _written(bound: BoundNode, dependent: dict[str, BoundNode]) -> Iterator[tuple[str, BoundNode]]:
+    """The slots that a node writes and that depend on a batch, with the node that fetches it."""
+    if bound.bypassed:
+        return
+    if bound.body is not None:
+        for name, path in zip(outputs_of(bound.body.graph), bound.planned.own_writes, strict=True):
+            if (inner := f"{bound.body.prefix}{name}") in dependent:
+                yield path, dependent[inner]
+    elif (source := _source(bound, dependent)) is not None:
+        yield from ((path, source) for path in bound.planned.own_writes)
 
 
 def _source(bound: BoundNode, dependent: dict[str, BoundNode]) -> BoundNode | None:

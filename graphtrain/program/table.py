@@ -464,8 +464,12 @@ class Compiler:
                 if action.effect == "backward":
                     act = self._opening(act, counter, declared, always=is_cleared)
                 if action.effect == "backward" and action.is_reported:
-                    amount = self._rounds.amount(bound) if self._rounds is not None else _one
-                    act = _counting_reported(act, counter.fields, declared.name, self._reports[bound.index], amount)
+                    report = self._reports[bound.index]
+                    if self._rounds is None:
+                        act = _counting_reported(act, counter.fields, declared.name, report)
+                    else:
+                        amount = self._rounds.reported_amount(bound, report.has_run)
+                        act = _adding(act, counter.fields, declared.name, amount)
                 elif action.effect == "backward" and self._rounds is not None:
                     act = _adding(act, counter.fields, declared.name, self._rounds.amount(bound))
                 elif action.effect == "backward":
@@ -794,10 +798,6 @@ def _yes() -> bool:
     return True
 
 
-def _one() -> int:
-    return 1
-
-
 def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
     if not writes:
         return call
@@ -829,6 +829,10 @@ class _Report:
     def __init__(self, path: str) -> None:
         self.path = path
         self.ran_backward = False
+
+    def has_run(self) -> bool:
+        """Whether it ran backward."""
+        return self.ran_backward
 
 
 def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: _Report) -> Act:
@@ -870,11 +874,11 @@ def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], in
     return add
 
 
-def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: _Report, amount: Callable[[], int]) -> Act:
+def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: _Report) -> Act:
     def count() -> None:
         act()
         if report.ran_backward:
-            fields[name] += amount()
+            fields[name] += 1
 
     return count
 

@@ -15,6 +15,7 @@ import torch
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import SkippedCheckpoints, checkpoint_number
+from graphtrain.storage.rank_files import ranks_of
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -52,6 +53,11 @@ class SavedCheckpoint:
             for node, fields in checkpoint.sections["progress"].items()
         }
         return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
+
+    @property
+    def ranks(self) -> int:
+        """How many processes have written it."""
+        return ranks_of(self.manifest)
 
     @property
     def trained(self) -> tuple[int, float]:
@@ -169,6 +175,8 @@ class RunHistory:
         return [Segment(None, oldest), *segments]
 
     def _change(self, start: SavedCheckpoint, goal: SavedCheckpoint) -> str:
+        if (ranks := max(start.ranks, goal.ranks)) > 1:
+            return f"it was trained by {ranks} processes, of which one cannot repeat the bits"
         before, after = (
             checkpoint.manifest.get("hyper_parameters_in_force", checkpoint.manifest.get("hyper_parameters"))
             for checkpoint in (start, goal)
@@ -187,6 +195,8 @@ class RunHistory:
             return f"how the run started is not known, for its {STARTS_FILE} cannot be read"
         if self._starts[0] is not None:
             return f"the run started from {self._starts[0]} of another run"
+        if oldest.ranks > 1:
+            return f"it was trained by {oldest.ranks} processes, of which one cannot repeat the bits"
         if not oldest.manifest["about"].get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
         return ""

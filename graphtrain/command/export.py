@@ -1,0 +1,71 @@
+"""`graphtrain export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors.torch
+import torch
+import typer
+
+from graphtrain.command.output import notify
+from graphtrain.errors import UsageError
+from graphtrain.names import quoted, suggestion
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.own_files import replace_file
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.storage.run_files import named_checkpoint
+from graphtrain.storage.store import FolderStore
+
+_SUFFIX = ".safetensors"
+
+
+def export_command(run: Path, path: Path, model: str | None) -> None:
+    """Write the weights of the models in a checkpoint to one file."""
+    if path.suffix != _SUFFIX:
+        raise UsageError(f"`{path}`: the name of a file of weights must end in {_SUFFIX}", "as in weights.safetensors")
+    if path.exists():
+        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name")
+    checkpoint = _checkpoint(run)
+    weights = weights_of(checkpoint, model)
+    try:
+        replace_file(path, safetensors.torch.save(weights, {"format": "pt"}), flush=True)
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+    count = sum(tensor.numel() for tensor in weights.values())
+    typer.echo(f"wrote {path}: {len(weights)} tensors, {count:,} numbers, of {checkpoint.path.name}")
+
+
+def _checkpoint(run: Path) -> Checkpoint:
+    if not run.is_dir():
+        raise UsageError(f"there is no run `{run}`", "name a run directory, or a checkpoint in one")
+    if not (run / CHECKPOINTS_FOLDER).is_dir():
+        return named_checkpoint(run)
+    newest = FolderStore(run / CHECKPOINTS_FOLDER, notify).newest()
+    if newest is None:
+        raise UsageError(f"there is no checkpoint in `{run}`", "name the directory of a run that has saved one")
+    return newest
+
+
+def weights_of(checkpoint: Checkpoint, model: str | None = None) -> dict[str, torch.Tensor]:
+    """The tensors in the state of each model, by their names there, behind that of the model if there are several.
+
+    Arguments:
+        model: the name of one. Default: all.
+
+    Raises:
+        UsageError: there is no such model, or none at all.
+    """
+    states = {name: checkpoint.sections["resources"].get(name, {}) for name in checkpoint.sections["modules"]}
+    if not states:
+        raise UsageError(f"`{checkpoint.path}` has no model", "its run has none")
+    if model is not None and model not in states:
+        hint = suggestion(model, states) or f"there are: {quoted(states)}"
+        raise UsageError(f"--model: the run has no model `{model}`", hint)
+    chosen = [model] if model is not None else [*states]
+    return {
+        name if len(chosen) == 1 else f"{owner}.{name}": tensor.detach().cpu().contiguous().clone()
+        for owner in chosen
+        for name, tensor in states[owner].items()
+        if isinstance(tensor, torch.Tensor)
+    }

@@ -1,0 +1,47 @@
+"""`graphtrain export`: the weights of a run in one file, whoever has written it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from graphtrain.command.export import export_command
+from graphtrain.errors import UsageError
+from tests.resume.rank_runs import run
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, capsys: pytest.CaptureFixture[str]) -> None:
+    ends = run(world_size, tmp_path / "run", act=lambda trainer: trainer.run(until="1 steps"))
+    path = tmp_path / "weights.safetensors"
+    export_command(tmp_path / "run", path, None)
+    assert capsys.readouterr().out.startswith(f"wrote {path}: 9 tensors, 56 numbers, of 000001-step-1")
+    weights = safetensors.torch.load_file(path)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.2), torch.nn.Linear(6, 1)
+    ).double()
+    model.load_state_dict(weights)
+    assert torch.equal(torch.cat([parameter.flatten() for parameter in model.parameters()]), ends[0].weights)
+
+    with pytest.raises(UsageError, match="exists; a file is never overwritten"):
+        export_command(tmp_path / "run", path, None)
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    export_command(checkpoint, tmp_path / "again.safetensors", "model")
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+    run(1, tmp_path / "run", advance=1)
+    path = tmp_path / "weights.safetensors"
+    for source, file, model, message in [
+        (tmp_path / "run", tmp_path / "weights.pt", None, "must end in .safetensors"),
+        (tmp_path / "other", path, None, "there is no run"),
+        (tmp_path / "run", path, "modl", "the run has no model `modl`"),
+        (tmp_path / "run", tmp_path / "none" / "weights.safetensors", None, "cannot write"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            export_command(source, file, model)
+    assert not path.exists()
