@@ -142,7 +142,7 @@ def _lines_of(name: str, text: str) -> Lines:
 
 def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, data in resources.items():
-        if not is_data(name, data) or isinstance(data, RankLocal):
+        if not is_data(name, data):
             continue
         is_own = isinstance(data, RankLocal)
         yield f"whether `{name}` is rank_local", is_own
