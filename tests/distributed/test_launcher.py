@@ -18,6 +18,7 @@ from graphtrain.distributed import launcher
 from graphtrain.distributed.launcher import launch, launched
 from graphtrain.errors import UsageError
 from tests.command.running import TINY, in_a_new_process
+from tests.docs.blocks import read_blocks
 
 WAIT_SECONDS = 120
 
@@ -158,3 +159,39 @@ def test_a_signal_to_one_rank_in_setup_stops_all(tmp_path: Path) -> None:
     assert result.err.startswith("stopped by SIGTERM: nothing was trained, nothing was saved; start again with: ")
     assert not (tmp_path / "runs").exists()
     assert os.environ.get("RANK") is None
+
+
+def slurm_scripts() -> list[str]:
+    page = Path(__file__).parents[2] / "docs" / "scale.md"
+    return [block.text for block in read_blocks(page) if block.language == "bash" and "#SBATCH" in block.text]
+
+
+@pytest.mark.parametrize("code", [0, 75, 1])
+@pytest.mark.parametrize("number", range(3))
+def test_batch_scripts_exit_as_the_run_does_and_are_queued_again(number: int, code: int, tmp_path: Path) -> None:
+    """With stand-ins for the commands of Slurm, torchrun and graphtrain."""
+    stand_ins = {
+        "srun": 'SLURM_PROCID=3 SLURM_LOCALID=1 exec "$@"',
+        "scontrol": "printf 'node7\\nnode8\\n'",
+        "sbatch": 'echo sbatch "$@" >> calls',
+        "torchrun": 'echo torchrun "$@" >> calls; exit 1',
+        "graphtrain": f'echo "$RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR" graphtrain "$@" >> calls; exit {code}',
+    }
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "job.sh").write_text(slurm_scripts()[number])
+    slurm = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "5", "SLURM_NTASKS": "16"}
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env={**os.environ, **slurm, "PATH": path}, check=False)
+    assert done.returncode == code
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert ("sbatch job.sh" in calls) is (code == 75)
+    expected = [
+        "    graphtrain run train.py --processes 8 --run-dir runs/first",
+        "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node7:29500 --rdzv-id 5 "
+        "--signals-to-handle SIGTERM,SIGINT,SIGUSR1 --shutdown-timeout 240 -m graphtrain run train.py "
+        "--run-dir runs/first",
+        "3 1 16 node7 graphtrain run train.py --run-dir runs/first",
+    ][number]
+    assert calls[0].strip() == expected.strip()

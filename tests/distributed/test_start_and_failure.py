@@ -14,7 +14,9 @@ import torch
 from graphtrain import Graph, Loader, Trainer
 from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.distributed.processes import Processes
+from graphtrain.errors import UsageError
 from graphtrain.program import agreement
+from graphtrain.program.resources import resolve_device
 from graphtrain.storage import run_files
 from graphtrain.storage.lock import RunLock
 from tests.distributed.processes import run_processes
@@ -184,3 +186,37 @@ def test_one_run_directory(rows: list[dict[str, Any]]) -> None:
 def test_ranks_join_again_after_every_failure(rows: list[dict[str, Any]]) -> None:
     assert rows[0]["end"] == rows[1]["end"]
     assert rows[0]["end"][0] == "Outcome.FINISHED"
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan", ""])
+def test_a_timeout_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHTRAIN_TIMEOUT_SECONDS", text)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"GRAPHTRAIN_TIMEOUT_SECONDS is {text!r}\\n  hint: set it to the seconds"):
+        Processes.join()
+
+
+def test_the_environment_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(UsageError, match="WORLD_SIZE is 'two', which is no number\n  hint: start the processes with"):
+        current_ranks()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(UsageError, match="RANK and WORLD_SIZE are set, and MASTER_PORT is not"):
+        current_ranks()
+
+
+def test_every_rank_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    assert [str(resolve_device(name, 1)) for name in ("auto", "cuda", torch.device("cuda"), "cpu")] == [
+        *["cuda:1"] * 3,
+        "cpu",
+    ]
+    assert list(map(str, used)) == ["cuda:1"] * 3
+    with pytest.raises(UsageError, match="local rank 2 has no CUDA device of its own: there are 2 here\n  hint: start"):
+        resolve_device("auto", 2)

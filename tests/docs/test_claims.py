@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from torch.distributed.run import get_args_parser
 
 from graphtrain import Graph, Outcome, Trainer, node
 from graphtrain.command.app import app
@@ -61,6 +62,7 @@ def test_every_option_named_exists(path: Path) -> None:
     group: Any = typer.main.get_command(app)
     known = {option for command in group.commands.values() for parameter in command.params for option in parameter.opts}
     known |= {option for parameter in group.params for option in parameter.opts} | {"--help"}
+    known |= {option for action in get_args_parser()._actions for option in action.option_strings}  # of torchrun
     named = {option for span in spans(path) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
     assert named <= known, f"{path.name}: {sorted(named - known)}"
 
