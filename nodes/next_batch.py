@@ -49,6 +49,11 @@ class NextBatch:
     is taken when an epoch is opened, as is `train_data` itself where a node writes it. Until it is written, and where
     it is None, an epoch has everything.
 
+    Among several ranks, a visit fetches a batch for each of them, or as many as the epoch and the open window still
+    have, and counts them all; the others get None, and nodes that read the batch are not called there. Of a
+    `graphtrain.Loader` a rank loads its own batches alone; other data is drawn alike by all ranks, except what
+    `graphtrain.rank_local` has wrapped, of which each has its own.
+
     Arguments:
         limit: the most batches in an epoch. Default: all.
         resume: how a resume finds its place in data that has a `state_dict`: "state" takes it, "replay" draws the
@@ -65,16 +70,19 @@ class NextBatch:
         samples: how many samples it holds: the first dimension of its first tensor, or what `batch_size(batch)` gives.
 
     Guard fields:
-        epoch: the number of the current epoch, from 0.        epoch_batches: batches fetched in it.
+        epoch: the number of the current epoch, from 0.        epoch_batches: batches fetched in it, by all ranks.
         batches, samples: fetched since the start.             last: the batch fetched is the last of its epoch.
         exhausted: the data ended without a batch.             empty: the epoch gave no batch at all.
         epoch_length: batches that the current epoch will have; 0 where that is not known.
+        batch_index: the number of the last batch in its epoch, from 0; own_batch_index: of that of this process.
         epochs: epochs fetched, as an exact fraction where the length is known.
         seconds: time spent training, in seconds, summed over interruptions; not while the run is stopped.
 
     Raises:
         UsageError: `batch_size` returned no whole number.
-        DataError: `indices` are no numbers of samples, or an epoch is opened before its data is written.
+        DataError: `indices` are no numbers of samples, an epoch is opened before its data is written, or rank_local
+            data is resumed by another number of ranks.
+        RanksDivergedError: the data is not the same on all ranks.
         UnsaveableError: a checkpoint is due, and the batch fetched ahead can neither be saved nor drawn again.
 
     >>> from graphtrain import Graph
