@@ -127,6 +127,7 @@ class NextBatch:
     _notify: Callable[[str], None]
     _begin_copy: Callable[[list[Any]], None] | None  # of what was fetched early, by one of several ranks
     _seed: int
+    _windows: Windows  # those that the batches fill
     _is_common: bool  # the epoch was begun by several ranks
     _ranks: Agreement | None
     _divide: Callable[[Any, Source], Division]
@@ -157,7 +158,7 @@ class NextBatch:
         ranks: Agreement | None = None,
         windows: Windows | None = None,
     ) -> None:
-        self._ranks, self._seed = ranks, seed or 0
+        self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
         self._data_state, self._notify = data_state or DataState(), notify
         self._held, self._begin_cut = NOTHING, None
         position, self._position = self._position, {}
@@ -170,7 +171,7 @@ class NextBatch:
             self._divide = functools.partial(
                 division_of,
                 ranks=ranks,
-                windows=windows or Windows(),
+                windows=self._windows,
                 name=lambda: self._data_state.name(self._data),
                 seed=self._seed,
                 limit=self.limit,
@@ -201,6 +202,10 @@ class NextBatch:
                 self._move, self._hold = early.move, self._begin_early(early)
             else:
                 self._move, self._begin_copy = early.move, early.begin_only
+
+    def follow_windows(self, windows: Windows) -> None:
+        """Fill these from now on: the graph around the node has changed, and the node has not."""
+        self._windows.follow(windows)
 
     def _take(self, data: Any) -> None:
         self._data, self._source = data, self._read(own_data(data))

@@ -65,6 +65,10 @@ class Windows:
     def __init__(self, counters: Sequence[WindowCounter] = (), *, are_expected: bool = False) -> None:
         self.counters, self.are_expected = counters, are_expected
 
+    def follow(self, others: Windows) -> None:
+        """From now on these are the windows: those of another graph, in which the node is as it was."""
+        self.counters = others.counters
+
     def __call__(self) -> list[Window]:
         return [counter.now() for counter in self.counters]
 

@@ -220,7 +220,7 @@ class Program:
         clocked: the graph by whose clock the run goes: the innermost that trains around the node that is next. Where
             none is around it, the one that trained last, or will first; the outermost where nothing trains.
         missing: resources that nobody supplies, with the paths of the nodes that read each.
-        absent: a line for each node that is bypassed for want of a resource.
+        absent: a line for each node that is bypassed for want of a resource, or that does not know of other ranks.
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
     """
 

@@ -111,6 +111,26 @@ class Rounds:
         ]
         return Windows(filled, are_expected=not filled and bool(self._trained_on(bound)))
 
+    def rewired(
+        self,
+        kept: set[BoundNode],
+        counters: list[tuple[BoundNode, Field]],
+        size: Callable[..., Callable[[], int]],
+    ) -> None:
+        """Let nodes that were kept from another graph fill the windows of this one; the arguments are of `windows`."""
+        for bound in kept:
+            if bound.path in self._fetching:
+                bound.instance.follow_windows(self.windows(bound, counters, size))
+
+    def undivided(self) -> list[str]:
+        """A line for each node that fetches batches, and gives all ranks the same."""
+        return [
+            f"`{bound.path}` fetches batches for one process: each of {self.agreement.world_size} ranks fetches them, "
+            f"and all of them count; use `next_batch`, or give each rank others in `{bound.kind.name}`"
+            for bound in self._program.nodes
+            if bound.kind.activity == "data" and bound.path not in self._fetching and not bound.bypassed
+        ]
+
     def _trained_on(self, fetching: BoundNode) -> list[set[str]]:
         """For each backward pass for batches that a node fetches: the optimizers whose gradients it adds to."""
         return [

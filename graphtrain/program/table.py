@@ -79,6 +79,8 @@ class Compiler:
         self._window_slots: dict[tuple[str, str], int] = {}
         agreement = program.resources.get("ranks")
         self._rounds = Rounds(program, agreement) if agreement is not None else None
+        if self._rounds is not None:
+            program.absent += self._rounds.undivided()
         self._window_counters = [
             (bound, declared)
             for bound in program.nodes
@@ -123,6 +125,8 @@ class Compiler:
         for _, bound in sorted(scope.nodes.items()):
             if not bound.bypassed and bound not in ready:
                 self.table.setups[bound.index]()
+        if self._rounds is not None:
+            self._rounds.rewired(set(ready) & set(scope.nodes.values()), self._window_counters, self._next_window)
         for bound in scope.nodes.values():
             if isinstance(bound.trigger, Every):
                 bound.trigger.start()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from graphtrain import Graph, Loader, Trainer, rank_local
+from graphtrain import Graph, Loader, Trainer, node, progress, rank_local
 from graphtrain.distributed import Ranks
 from graphtrain.errors import DataError, RanksDivergedError, UsageError
 from tests.distributed.fake_ranks import World, run_ranks
@@ -92,6 +92,7 @@ DATA: dict[str, Made] = {
         generator=torch.Generator().manual_seed(torch.seed() % 2**32),
     ),
     "iterable": Drawing,
+    "iterable_prefetched": Drawing,
     "stateful": Stateful,
 }
 ONE_ORDER = ("loader", "loader_prefetched", "batch_sampler", "list")  # which one process has, too
@@ -151,8 +152,8 @@ def train(
 def fit(every: int = 1, epochs: int = 2, *, prefetch: bool = False, **settings: dict[str, Any]) -> Graph:
     graph = Graph.load("fit").set("accumulate", every=every).set("finish", after=f"{epochs} epochs")
     graph = graph.set("next_batch", prefetch=prefetch).set("checkpoint", every="never")
-    for node, parameters in settings.items():
-        graph = graph.set(node, **parameters)
+    for name, parameters in settings.items():
+        graph = graph.set(name, **parameters)
     return graph
 
 
@@ -350,3 +351,98 @@ def test_what_it_costs_to_draw_all_is_reported_once() -> None:
         "loader": [],
         "iterable": ["train or validation data is a Drawing"],
     }
+
+
+# ---- the graph around
+
+
+def test_a_graph_that_is_rewired_fills_its_own_windows() -> None:
+    """The iterator is continued, and rounds end where the windows of the new graph are full."""
+
+    def program(ranks: Ranks) -> tuple[int, list[float]]:
+        model = torch.nn.Linear(3, 1)
+        trainer = Trainer(
+            fit(2, 1),
+            display=None,
+            notify=lambda line: None,
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+            train_data=DATA["loader"](),
+            training_step=lambda model, batch: model(batch).mean(),
+        )
+        trainer._compiled.program.window_ranks = 3  # as in a run that began with three
+        trainer.run(until="2 steps")
+        trainer.rewire(trainer.graph.set("accumulate", every=1))
+        sizes = []
+        while trainer.position != "end":
+            trainer.advance()
+            if trainer.position == "step":
+                sizes.append(trainer.read("accumulate.count"))
+        return trainer.progress["step"]["steps"], sizes
+
+    assert run_ranks(2, program) == [(6, [3, 3, 3, 2])] * 2
+
+
+def test_a_kind_that_fetches_for_itself_is_reported() -> None:
+    @node(name="fetch_alone", writes=("batch", "samples"), activity="data")
+    class FetchAlone:
+        """The first batch, again and again."""
+
+        drawn: int = progress(0)
+
+        def setup(self, train_data: Any) -> None:
+            self._batches = train_data
+
+        def __call__(self) -> tuple[Any, int]:
+            self.drawn += 1
+            return self._batches[0], 1
+
+    def program(ranks: Ranks) -> list[str]:
+        lines: list[str] = []
+        graph = Graph.loads(ALONE)
+        model = torch.nn.Linear(3, 1)
+        trainer = Trainer(
+            graph,
+            display=None,
+            notify=lines.append,
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+            train_data=[torch.zeros(1, 3)],
+            training_step=lambda model, batch: model(batch).mean(),
+        )
+        trainer.run()
+        return [*lines, str(trainer.progress["step"]["steps"])]
+
+    line = "`fetch_alone` fetches batches for one process: each of 2 ranks fetches them, and all of them count"
+    for lines in run_ranks(2, program)[:1]:
+        assert [each for each in lines if each.startswith(line)] and lines[-1] == "3"
+
+
+ALONE = """
+format = 1
+name = "alone"
+start = "fetch_alone"
+
+[nodes]
+fetch_alone = {}
+train_batch = { reads = { window = "accumulate.window" } }
+accumulate = {}
+exchange = {}
+step = {}
+zero_grad = {}
+
+[guards]
+done = "step.steps == 3"
+
+[edges]
+fetch_alone = ["train_batch"]
+train_batch = ["accumulate"]
+accumulate = ["exchange"]
+exchange = ["step"]
+step = ["zero_grad"]
+zero_grad = ["end if done", "fetch_alone"]
+
+[clock]
+steps = "step.steps"
+batches = "fetch_alone.drawn"
+"""
