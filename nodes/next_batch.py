@@ -485,8 +485,8 @@ class NextBatch:
         for line in self._source.unsaved():
             self._data_state.unsaved[f"{self._data_state.name(self._data)}{line}"] = None
         position = self._source.position()
-        if self._written is not None and self.opened and not self.last:
-            position["epoch_data"] = self._data  # the slot may hold another by now, or be written before it is read
+        if self._written is not None and self.opened and not self.last and self._data is not self._written.now():
+            position["epoch_data"] = self._data  # another is written, for the next epoch
         # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
         if self._ahead:
             if _has_plain_form(self._ahead):

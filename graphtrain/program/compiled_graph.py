@@ -86,6 +86,13 @@ class CompiledGraph:
         self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
         self._recording = [bound for bound in self.program.main.nodes.values() if _may_record(bound)]
         self._runs_before: dict[BoundNode, int] = {}
+        self._drawing = [
+            (bound, self.program.slot_index(target.path))
+            for bound in self.program.nodes
+            if hasattr(bound.kind.implementation, "epoch_fields") and not bound.bypassed
+            for read, target in bound.planned.setup_reads
+            if read.takes_written and isinstance(target, SlotTarget)
+        ]
         retentions = {bound.path: bound.instance.retention() for bound in self.program.nodes if _retains(bound)}
         self.retention = Retention.merged(retentions) if retentions else None
 
@@ -113,8 +120,19 @@ class CompiledGraph:
         return self.program.nodes[position].path
 
     def alive(self, position: int, ended: bool = False) -> set[int]:
-        """The slots that will be read, before the node at a position runs; if it took an edge to the end, after it."""
-        return {self.program.slot_index(name) for name in self.alive_names(position, ended)}
+        """The slots that will be read, before the node at a position runs; if it took an edge to the end, after it.
+
+        Those too that an open epoch draws from: a node may write them again before another epoch reads them.
+        """
+        return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | self._drawn_from()
+
+    def _drawn_from(self) -> set[int]:
+        drawn = set()
+        for bound, slot in self._drawing:
+            names, fields = bound.kind.implementation.epoch_fields, bound.fields  # type: ignore[attr-defined]
+            if fields[names.opened] and not fields[names.last] and self.program.slots[slot] is not None:
+                drawn.add(slot)
+        return drawn
 
     def alive_names(self, position: int, ended: bool = False) -> set[str]:
         """Their names, as paths."""
