@@ -56,14 +56,14 @@ class Windows(Dataset[torch.Tensor]):
     """Sequences of `length` consecutive tokens; window `i` begins at ``i * stride``."""
 
     def __init__(self, tokens: torch.Tensor, length: int, stride: int = 1) -> None:
-        self._tokens, self._length, self._stride = tokens, length, stride
+        self._tokens, self.length, self._stride = tokens, length, stride
 
     def __len__(self) -> int:
-        return (len(self._tokens) - self._length) // self._stride + 1
+        return (len(self._tokens) - self.length) // self._stride + 1
 
     def __getitem__(self, index: int) -> torch.Tensor:
         begin = index * self._stride
-        return self._tokens[begin : begin + self._length]
+        return self._tokens[begin : begin + self.length]
 
 
 class Block(nn.Module):
@@ -162,7 +162,7 @@ class WarmupCosine:
 
 @node
 class CountTokens:
-    """Count the tokens trained on.
+    """Count the tokens trained on: of all processes, so by the windows fetched and not by the batch of this one.
 
     Guard fields:
         tokens: number of tokens since the start of the run.
@@ -170,15 +170,19 @@ class CountTokens:
 
     tokens: int = progress(0)
 
-    def __call__(self, batch: torch.Tensor) -> None:
-        windows, length = batch.shape
-        self.tokens += windows * (length - 1)
+    _context: int
+
+    def setup(self, train_data: Loader) -> None:
+        self._context = train_data.dataset.length - 1
+
+    def __call__(self, windows: int) -> None:
+        self.tokens = windows * self._context
 
 
 # The unit `tokens` is displayed as a rate, and triggers can use it: finish.after='4000000 tokens'.
 GRAPH = (
     Graph.load("fit")
-    .insert("count_tokens", CountTokens, before="train_batch")
+    .insert("count_tokens", CountTokens, before="train_batch", reads={"windows": "next_batch.samples"})
     .clock("tokens", "count_tokens.tokens")
     .set("clip", max_norm=1.0)
     .set("log", every="20 steps")
