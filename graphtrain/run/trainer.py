@@ -135,7 +135,7 @@ class Trainer:
     (Outcome.FINISHED, 5)
     """
 
-    @fails_on_all_ranks
+    @fails_on_all_ranks("before the run")
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
@@ -526,6 +526,7 @@ class Trainer:
                 return Outcome.ALREADY_FINISHED
             return self._drive(lambda: place(self._compiled, self._loop))
 
+    @fails_on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
@@ -812,9 +813,9 @@ class Trainer:
                     if limit is not None or self._loop.ended or self._life.state == "failed":
                         self._compiled.release()
         except BaseException as error:
+            if self._agreement is not None:
+                self._agreement.fail(error)
             if self._life.is_running:  # it never began
-                if self._agreement is not None:
-                    self._agreement.fail(error)
                 self._life.go("fail" if has_failed else "stop")
             raise
 
