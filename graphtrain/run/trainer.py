@@ -155,7 +155,7 @@ class Trainer:
         self._ranks = current_ranks()
         self._is_set_up = False
         is_one_of_several = self._ranks.world_size > 1
-        graph = checked_graph(graph)
+        graph = checked_graph(graph, ranks=is_one_of_several)
         self._notify = (notify or say or _print_to_stderr) if not self._ranks.rank else _ignore
         self._said: set[str] = set()
         if deterministic:
@@ -548,7 +548,7 @@ class Trainer:
             DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
         """
         self._life.refuse("start")
-        graph = checked_graph(graph)
+        graph = checked_graph(graph, ranks=self._ranks.world_size > 1)
         renewals = self._renewals.with_others(resources, self._resources)
         resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self._resources, **resources}
