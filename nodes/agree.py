@@ -73,7 +73,9 @@ def _number(value: Any, name: str) -> float:
         return float(value)
     if isinstance(value, int | float):
         return float(value)
-    received = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    received = (
+        f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    )
     raise UsageError(f"agree: `{name}` is {received}, which is no number", "let it read a number, or a tensor with one")
 
 

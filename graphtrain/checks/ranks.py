@@ -117,8 +117,8 @@ class _Differing:
             yield self._problem(planned.scope, f"nodes.{planned.node.name}", f"`{planned.path}` is due by", of)
         for planned in self._plan.nodes:
             if {action.effect for action in planned.actions} & {*_ALIKE}:
-                for parameter, expression in planned.expressions.items():
-                    if (name := self._first([expression])) is not None:
+                for parameter, computed in planned.expressions.items():
+                    if (name := self._first([computed])) is not None:
                         where = f"nodes.{planned.node.name}.reads.{parameter}"
                         yield self._problem(planned.scope, where, f"`{planned.path}.{parameter}` reads", name)
 
@@ -246,18 +246,18 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                     )
     for scope in plan.scopes.values():
         for name, expression in scope.asked_guards().items():
-            fields = [part for part in walk(expression) if isinstance(part, FieldOf)]
-            for part in dict.fromkeys(fields):
-                owner, counter = _sized_by(plan, scope.field(part.node, part.field))
-                if owner is None or counter is None or FieldOf(part.node, counter.name) not in fields:
+            fields = list(dict.fromkeys(part for part in walk(expression) if isinstance(part, FieldOf)))
+            for asked in fields:
+                owner, counter = _sized_by(plan, scope.field(asked.node, asked.field))
+                if owner is None or counter is None or FieldOf(asked.node, counter.name) not in fields:
                     continue
                 yield scope.problem(
                     "G706",
                     scope.graph.places.get(f"guards.{name}"),
                     f"guards.{name}",
-                    f"`{name}` compares `{part.node}.{counter.name}`, the backward passes of all ranks, with "
-                    f"`{part.node}.{part.field}`, those of one",
-                    f"ask `{part.node}.{counter.full}`, or compare with `{part.node}.{counter.window}`",
+                    f"`{name}` compares `{asked.node}.{counter.name}`, the backward passes of all ranks, with "
+                    f"`{asked.node}.{asked.field}`, those of one",
+                    f"ask `{asked.node}.{counter.full}`, or compare with `{asked.node}.{counter.window}`",
                 )
 
 

@@ -63,7 +63,8 @@ def test_a_line_shows_what_was_evaluated_and_read(script: Path, command: Command
         "next_batch.last=False finish.due=False(after 1 epochs: epochs 0.25, due at 1))"
     )
     assert (
-        asked[1] == "accumulation_reached=True(accumulate.count=2 accumulate.full=True(2 of 2)) | exchange bypassed -> step"
+        asked[1]
+        == "accumulation_reached=True(accumulate.count=2 accumulate.full=True(2 of 2)) | exchange bypassed -> step"
     )
     moments = [(one["step"], one["epoch"], one["batch"]) for one in lines if one["node"] == "step"]
     assert moments == [("1", "0.50", "2"), ("2", "1.00", "4")]
