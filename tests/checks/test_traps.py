@@ -53,8 +53,8 @@ ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
           {"both": "a.ticks > 3 and a.ticks < 2"}), "G502", {"a", "b"}),
     ("a window that is full with no pass", FIT.set("accumulate", every=1).guard(
         "finished", "accumulate.full and accumulate.count == 0"), "G502",
-     {"begin_epoch", "next_batch", "train_batch", "accumulate", "clip", "step", "zero_grad", "decide", "end_epoch",
-      "log", "validate", "schedule", "checkpoint"}),
+     {"begin_epoch", "next_batch", "train_batch", "accumulate", "exchange", "clip", "step", "zero_grad", "decide",
+      "end_epoch", "log", "validate", "schedule", "checkpoint"}),
     ("an answer and its opposite one after the other",
      tiny({"a": "tick", "b": "choice"}, {"a": ["b if odd", "a if even", "end"], "b": ["a"]},
           {"odd": "a.ticks % 2 == 1", "even": "not a.ticks % 2 == 1"}), "G502", {"a", "b"}),
@@ -102,8 +102,8 @@ ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
     ("a start that the node itself would have to count",
      FIT.set("validate", **{"from": "5 validations"}, graph=replace(EVALUATE, optional=()))
      .guard("finished", "validate.runs >= 3 and accumulate.count == 0"), "G502",
-     {"begin_epoch", "next_batch", "train_batch", "accumulate", "clip", "step", "zero_grad", "decide", "end_epoch",
-      "log", "schedule", "checkpoint"}),
+     {"begin_epoch", "next_batch", "train_batch", "accumulate", "exchange", "clip", "step", "zero_grad", "decide",
+      "end_epoch", "log", "schedule", "checkpoint"}),
     ("what a body counted, read by a loop without it",
      tiny({"body": counting(), "a": "choice", "b": "tick"},
           {"body": ["a"], "a": ["end if over", "b"], "b": ["a"]}, {"over": "body/x.ticks > 5"}), "G501", {"a", "b"}),
