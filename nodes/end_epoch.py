@@ -8,7 +8,7 @@ from graphtrain.kind import node
 from graphtrain.metrics.recorder import Means, Recorder
 
 
-@node(family="bookkeeping")
+@node(family="bookkeeping", synchronises=True)
 class EndEpoch:
     """Record the means of the epoch, weighted by samples, as ``epoch/loss`` and so on.
 

@@ -12,7 +12,7 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._evaluation import put_back
 
 
-@node(writes="metrics", effects="train")
+@node(writes="metrics", effects="train", synchronises=True)
 def end_evaluation(
     model: torch.nn.Module,
     split: str,

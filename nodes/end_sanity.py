@@ -14,7 +14,7 @@ from graphtrain.nodes._evaluation import put_back
 from graphtrain.state.generators import any_generator
 
 
-@node(effects="train")
+@node(effects="train", synchronises=True)
 def end_sanity(
     model: torch.nn.Module,
     split: str,

@@ -9,7 +9,7 @@ from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.program.agreement import Agreement
 
 
-@node(effects="exchange", optional="ranks")
+@node(effects="exchange", optional="ranks", synchronises=True)
 class Exchange:
     """Sum the gradients of `optimizer` over all ranks; in one process there is nothing to do, and it is bypassed.
 
@@ -23,9 +23,11 @@ class Exchange:
         RankFailedError: a rank has failed, or did not come in time.
 
     >>> from graphtrain import Graph
-    >>> graph = Graph.load("fit").insert("exchange_again", "exchange", after="zero_grad")
-    >>> [problem.code for problem in graph.check()]
-    ['G411']
+    >>> graph = Graph.load("fit").set("accumulate", every=2)
+    >>> graph.check(ranks=True)
+    []
+    >>> [problem.code for problem in graph.insert("again", "exchange", after="exchange").check(ranks=True)]
+    ['G704']
     """
 
     _optimizers: tuple[Any, ...]

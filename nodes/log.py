@@ -10,7 +10,7 @@ from graphtrain.metrics.recorder import Means, Recorder
 from graphtrain.nodes._log_row import record_means
 
 
-@node(observer=True)
+@node(observer=True, synchronises=True)
 class Log:
     """Record the means since the last row, weighted by samples, and the learning rate of the first parameter group.
 

@@ -33,6 +33,7 @@ _NEVER = 2**62
 
 
 @node(
+    synchronises=True,
     writes=("batch", "samples"),
     activity="data",
     step_inputs={"epoch": "epoch", "batch_index": "own_batch_index", "batch_idx": "own_batch_index"},

@@ -28,6 +28,7 @@ FAMILIES: dict[str, Family] = {
     "choice": Family("#f0e442", "diamond", ("{", "}")),
     "bookkeeping": Family("#999999", "note", ("[/", "/]")),
     "saving": Family("#009e73", "folder", ("[[", "]]")),
+    "ranks": Family("#cc79a7", "trapezium", ("[/", "\\]")),
     "nested": Family("#cc79a7", "box", ("[", "]")),
     "other": Family("#7f7f7f", "octagon", ("(", ")")),
 }

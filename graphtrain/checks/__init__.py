@@ -12,6 +12,7 @@ from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards
 from graphtrain.checks.loops import check_loops
+from graphtrain.checks.ranks import check_ranks
 from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_structure
 from graphtrain.errors import GraphError
@@ -26,7 +27,7 @@ from graphtrain.plan.scope import Scope
 from graphtrain.plan.slots import Slots
 
 
-def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]:
+def check_graph(graph: Graph, *, all_kinds_known: bool = False, ranks: bool = False) -> list[Problem]:
     """Every problem of the graph and of the graphs inside it; what it allows is left out.
 
     What follows from paths, G3xx and on, is asked of graphs whose names and guards are sound.
@@ -34,6 +35,8 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]
     Arguments:
         all_kinds_known: True if no script is to declare further kinds, so that a kind that is not known is an error.
             Default: False, it is reported as not checked, and nothing that depends on it is judged.
+        ranks: True for a run of several ranks. Default: False, for one process, where nodes that are for several ranks
+            are bypassed.
     """
     scopes = list(Scope(graph).with_inner())
     problems = [
@@ -48,17 +51,18 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False) -> list[Problem]
     if not any(problem.severity == "error" for _, problem in problems):
         by_path = {scope.path: scope for scope in scopes}
         problems += [
-            (by_path[path], _with_placement(problem, path, by_path)) for path, problem in _along_paths(scopes[0])
+            (by_path[path], _with_placement(problem, path, by_path)) for path, problem in _along_paths(scopes[0], ranks)
         ]
     return [problem for scope, problem in problems if not _is_allowed(problem, {*graph.allow, *scope.graph.allow})]
 
 
-def _along_paths(scope: Scope) -> Iterator[tuple[str, Problem]]:
+def _along_paths(scope: Scope, ranks: bool) -> Iterator[tuple[str, Problem]]:
     """What follows from paths: each problem, and the path of the graph in which it is."""
-    flow = Flow(Plan(scope.graph, scope))
+    plan = Plan(scope.graph, scope)
+    flow = Flow(plan, () if ranks else {planned.path for planned in plan.nodes if planned.needs_ranks})
     slots = Slots(flow)
     before = written_before(slots)
-    gradients = Gradients(flow)
+    gradients = Gradients(flow, ranks=ranks)
     problems = [
         *check_bypassed(flow.plan),
         *check_data_flow(slots, before),
@@ -67,6 +71,8 @@ def _along_paths(scope: Scope) -> Iterator[tuple[str, Problem]]:
     ]
     if not scope.has_unknown:
         problems += check_saving(slots, before)
+    if ranks:
+        problems += check_ranks(flow)
     for problem in problems:
         path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
         yield path + slash, problem
@@ -106,15 +112,18 @@ def _is_allowed(problem: Problem, codes: set[str]) -> bool:
     return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
 
 
-def checked_graph(source: Graph | str | Path) -> Graph:
+def checked_graph(source: Graph | str | Path, *, ranks: bool = False) -> Graph:
     """A graph without errors.
+
+    Arguments:
+        ranks: as of `check_graph`.
 
     Raises:
         GraphError: it has some; warnings do not count.
         UsageError: there is no such graph.
     """
     draft = Draft(source, []) if isinstance(source, Graph) else read_graph(source)
-    problems = draft.problems or check_graph(draft.graph, all_kinds_known=True)
+    problems = draft.problems or check_graph(draft.graph, all_kinds_known=True, ranks=ranks)
     if any(problem.severity == "error" for problem in problems):
         raise GraphError(problems, f"graph `{draft.graph.name}`")
     return draft.graph

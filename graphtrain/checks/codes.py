@@ -59,6 +59,12 @@ CODES: dict[str, str] = {
     "G503": "whether a loop ends is not checked",
     "G601": "the run can train forever without a save point",
     "G602": "a checkpoint is requested where a value that is still needed cannot be saved",
+    "G701": "several ranks: a guard reads a value that differs between them",
+    "G702": "several ranks: a step with gradients that were not exchanged",
+    "G703": "several ranks: gradients are clipped before they are exchanged",
+    "G704": "several ranks: gradients are exchanged twice in a window",
+    "G705": "several ranks: a circle in which they never synchronise",
+    "G706": "several ranks: the window of one of them is read as that of all",
 }
 
 _WARNINGS = frozenset({"G117", "G118", "G209", "G210"})

@@ -36,9 +36,9 @@ from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope, named_by
 
-State = Literal["clean", "fresh", "exchanged", "scaled", "clipped", "used"]
+State = Literal["clean", "fresh", "exchanged", "scaled", "clipped", "used", "scaled apart", "clipped apart"]
 # Gradients that are there, and that no step has used.
-UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped")
+UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped", "scaled apart", "clipped apart")
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,48 @@ _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
     ("zero_grad", "used"): ("clean", None),
 }
 
+_STEP_APART = Fault(
+    "G702",
+    "`{node}` steps {optimizer} with gradients that were not exchanged: the weights of the ranks would part",
+    'sum them over ranks before: insert("exchange", before="clip")',
+)
+_CLIPPED_APART = Fault(
+    "G703",
+    "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
+    "exchange after the last backward pass of a window, and clip after that",
+)
+_EXCHANGED_AGAIN = Fault(
+    "G704",
+    "`{node}` exchanges gradients of {optimizer} that were exchanged already: they would be multiplied by the number "
+    "of ranks",
+    "exchange once a window: after its last backward pass, and before anything else",
+)
+
+# What is otherwise among several ranks: gradients that were not exchanged are unscaled, clipped and used *apart*.
+_RULES_OF_RANKS: dict[tuple[str, State], tuple[State, Fault | None]] = {
+    **_RULES,
+    ("exchange", "exchanged"): ("exchanged", _EXCHANGED_AGAIN),
+    ("exchange", "scaled"): ("scaled", _EXCHANGED_AGAIN),
+    ("exchange", "clipped"): ("clipped", _EXCHANGED_AGAIN),
+    ("exchange", "scaled apart"): ("scaled", _EXCHANGED_SCALED),
+    ("exchange", "clipped apart"): ("clipped", _CLIPPED_APART),
+    ("scale", "fresh"): ("scaled apart", None),
+    ("scale", "scaled apart"): ("scaled apart", _SCALED_TWICE),
+    ("scale", "clipped apart"): ("clipped apart", _SCALED_CLIPPED),
+    ("clip", "fresh"): ("clipped apart", None),
+    ("clip", "scaled apart"): ("clipped apart", None),
+    ("clip", "clipped apart"): ("clipped apart", None),
+    ("backward", "scaled apart"): _RULES["backward", "scaled"],
+    ("backward", "clipped apart"): _RULES["backward", "clipped"],
+    ("use", "scaled apart"): ("used", None),
+    ("use", "clipped apart"): ("used", None),
+    ("step", "fresh"): ("used", _STEP_APART),
+    ("step", "scaled apart"): ("used", _STEP_APART),
+    ("step", "clipped apart"): ("used", _STEP_APART),
+    ("zero_grad", "scaled apart"): ("clean", _UNUSED),
+    ("zero_grad", "clipped apart"): ("clean", _UNUSED),
+}
+
 _OPEN = Fault(
     "G407",
     "the run can end after `{node}` with gradients of {optimizer} that no step has used",
@@ -196,14 +238,19 @@ def effects_of(point: FlowPoint) -> tuple[str, ...]:
 class Gradients:
     """What the nodes of a flow do to the gradients of each optimizer.
 
+    Arguments:
+        ranks: True among several ranks. Default: False.
+
     Attributes:
+        rules: (effect, state) -> the state after it, and what is wrong, if anything is.
         actions: what a visit of each point does, of those that do something.
         counting: the points with a count of backward passes, and the optimizers whose passes it counts.
         optimizers: by the names of their resources.
     """
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: Flow, *, ranks: bool = False) -> None:
         self.flow = flow
+        self.rules = _RULES_OF_RANKS if ranks else _RULES
         self.actions = {point: actions for point in flow.points if (actions := actions_of(point))}
         self.counting = {
             point: point.planned.optimizers for point in flow.points if point.planned is not None and counters_of(point)
@@ -301,6 +348,7 @@ class _Automaton:
         self._flow = gradients.flow
         self._optimizer = optimizer
         self._actions = dict(gradients.acting(optimizer))
+        self._rules = gradients.rules
         self._counters = {
             counter
             for point, names in gradients.counting.items()
@@ -371,7 +419,7 @@ class _Automaton:
         """The states in which a visit may leave gradients, and what is wrong."""
         states, faults = [state], []
         for action in self._actions.get(point, ()):
-            followed = [_RULES[action.effect, before] for before in states]
+            followed = [self._rules[action.effect, before] for before in states]
             faults += [fault for _, fault in followed if fault is not None]
             left = states if action.is_reported else []
             states = list(dict.fromkeys([*left, *(after for after, _ in followed)]))

@@ -22,7 +22,7 @@ from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.meanings import Meanings
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, rebuilt, walk
-from graphtrain.kind.declaration import FROM
+from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
@@ -83,13 +83,13 @@ def _bypassed(flow: Flow, scope: Scope) -> tuple[frozenset[str], dict[str, froze
     for planned in flow.plan.nodes_in(scope):
         if planned.kind is None:
             continue
-        if planned.kind.is_idle(planned.parameters, planned.expressions):
+        if planned.path in flow.bypassed or planned.kind.is_idle(planned.parameters, planned.expressions):
             idle.add(planned.node.name)
             continue
         body = planned.body
         for slot in body.graph.optional if body is not None else planned.kind.optional:
             for leaf in leaves(scope.read_by(planned.node, slot)):
-                if isinstance(leaf, ResourceTarget):
+                if isinstance(leaf, ResourceTarget) and leaf.name != RANKS:
                     optional[leaf.name] = optional.get(leaf.name, frozenset()) | {planned.node.name}
     return frozenset(idle), optional
 

@@ -197,6 +197,9 @@ def check(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Check it for a run of several ranks, of which more is asked (G7xx).")
+    ] = False,
     overlay: OverlayOption = None,
     contained: ContainedOption = False,
 ) -> int:
@@ -206,7 +209,7 @@ def check(
     """
     from graphtrain.command.check import check_command
 
-    return check_command(graph, script, overlay or [], as_json=json, strict=strict, contained=contained)
+    return check_command(graph, script, overlay or [], as_json=json, strict=strict, ranks=ranks, contained=contained)
 
 
 @_command(

@@ -20,7 +20,14 @@ from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 
 
 def check_command(
-    source: str, script: str | None, overlays: Sequence[str] = (), *, as_json: bool, strict: bool, contained: bool
+    source: str,
+    script: str | None,
+    overlays: Sequence[str] = (),
+    *,
+    as_json: bool,
+    strict: bool,
+    ranks: bool = False,
+    contained: bool,
 ) -> int:
     """Print every problem of a graph; returns the exit code."""
     if script is not None:
@@ -32,7 +39,8 @@ def check_command(
     with_added = with_overlays(draft.graph, overlays, contained=contained)
     draft = Draft(with_added.graph, [*draft.problems, *with_added.problems])
     # If the text could not be read completely, checking the rest would only report consequences of that.
-    problems = draft.problems or check_graph(draft.graph, all_kinds_known=script is not None or is_script(source))
+    all_kinds_known = script is not None or is_script(source)
+    problems = draft.problems or check_graph(draft.graph, all_kinds_known=all_kinds_known, ranks=ranks)
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
     if as_json:

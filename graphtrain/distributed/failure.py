@@ -85,12 +85,15 @@ def leave(ranks: Ranks, place: str, error: BaseException) -> None:
             setattr(error, _LEFT, True)
 
 
-def fails_on_all_ranks(function: Callable[..., Result]) -> Callable[..., Result]:
-    """A function in which one rank does not fail alone, as in `on_all_ranks`."""
+def fails_on_all_ranks(place: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Make a function one in which a rank does not fail alone, as in `on_all_ranks`."""
 
-    @functools.wraps(function)
-    def guarded(*arguments: Any, **named: Any) -> Result:
-        with on_all_ranks("before the run"):
-            return function(*arguments, **named)
+    def guard(function: Callable[..., Result]) -> Callable[..., Result]:
+        @functools.wraps(function)
+        def guarded(*arguments: Any, **named: Any) -> Result:
+            with on_all_ranks(place):
+                return function(*arguments, **named)
 
-    return guarded
+        return guarded
+
+    return guard

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, final
 
@@ -25,6 +26,7 @@ _TIMEOUT_SECONDS = 1800.0
 TIMEOUT = "GRAPHTRAIN_TIMEOUT_SECONDS"
 _PROCESS_BYTES = 256
 _POLLING_SECONDS = 0.02
+_SECONDS_TO_READ = 5.0  # for which the rank that has the store stays, after it has failed
 _SECONDS_TO_JOIN = 0.5  # after which a rank that waits for another looks whether one has failed
 
 
@@ -36,17 +38,26 @@ class Processes(Ranks):
     The groups are made by the first collective call, so that a rank which fails before it can say so in the store.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, local_rank: int, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        local_rank: int,
+        timeout_seconds: float,
+        *,
+        has_store: bool = False,
+    ) -> None:
         self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
         self.timeout_seconds = timeout_seconds
-        self._store = store
+        self._store, self._has_store = store, has_store
         self._connections = threading.local()
         self._timeout = timedelta(seconds=timeout_seconds)
         self._records: Any = None
         self._tensors: dict[str, Any] = {}
         self._times_left = 0
         self._processes: dict[int, int] = {}  # rank -> the number of its process, of those on this host
-        atexit.register(self._leave_groups)  # a group that the interpreter ends with aborts the process
+        atexit.register(self._end)
 
     @classmethod
     def join(cls) -> Processes:
@@ -81,7 +92,8 @@ class Processes(Ranks):
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         # Without the number of the attempt, a restart finds the addresses of processes that have died.
         prefixed = PrefixStore(f"graphtrain/{attempt}", store)
-        return cls(prefixed, rank, world_size, int(os.environ.get("LOCAL_RANK", rank)), seconds)
+        local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        return cls(prefixed, rank, world_size, local_rank, seconds, has_store=is_master)
 
     def gather(self, record: bytes) -> list[bytes]:
         self._join_groups()
@@ -158,7 +170,25 @@ class Processes(Ranks):
     def leave(self) -> None:
         self._leave_groups()
         self._times_left += 1
+        with suppress(RuntimeError):  # whoever has the store is gone
+            self._store.set(self._left(self.rank), "")
         self._connections = threading.local()
+
+    def _left(self, rank: int) -> str:
+        return f"left/{self._times_left}/{rank}"
+
+    def _end(self) -> None:
+        """The interpreter ends: a group that it ends with aborts the process.
+
+        Where this rank has the store, the others read in it why it has failed, before it ends.
+        """
+        self._leave_groups()
+        deadline = time.monotonic() + _SECONDS_TO_READ
+        while self._has_store and self._times_left and time.monotonic() < deadline:
+            ended = [self.rank, *self.ended()]
+            if self._store.check([self._left(rank) for rank in range(self.world_size) if rank not in ended]):
+                return
+            time.sleep(_POLLING_SECONDS)
 
     def _leave_groups(self) -> None:
         is_joined, self._records = self._records is not None or bool(self._tensors), None

@@ -14,6 +14,7 @@ from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import NESTED, Edge, Node, is_computed
 from graphtrain.graph.graph import Graph
 from graphtrain.graph.meanings import Meanings, written_in
+from graphtrain.graph.registry import is_for_ranks
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -45,7 +46,9 @@ class Change:
         before: as it is in the first graph, in words; None where it has none.
         after: as it is in the second.
         matters: False for what changes nothing of what the graph does: a name, `allow`, a guard or something read
-            that is written in another way and means the same.
+            that is written in another way and means the same; and where `is_bypassed`.
+        is_bypassed: True for a node that only one of the graphs has and that is bypassed in one process, and for the
+            edges by which it is on the way.
         independent: False for an edge that was added or removed with its node.
         overlay: the overlay of one of the graphs that makes the difference; empty if none does.
     """
@@ -58,6 +61,7 @@ class Change:
     matters: bool = True
     independent: bool = True
     overlay: str = ""
+    is_bypassed: bool = False
 
     @property
     def how(self) -> How:
@@ -142,6 +146,16 @@ class Difference:
             replace(change, overlay=_overlay_of(change, before, after))
             for change in _changes(before, after, "", written)
         ]
+        if any(change.what == "node" for change in changes):
+            alike = _without_bypassed(before, after), _without_bypassed(after, before)
+            if alike != (before, after):
+                left = {(change.what, change.path) for change in _changes(*alike, "", written)}
+                changes = [
+                    change
+                    if (change.what, change.path) in left
+                    else replace(change, matters=False, is_bypassed=change.what in ("node", "edge"))
+                    for change in changes
+                ]
         return cls(before, after, tuple(changes))
 
     def __bool__(self) -> bool:
@@ -283,6 +297,20 @@ def _changes(before: Graph, after: Graph, inside: str, written: Callable[[], Col
     yield from _other_changes(before, after, inside)
     for name, old_body, body in bodies:
         yield from _changes(old_body, body, f"{inside}/{name}" if inside else name, written)
+
+
+def _without_bypassed(graph: Graph, other: Graph) -> Graph:
+    """A graph without the nodes that the other has not, and that are bypassed in one process."""
+    for name, node in graph.nodes.items():
+        former = other.nodes.get(name)
+        is_on_the_way = graph.start != name and len(graph.edges.get(name, ())) == 1
+        if former is None and is_on_the_way and is_for_ranks(node):
+            graph = graph.remove(name)
+        elif former is not None and former.body is not None and node.body is not None:
+            body = _without_bypassed(node.body, former.body)
+            if body is not node.body:
+                graph = replace(graph, nodes={**graph.nodes, name: replace(node, body=body)})
+    return graph
 
 
 def _node_changes(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place
 from graphtrain.graph.layers import Layers, Widened
+from graphtrain.graph.registry import may_be_bypassed
 from graphtrain.guards.syntax import (
     GuardSyntaxError,
     Name,
@@ -66,8 +67,9 @@ class Editable(ABC):
                 the one before it.
             before: every edge that led to this node, or to ``"end"``, leads to the new one. Before a node to which
                 many return (``"decide"`` of `fit`) it runs after each of these; for one of them, use `after`.
-            between: the edge from the first node to the second passes through the new node, its guard kept.
-                Default of all three: the node is not connected.
+            between: the edge from the first node to the second passes through the new node, its guard kept. Nodes
+                that are bypassed where a resource is absent, as `exchange` is in one process, may be on the way: the
+                new node comes after them. Default of all three: the node is not connected.
             at: a node whose edges decide what comes next, such as ``"decide"`` of `fit`. An edge leads from it to the
                 new node under the guard ``NAME_due``, and one leads back; `before` or `after` then names the target of
                 the edge before or after which that one is tried. Where there is no such guard, it is ``NAME.due``.
@@ -109,6 +111,7 @@ class Editable(ABC):
             start = name if start == before else start
         elif between is not None:
             source, target = _pair(between)
+            source = self._last_bypassed(self._known(source, "insert: between"), target)
             edges[source] = _redirected(self._edges_between(source, target, "insert: between"), target, name)
             edges[name] = (Edge(target),)
         return self._with(nodes=nodes, edges=edges, start=start)
@@ -250,11 +253,14 @@ class Editable(ABC):
     def redirect(self, source: str, old: str, new: str) -> Self:
         """Redirect the edges from `source` to `old` to `new`; guards and priority stay.
 
+        Nodes that are bypassed where a resource is absent may be on the way, as for `insert` with `between`.
+
         Raises:
             EditError: there is no such edge or node.
         """
         if new != END:
             self._known(new, "redirect")
+        source = self._last_bypassed(self._known(source, "redirect"), old)
         leaving = self._edges_between(source, old, "redirect")
         return self._with(edges={**self.edges, source: _redirected(leaving, old, new)})
 
@@ -419,6 +425,22 @@ class Editable(ABC):
         if name not in self.nodes:
             raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes))
         return name
+
+    def _last_bypassed(self, source: str, target: str) -> str:
+        """The node from which an edge leads to `target`: `source`, or the last after it of those that may be bypassed.
+
+        `source` where there is neither.
+        """
+        direct = [edge.target for edge in self.edges.get(source, ())]
+        for following in direct if target not in direct else ():
+            passed = [source]
+            while following in self.nodes and following not in passed and may_be_bypassed(self.nodes[following]):
+                passed.append(following)
+                leaving = self.edges.get(following, ())
+                following = leaving[0].target if len(leaving) == 1 else END
+                if following == target:
+                    return passed[-1]
+        return source
 
     def _edges_between(self, source: str, target: str, verb: str) -> tuple[Edge, ...]:
         leaving = self.edges.get(self._known(source, verb), ())

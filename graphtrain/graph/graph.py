@@ -202,15 +202,18 @@ class Graph(Editable):
 
         return Difference.between(self, other)
 
-    def check(self) -> list[Problem]:
+    def check(self, *, ranks: bool = False) -> list[Problem]:
         """All problems of this graph; an empty list if it has none. Imports the kinds.
+
+        Arguments:
+            ranks: True for a run of several ranks, of which more is asked. Default: False, for one process.
 
         >>> [problem.code for problem in Graph.load("fit").set("clip", max_norm="fast").check()]
         ['G104']
         """
         from graphtrain.checks import check_graph
 
-        return check_graph(self)
+        return check_graph(self, ranks=ranks)
 
     def to_machine(self, read: Callable[[str], Any]) -> Machine:
         """This graph as a `transitions` machine, which defines its meaning.

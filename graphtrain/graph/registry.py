@@ -24,7 +24,7 @@ from importlib.resources.abc import Traversable
 
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, Kind, kind_of
-from graphtrain.kind.declaration import drawn_family
+from graphtrain.kind.declaration import RANKS, drawn_family
 from graphtrain.kind.nested import Nested
 
 
@@ -97,14 +97,41 @@ def family_of_node(node: Node) -> str:
 
 @functools.cache
 def _shipped_family(name: str) -> str:
-    """The family by the mark in the source: to import a kind takes a second, with torch."""
+    values = _shipped_mark(name)
+    names = values.keys() & {"effects", "activity", "observer", "family"}
+    return drawn_family(**{name: ast.literal_eval(values[name]) for name in names})
+
+
+def may_be_bypassed(node: Node) -> bool:
+    """True for a node that is bypassed where a resource is absent; False for a kind that would have to be imported."""
+    return bool(_optional(node))
+
+
+def is_for_ranks(node: Node) -> bool:
+    """True for a node that is bypassed in one process; False for a kind that would have to be imported."""
+    return RANKS in _optional(node)
+
+
+def _optional(node: Node) -> tuple[str, ...]:
+    """The resources without which a node is bypassed."""
+    if node.body is not None:
+        return node.body.optional
+    kind = node.kind or DECLARED.get(node.use)
+    if kind is not None:
+        return kind.optional
+    mark = _shipped_mark(node.use) if node.use in _shipped("nodes", ".py") else {}
+    optional = ast.literal_eval(mark["optional"]) if "optional" in mark else ()
+    return (optional,) if isinstance(optional, str) else tuple(optional)
+
+
+@functools.cache
+def _shipped_mark(name: str) -> dict[str, ast.expr]:
+    """The arguments of the mark, by the source: to import a kind takes a second, with torch."""
     for definition in ast.parse(_shipped("nodes", ".py")[name].read_bytes()).body:
         for mark in getattr(definition, "decorator_list", ()):
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "node":
-                values = {keyword.arg: keyword.value for keyword in mark.keywords if keyword.arg is not None}
-                names = values.keys() & {"effects", "activity", "observer", "family"}
-                return drawn_family(**{name: ast.literal_eval(values[name]) for name in names})
-    return drawn_family()
+                return {keyword.arg: keyword.value for keyword in mark.keywords if keyword.arg is not None}
+    return {}
 
 
 def find_graph(name: str) -> Traversable | None:

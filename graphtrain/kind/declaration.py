@@ -20,12 +20,15 @@ from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.fields import ON_GRADIENTS, Action, Field, action_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 
-Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "other"]
+Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
 
 # The parameter of every node with `every` before whose amount the node is not due.
 FROM = "from"
 _FROM_DESCRIPTION = "the node is not due before this amount. Default: it may be due from the start."
+
+# The resource that a run of several ranks has, and one process has not: a kind with it as optional is bypassed there.
+RANKS = "ranks"
 
 # The values of a parameter that is left out: none, and a bound without effect.
 _LEFT_OUT = (None, math.inf)
@@ -110,6 +113,7 @@ class Kind:
     keeps: str
     renews: str
     begins_epoch: bool
+    synchronises: bool
     also_due: Mapping[str, str]
     observer: bool
     activity: str
@@ -242,6 +246,8 @@ def drawn_family(
         return "update"
     if "backward" in names:
         return "compute"
-    if names & {"clip", "exchange", "scale", "unscale", "use", "zero_grad"}:
+    if "exchange" in names:
+        return "ranks"
+    if names & {"clip", "scale", "unscale", "use", "zero_grad"}:
         return "gradient"
     return "bookkeeping" if names or observer else "other"

@@ -38,6 +38,7 @@ def node(
     keeps: str = "",
     renews: str = "",
     begins_epoch: bool = False,
+    synchronises: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
@@ -61,6 +62,7 @@ def node(
     keeps: str = "",
     renews: str = "",
     begins_epoch: bool = False,
+    synchronises: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     activity: str = "",
@@ -96,12 +98,16 @@ def node(
             Default: none.
         begins_epoch: True if a visit begins an epoch: what step functions of the graph have written to slots is then
             not written any more. Default: False.
+        synchronises: True if ranks synchronise at every visit, so that it can pass values between them by the resource
+            `ranks`. Among several ranks all of them come to it, also one that has no batch in the round; its progress,
+            and what it writes unless that is a batch, is the same on all. Default: False.
         also_due: of a kind with a trigger: the guard fields that make it due too, and for each of them the parameter
             without which it never does, as in ``{"improved": "best"}``. Default: the trigger alone makes it due.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
             False.
         activity: what its host time is counted under, beside `train`, such as ``"data"``. Default: as training.
-        family: how it is drawn: `data`, `compute`, `gradient`, `update`, `choice`, `bookkeeping`, `saving` or `other`.
+        family: how it is drawn: `data`, `compute`, `gradient`, `update`, `choice`, `bookkeeping`, `saving`, `ranks`
+            or `other`.
             Default: by `activity`, `effects` and `observer`.
         name: the name graphs use. Default: the function's name, or the class's in snake case.
 
@@ -127,6 +133,7 @@ def node(
         "keeps": keeps,
         "renews": renews,
         "begins_epoch": begins_epoch,
+        "synchronises": synchronises,
         "also_due": MappingProxyType(dict(also_due)),
         "observer": observer,
         "activity": activity,

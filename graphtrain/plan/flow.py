@@ -83,6 +83,7 @@ class Flow:
 
     Attributes:
         points: all of them; `start` and `end` are among them.
+        bypassed: the paths of nodes that do nothing.
         entries: path -> the points at which a node is entered: where its trigger is asked, and behind that.
         exits: path -> the points at which it is left.
     """
@@ -93,7 +94,7 @@ class Flow:
         self.points: list[FlowPoint] = []
         self.entries: dict[str, tuple[FlowPoint, ...]] = {}
         self.exits: dict[str, tuple[FlowPoint, ...]] = {}
-        self._bypassed = bypassed
+        self.bypassed = bypassed
         self.end = self._point(plan.main, None)
         self.start = self._lay_out(plan.main, self.end)
 
@@ -109,7 +110,7 @@ class Flow:
         left: list[FlowPoint] = []
         for planned in self.plan.nodes_in(scope):
             name = planned.node.name
-            bypassed = planned.path in self._bypassed
+            bypassed = planned.path in self.bypassed
             exits = []
             if planned.body is not None and not bypassed:
                 exits.append(self._point(scope, planned, acts=True))

@@ -15,7 +15,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
 from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind, Read
-from graphtrain.kind.declaration import FROM
+from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, SlotTarget, Target, leaves, outputs_of
@@ -64,6 +64,12 @@ class PlanNode:
         needed = outputs_of(self.body.graph, optional=False)
         names = zip(outputs_of(self.body.graph), self.writes, strict=True)
         return tuple(path for name, path in names if name not in needed)
+
+    @property
+    def needs_ranks(self) -> bool:
+        """True for a node that is bypassed in one process: what it does is for several ranks."""
+        optional = self.body.graph.optional if self.body is not None else self.kind.optional if self.kind else ()
+        return RANKS in optional
 
     @property
     def own_writes(self) -> tuple[str, ...]:

@@ -171,7 +171,8 @@ def _written(bound: BoundNode, dependent: dict[str, BoundNode]) -> Iterator[tupl
 
 
 def _source(bound: BoundNode, dependent: dict[str, BoundNode]) -> BoundNode | None:
-    if _goes_in_rounds(bound):
+    # To a node in which ranks synchronise all of them come, and what it writes is the same on all.
+    if _goes_in_rounds(bound) or bound.kind.synchronises:
         return None
     for read, target in bound.planned.reads:
         for leaf in leaves(target):

@@ -66,7 +66,8 @@ class GraphChange:
         """The differences of a graph that does the same; empty where one of them matters."""
         if self.difference.matters or not self.difference:
             return ""
-        return f"in the graph only {', '.join(map(str, self.difference.changes))}"
+        shown = [str(change) for change in self.difference.changes if not change.is_bypassed]
+        return f"in the graph only {', '.join(shown)}" if shown else ""
 
     def below(self) -> tuple[str, ...]:
         """The differences, a line each, where they are too many for one; and hints."""

@@ -179,9 +179,14 @@ class RankSave:
 
     def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
         def write(folder: Path) -> Manifest:
-            self._publish("folder", folder.name)
-            state, sharing, summaries = self._write_files(folder)
-            told = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
+            try:
+                self._publish("folder", folder.name)
+                state, sharing, summaries = self._write_files(folder)
+                told = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
+            except Exception as error:
+                self._give_up(reason_of(error))
+                self._await_others()
+                raise
             return manifest_of_ranks(facts, state, sharing, summaries, told)
 
         return write_folder(path, write, staged.given_up)
@@ -209,6 +214,12 @@ class RankSave:
         self._files = {"files": written, "own": {name: self._facts[name] for name in OWN_FACTS}}
         self._publish("files", self._files)
         return state, sharing, summaries
+
+    def _await_others(self) -> None:
+        """Wait until no other rank writes any more, so that the folder can be removed."""
+        for rank in range(1, self._ranks.world_size):
+            with suppress(GraphtrainError):
+                self._read("files", rank)
 
     # ---- what ranks tell each other
 

@@ -135,7 +135,7 @@ class Trainer:
     (Outcome.FINISHED, 5)
     """
 
-    @fails_on_all_ranks
+    @fails_on_all_ranks("before the run")
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
@@ -155,7 +155,7 @@ class Trainer:
         self._ranks = current_ranks()
         self._is_set_up = False
         is_one_of_several = self._ranks.world_size > 1
-        graph = checked_graph(graph)
+        graph = checked_graph(graph, ranks=is_one_of_several)
         self._notify = (notify or say or _print_to_stderr) if not self._ranks.rank else _ignore
         self._said: set[str] = set()
         if deterministic:
@@ -526,6 +526,7 @@ class Trainer:
                 return Outcome.ALREADY_FINISHED
             return self._drive(lambda: place(self._compiled, self._loop))
 
+    @fails_on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
@@ -547,7 +548,7 @@ class Trainer:
             DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
         """
         self._life.refuse("start")
-        graph = checked_graph(graph)
+        graph = checked_graph(graph, ranks=self._ranks.world_size > 1)
         renewals = self._renewals.with_others(resources, self._resources)
         resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self._resources, **resources}
@@ -812,9 +813,9 @@ class Trainer:
                     if limit is not None or self._loop.ended or self._life.state == "failed":
                         self._compiled.release()
         except BaseException as error:
+            if self._agreement is not None:
+                self._agreement.fail(error)
             if self._life.is_running:  # it never began
-                if self._agreement is not None:
-                    self._agreement.fail(error)
                 self._life.go("fail" if has_failed else "stop")
             raise
 

@@ -22,11 +22,13 @@ class Broken:
         title: what a person did.
         graph: makes it.
         expected: code and place of every problem, such as ``"G404 nodes.zero_grad"``, in the order of the report.
+        ranks: True if it is broken for several ranks alone.
     """
 
     title: str
     graph: Callable[[], Graph]
     expected: tuple[str, ...]
+    ranks: bool = False
 
 
 def edited(title: str, edit: Callable[[Graph], Graph], *expected: str, of: Graph = FIT) -> Broken:
@@ -261,7 +263,7 @@ STRUCTURE = [
     overlaid("a unit in the singular", '[[edit]]\nset = "validate"\nevery = "1 epoch"', "G106 nodes.validate.every"),
     edited("nodes cut off", lambda g: g.redirect("step", "zero_grad", "decide"), "G107 nodes.zero_grad"),
     edited("a node that leads nowhere", lambda g: g.redirect("zero_grad", "decide", "zero_grad"),
-           "G108 nodes.zero_grad", "G108 nodes.clip", "G108 nodes.step"),
+           "G108 nodes.zero_grad", "G108 nodes.exchange", "G108 nodes.clip", "G108 nodes.step"),
     edited("no way on", lambda g: g.disconnect("finish", "decide"), "G109 edges.finish"),
     edited("an edge behind one always taken",
            lambda g: replace(g, edges={**g.edges, "step": (Edge("zero_grad"), Edge("decide", "log_due"))}),
@@ -428,19 +430,21 @@ GRADIENTS = [
     edited("unscale after clip", lambda g: use(g, "unscale", after="clip"), "G412 nodes.unscale"),
     edited("unscale twice", lambda g: use(use(g, "unscale", before="clip"), "again", "scale", after="unscale"),
            "G412 nodes.again"),
-    edited("exchanged twice", lambda g: use(use(g, "exchange", before="clip"), "again", "exchange", after="exchange"),
+    edited("exchanged twice", lambda g: use(use(g, "sum", "exchange", before="clip"), "again", "exchange", after="sum"),
            "G412 nodes.again"),
-    edited("exchanged after unscaling", lambda g: use(use(g, "exchange", before="clip"), "unscale", before="exchange"),
-           "G412 nodes.exchange"),
-    edited("exchanged after clipping", lambda g: use(g, "exchange", after="clip"), "G412 nodes.exchange"),
-    edited("exchanged after the step", lambda g: use(g, "exchange", after="step"), "G406 nodes.exchange"),
-    edited("exchanged where there is nothing", lambda g: use(g, "exchange", after="zero_grad"), "G411 nodes.exchange"),
+    edited("exchanged after unscaling",
+           lambda g: use(use(g, "sum", "exchange", before="clip"), "unscale", before="sum"),
+           "G412 nodes.sum"),
+    edited("exchanged after clipping", lambda g: use(g, "sum", "exchange", after="clip"), "G412 nodes.sum"),
+    edited("exchanged after the step", lambda g: use(g, "sum", "exchange", after="step"), "G406 nodes.sum"),
+    edited("exchanged where there is nothing",
+           lambda g: use(g, "sum", "exchange", after="zero_grad"), "G411 nodes.sum"),
     edited("a backward pass after unscaling", lambda g: use(g, "unscale", after="train_batch"),
            "G413 nodes.train_batch"),
     edited("a backward pass after the exchange",
-           lambda g: use(use(g, "exchange", before="clip"), "more", "own_pass", after="exchange"), "G413 nodes.more"),
-    edited("cleared after the exchange", lambda g: use(g, "exchange", before="clip").insert(
-        "clear", "zero_grad", after="exchange"), "G404 nodes.clear", "G411 nodes.clip",
+           lambda g: use(use(g, "sum", "exchange", before="clip"), "more", "own_pass", after="sum"), "G413 nodes.more"),
+    edited("cleared after the exchange", lambda g: use(g, "sum", "exchange", before="clip").insert(
+        "clear", "zero_grad", after="sum"), "G404 nodes.clear", "G411 nodes.clip",
            "G401 nodes.step"),
     edited("a step where there may have been no backward pass",
            lambda g: g.replace("train_batch", own("maybe_pass").implementation), "G401 nodes.step", of=plain()),
@@ -570,4 +574,89 @@ SAVING = [
                          "read_stream", after="save"), "G602 nodes.save"),
 ]  # fmt: skip
 
-BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *LOOPS, *SAVING]
+
+class CountTokens:
+    """Count the tokens of the batches of this rank."""
+
+    tokens: int = progress(0)
+
+    def __call__(self, batch: Any) -> None:
+        self.tokens += 1
+
+
+class Look:
+    """Look at a loss, and remember whether it was high."""
+
+    high: bool = progress(False)
+
+    def __call__(self, loss: Any) -> None:
+        self.high = float(loss) > 1
+
+
+def _of_loss(loss: Any) -> float:
+    return float(loss)
+
+
+def _make_batch() -> tuple[Any, int]:
+    return None, 1
+
+
+COUNT_TOKENS = undeclared("count_tokens", CountTokens).implementation
+LOOK = undeclared("look", Look).implementation
+OF_LOSS = undeclared("of_loss", _of_loss, writes="high").implementation
+MAKE_BATCH = undeclared("make_batch", _make_batch, writes=("batch", "samples")).implementation
+
+
+def skipping(graph: Graph, guard: str) -> Graph:
+    """Throw the window away where a guard holds after `look`."""
+    graph = graph.insert("look", LOOK, after="train_batch").guard("spike", guard)
+    return graph.insert("discard").connect("discard", "accumulate").connect("look", "discard", when="spike")
+
+
+def for_ranks(title: str, edit: Callable[[Graph], Graph], *expected: str, of: Graph = FIT) -> Broken:
+    """What is sound in one process."""
+    return Broken(title, lambda: edit(of), expected, ranks=True)
+
+
+RANKS = [
+    for_ranks("a guard on what a node remembers of its loss", lambda g: skipping(g, "look.high"), "G701 guards.spike"),
+    for_ranks("a guard on a slot made of a loss", lambda g: skipping(g, "high > 1").insert(
+        "of_loss", OF_LOSS, before="look"), "G701 guards.spike"),
+    for_ranks("a guard on an average of ranks, and one on the slot that it is made of", lambda g: skipping(
+        g, "agreed > 1 and high > 2").insert("agree", before="look", reads={"value": "loss"}).insert(
+        "of_loss", OF_LOSS, before="look"), "G701 guards.spike"),
+    for_ranks("rows by the tokens of one rank", lambda g: g.insert("count", COUNT_TOKENS, after="train_batch").clock(
+        "tokens", "count.tokens").set("log", every="9 tokens"), "G701 nodes.log"),
+    for_ranks("clipped by a loss", lambda g: replace(g.insert("of_loss", OF_LOSS, after="train_batch").set(
+        "clip", reads={"max_norm": "1 + high"}), allow=("G304",)), "G701 nodes.clip.reads.max_norm"),
+    for_ranks("windows by a loss", lambda g: replace(g.insert("of_loss", OF_LOSS, after="train_batch").set(
+        "accumulate", reads={"every": "2 if high > 1 else 3"}), allow=("G304",)), "G701 guards.window_complete"),
+    for_ranks("no exchange", lambda g: g.remove("exchange"), "G702 nodes.step"),
+    for_ranks("no exchange, and clipped", lambda g: g.remove("exchange").set("clip", max_norm=1.0), "G702 nodes.step"),
+    for_ranks("no exchange for one of two", lambda g: bound("g exchange")(two_optimizers(g)), "G702 nodes.d_step"),
+    for_ranks("an exchange for nobody", two_optimizers, "G410 nodes.exchange"),
+    for_ranks("exchanged after clipping by ranks", lambda g: g.remove("exchange").insert("exchange", after="clip"),
+              "G703 nodes.exchange"),
+    for_ranks("exchanged late", lambda g: g.remove("exchange").insert("late", "exchange", before="step"),
+              "G703 nodes.late"),
+    for_ranks("exchanged after unscaling by ranks", lambda g: use(g, "unscale", before="exchange"),
+              "G412 nodes.exchange"),
+    for_ranks("exchanged again", lambda g: g.insert("again", "exchange", after="exchange"), "G704 nodes.again"),
+    for_ranks("exchanged before and after clipping", lambda g: g.insert("first", "exchange", before="exchange"),
+              "G704 nodes.exchange"),
+    for_ranks("exchanged where there may be none", lambda g: g.insert("more", "exchange", after="zero_grad"),
+              "G411 nodes.more"),
+    for_ranks("a batch that is made, each rank by itself", lambda g: replace(
+        g.replace("next_batch", MAKE_BATCH).guard("done", "step.steps > 3"), allow=("G702",)), "G705 nodes.train_batch",
+        of=plain()),
+    for_ranks("passes of a batch without end", lambda g: replace(tiny(
+        {"again": "own_pass", "step": "step", "clear": "zero_grad"},
+        {"again": ["step"], "step": ["clear"], "clear": ["end if done", "again"]}, {"done": "again.runs > 3"}),
+        allow=("G702",)), "G705 nodes.again"),
+    for_ranks("a loss divided by the window of one rank", lambda g: g.set(
+        "train_batch", reads={"window": "accumulate.every"}), "G706 nodes.train_batch.reads.window"),
+    for_ranks("a window complete by the count of one rank", lambda g: g.guard(
+        "window_complete", "accumulate.count >= accumulate.every or next_batch.empty"), "G706 guards.window_complete"),
+]  # fmt: skip
+
+BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *LOOPS, *SAVING, *RANKS]

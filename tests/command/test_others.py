@@ -92,7 +92,7 @@ def test_a_warning_counts_when_strict(strict: list[str], code: int, folder: Path
     (folder / "my.toml").write_text(WITH_A_WARNING)
     result = command("check", "my.toml", *strict)
     assert result.code == code
-    assert "warning G209" in result.out and result.out.endswith(": 0 errors, 1 warning (14 nodes)\n")
+    assert "warning G209" in result.out and result.out.endswith(": 0 errors, 1 warning (15 nodes)\n")
     (folder / "meant.toml").write_text('allow = ["G209"]\n' + WITH_A_WARNING)
     assert command("check", "meant.toml", *strict).code == 0
 

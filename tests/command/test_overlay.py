@@ -99,7 +99,7 @@ def test_check_reports_what_does_not_compose(folder: Path, command: Command) -> 
     result = command("check", "fit", "--overlay", "drop", "--overlay", "carry")
     assert result.code == 2
     assert "error G005: overlays `drop` and `carry` do not compose" in result.out
-    assert command("check", "fit", *BOTH).out == "fit: no problems (16 nodes)\n"
+    assert command("check", "fit", *BOTH).out == "fit: no problems (17 nodes)\n"
 
 
 def test_show_names_the_overlay_of_everything(folder: Path, command: Command) -> None:

@@ -64,7 +64,7 @@ def test_a_run_begun_by_python_is_resumed_by_the_command(folder: Path) -> None:
 
 def test_commands_that_accept_a_graph_accept_a_script(folder: Path, command: Command) -> None:
     (folder / "train.py").write_text(NAMED)
-    assert command("check", "train.py").out == "train.py: no problems (14 nodes)\n"
+    assert command("check", "train.py").out == "train.py: no problems (15 nodes)\n"
     assert command("check", "train.py:setup", "--json").out == "[]\n"
     assert command("render", "train.py", "-o", "train.dot").code == 0
     assert "2 steps" in (folder / "train.dot").read_text()
@@ -81,7 +81,7 @@ def test_commands_that_accept_a_graph_accept_a_script(folder: Path, command: Com
 def test_kinds_of_the_script_are_known(folder: Path, command: Command) -> None:
     kind = "from graphtrain import Graph, node\n\n@node\ndef pause(): pass\n"
     (folder / "train.py").write_text(kind + 'graph = Graph.load("fit").insert("pause", pause, after="step")\n')
-    assert command("check", "train.py", "--strict").out == "train.py: no problems (15 nodes)\n"
+    assert command("check", "train.py", "--strict").out == "train.py: no problems (16 nodes)\n"
     assert command("show", "train.py", "--save-points").code == 0
 
 

@@ -75,7 +75,7 @@ def test_fit(command: Command) -> None:
     assert {name for name, mark in marks_of.items() if mark != "yes"} == {"train_batch"}
     assert marks_of["train_batch"] == "yes, with batch, samples"
     assert "yes, with validate/split, validate/training_state, validate/batch, validate/samples" in result.out
-    assert "a checkpoint can be made before 18 of 18 nodes" in result.out
+    assert "a checkpoint can be made before 19 of 19 nodes" in result.out
 
 
 def test_a_transient_slot(kinds: Path, command: Command) -> None:

@@ -49,7 +49,7 @@ def test_every_transition_is_a_line(script: Path, command: Command) -> None:
     nodes = [one["node"] for one in lines]
     assert (nodes.count("train_batch"), nodes.count("step"), nodes.count("validate/eval_batch")) == (4, 2, 1)
     for one, following in itertools.pairwise(lines):
-        passed_over = one["target"] == "clip"  # which has nothing to do
+        passed_over = one["target"] == "exchange"  # which has nothing to do in one process
         inside = one["node"].rpartition("/")[0]
         if one["node"] != "validate/end_evaluation" and not passed_over:
             assert following["node"] in (one["target"], f"{inside}/{one['target']}", f"validate/{one['target']}")
@@ -63,7 +63,8 @@ def test_a_line_shows_what_was_evaluated_and_read(script: Path, command: Command
         "next_batch.last=False finish.due=False(after 1 epochs: epochs 0.25, due at 1))"
     )
     assert (
-        asked[1] == "accumulation_reached=True(accumulate.count=2 accumulate.full=True(2 of 2)) | clip bypassed -> step"
+        asked[1]
+        == "accumulation_reached=True(accumulate.count=2 accumulate.full=True(2 of 2)) | exchange bypassed -> step"
     )
     moments = [(one["step"], one["epoch"], one["batch"]) for one in lines if one["node"] == "step"]
     assert moments == [("1", "0.50", "2"), ("2", "1.00", "4")]

@@ -6,8 +6,11 @@ import os
 import socket
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from tests.command.forked import nursery
+from tests.command.running import Result, environment
 from tests.forkserver import CONTEXT
 
 _SECONDS = 120
@@ -37,6 +40,21 @@ def run_processes(world_size: int, function: Callable[..., Any], *arguments: Any
     for process in processes:
         process.join(_SECONDS)
     return results
+
+
+def run_command(world_size: int, *words: str, cwd: Path) -> list[Result]:
+    """Do what ``graphtrain WORDS`` does in each of these ranks, as torchrun starts them; what each has printed."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
+    started = [
+        nursery().start(
+            ["-m", "graphtrain", *words],
+            cwd,
+            {**environment(), **address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(world_size)
+    ]
+    codes = [process.wait(_SECONDS) for process in started]
+    return [Result(code, *process.communicate()) for code, process in zip(codes, started, strict=True)]
 
 
 def _run(sender: Any, rank: int, world_size: int, port: int, function: Callable[..., Any], arguments: Any) -> None:

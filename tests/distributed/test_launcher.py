@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,8 @@ from graphtrain.alive import is_alive
 from graphtrain.distributed import launcher
 from graphtrain.distributed.launcher import launch, launched
 from graphtrain.errors import UsageError
-from tests.command.running import TINY, in_a_new_process
+from tests.command.running import TINY, Result
+from tests.distributed.processes import run_command
 from tests.docs.blocks import read_blocks
 
 WAIT_SECONDS = 120
@@ -126,39 +126,58 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launched(4) is None
 
 
-# Rank 1 prints no error that rank 0 prints, and the other way round.
-FAILS = TINY.replace("import torch\n", "import os\nimport torch\n").replace(
-    "    return model(batch)",
-    '    if os.environ["RANK"] == "1":\n        raise ValueError("a bad batch")\n    return model(batch)',
-)
+def at_rank_1(in_step: str = "pass", in_setup: str = "pass") -> str:
+    """A script of which rank 1 does something, in the step of the fourth batch of the run or in `setup`."""
+    text = "import os\n" + TINY.replace(
+        "def training_step(model, batch):", "def training_step(model, batch, batch_index):"
+    )
+    condition = 'os.environ.get("RANK") == "1"'
+    text = text.replace(
+        "    return model(", f"    if batch_index == 3 and {condition}:\n        {in_step}\n    return model("
+    )
+    return text.replace("    model = ", f"    if {condition}:\n        {in_setup}\n    model = ")
 
 
 def test_an_exception_on_one_rank_of_a_command(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FAILS)
-    result = in_a_new_process("run", "train.py", "--processes", "2", cwd=tmp_path)
-    assert result.code == 1, result
-    assert result.err.count("Traceback") == result.err.count("ValueError: a bad batch\non rank 1\n") == 1, result.err
-    assert result.err.count("error: rank 1 failed in `train_batch` at step 0, ") == 1
-    assert result.err.count("graph fit") == result.err.count("`validate` is bypassed") == 1
-    resume = re.search(r"resume with: (.*)", result.err)
-    assert resume is not None and resume[1].endswith("--run-dir runs/train-001 --processes 2")
-    assert '"state": "failed"' in (tmp_path / "runs" / "train-001" / "status.json").read_text()
-    assert not (tmp_path / "runs" / "train-001" / "checkpoints").exists()
-    assert len((tmp_path / "runs" / "train-001" / "starts.jsonl").read_text().splitlines()) == 1
+    (tmp_path / "train.py").write_text(at_rank_1(in_step='raise ValueError("a bad batch")'))
+    first, second = run_command(2, "run", "train.py", cwd=tmp_path)
+    assert first.code == second.code == 1
+    assert second.err.startswith("Traceback") and second.err.count("\n") < 10
+    assert "ValueError: a bad batch\non rank 1\nraised in node `train_batch` (step 1, epoch 1, batch 4/4)" in second.err
+    assert first.err.count("error: ") == first.err.count("graph fit") == first.err.count("`validate` is bypassed") == 1
+    assert "error: rank 1 failed in `train_batch` at step 1, epoch 1, batch 4/4: ValueError: a bad batch\n" in first.err
+    assert "run directory: runs/train-001; resume with: graphtrain run train.py --run-dir runs/train-001\n" in first.err
+    folder = tmp_path / "runs" / "train-001"
+    assert '"state": "failed"' in (folder / "status.json").read_text()
+    assert len((folder / "starts.jsonl").read_text().splitlines()) == 1
+    assert not (folder / "checkpoints").exists()
 
 
 def test_a_signal_to_one_rank_in_setup_stops_all(tmp_path: Path) -> None:
-    send = 'os.environ["RANK"] == "1" and os.kill(os.getpid(), 15)'
-    text = TINY.replace("import torch\n", "import os\nimport torch\n").replace(
-        "    model = ", f"    {send}\n    model = "
-    )
-    (tmp_path / "train.py").write_text(text)
-    result = in_a_new_process("run", "train.py", "--processes", "2", "lr=0.2", cwd=tmp_path)
-    assert result.code == 75, result
-    assert result.err.count("\n") == 1, result.err
-    assert result.err.startswith("stopped by SIGTERM: nothing was trained, nothing was saved; start again with: ")
+    (tmp_path / "train.py").write_text(at_rank_1(in_setup="os.kill(os.getpid(), 15)"))
+    first, second = run_command(2, "run", "train.py", "lr=0.2", cwd=tmp_path)
+    assert first.code == second.code == 75, (first, second)
+    assert first.err == ""
+    assert second.err.startswith("stopped by SIGTERM: nothing was trained, nothing was saved; start again with: ")
     assert not (tmp_path / "runs").exists()
-    assert os.environ.get("RANK") is None
+
+
+def test_a_signal_to_one_rank_stops_all_with_one_checkpoint(tmp_path: Path) -> None:
+    def command(*words: str) -> Result:
+        return run_command(1, *words, cwd=tmp_path)[0]
+
+    (tmp_path / "train.py").write_text(at_rank_1(in_step="os.kill(os.getpid(), 10)"))
+    words = ["run", "train.py", "finish.after=3 epochs", "checkpoint.every=never", "--run-dir", "r"]
+    first, second = run_command(2, *words, cwd=tmp_path)
+    assert first.code == second.code == 75, (first, second)
+    assert second.err == "" and first.err.count("stopped on request; run again to resume: r  digest") == 1
+    assert len(list((tmp_path / "r" / "checkpoints").iterdir())) == 1
+    assert command("status", "r", "--exit-code").code == 75
+    assert command("status", "r").code == 0
+    resumed = command(*words)
+    assert resumed.code == 0 and "the run is finished: r  digest" in resumed.err, resumed
+    assert command("status", "r", "--exit-code").code == 0
+    assert "folder of runs" in command("status", ".", "--exit-code").err
 
 
 def slurm_scripts() -> list[str]:

@@ -19,6 +19,7 @@ from graphtrain.program import agreement
 from graphtrain.program.resources import resolve_device
 from graphtrain.storage import run_files
 from graphtrain.storage.lock import RunLock
+from graphtrain.storage.run_files import RunFiles
 from tests.distributed.processes import run_processes
 
 Resources = dict[str, Any]
@@ -102,6 +103,26 @@ def fails_in_trainer(rank: int) -> None:
     Trainer(**resources(rank), **({"unread": 3} if rank == 1 else {})).run()
 
 
+def rewired(rank: int) -> None:
+    trainer = Trainer(**resources(rank))
+    trainer.advance(3)
+    trainer.rewire(trainer.graph if rank else trainer.graph.set("log", every="2 steps"), **({"x": 1} if rank else {}))
+    trainer.run()
+
+
+def unwritable(rank: int, folder: Path) -> None:
+    """Rank 0 alone writes the list of starts, and cannot."""
+    folder.mkdir(exist_ok=True)
+    trainer = Trainer(**resources(rank), run_dir=folder)
+    find = RunFiles.find
+    with pytest.MonkeyPatch.context() as patched:
+        # Between what looks at the folder and what writes to it.
+        patched.setattr(
+            RunFiles, "find", lambda self, resume: (find(self, resume), (folder / "starts.jsonl").mkdir())[0]
+        )
+        trainer.run()
+
+
 def sleeping(model: torch.nn.Module, batch: torch.Tensor, batch_index: int) -> torch.Tensor:
     if batch_index > 2 and current_ranks().rank == 1:
         assert current_ranks().read("failure", 60) is not None  # until the other one has given up
@@ -119,7 +140,11 @@ def starts_and_failures(folder: Path) -> dict[str, Any]:
         rows[name] = error_of(lambda given=given: Trainer(**given(rank)))  # type: ignore[misc]
     rows["fails in setup"] = error_of(lambda: fails_in_setup(rank))
     rows["fails in trainer"] = error_of(lambda: fails_in_trainer(rank))
-    rows["fails"] = error_of(lambda: Trainer(**{**resources(rank), "training_step": failing}).run())
+    trainer = Trainer(**{**resources(rank), "training_step": failing})
+    rows["fails"] = error_of(trainer.run)
+    rows["fails again"] = error_of(trainer.run)
+    rows["rewired"] = error_of(lambda: rewired(rank))
+    rows["unwritable"] = error_of(lambda: unwritable(rank, folder / "unwritable"))
     rows["other folder"] = error_of(lambda: Trainer(**resources(rank), run_dir=folder / str(rank)))
     taken, lock = folder / "taken", RunLock(folder / "taken", print)
     taken.mkdir(exist_ok=True)
@@ -162,6 +187,17 @@ def test_one_rank_fails(rows: list[dict[str, Any]]) -> None:
     assert (
         message == "rank 1 failed in `train_batch` at step 0, epoch 0.67, batch 4/6, window 2/4: ValueError: bad batch"
     )
+
+
+def test_what_fails_on_one_rank_between_runs_and_when_it_begins(rows: list[dict[str, Any]]) -> None:
+    first, second = rows
+    assert first["fails again"][0] == second["fails again"][0] == "LifeCycleError"
+    assert "has failed inside a node before its first save point" in first["fails again"][1]
+    assert second["rewired"][0] == "GraphError"
+    assert first["rewired"][1].startswith("rank 1 failed in `rewire`: GraphError: ")
+    assert first["unwritable"][0] == "CheckpointError" and "starts.jsonl" in first["unwritable"][1]
+    assert second["unwritable"][1].startswith("rank 0 failed in `")
+    assert ": CheckpointError: cannot write " in second["unwritable"][1]
 
 
 def test_a_rank_that_does_not_come_in_time(rows: list[dict[str, Any]]) -> None:

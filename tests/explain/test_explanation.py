@@ -77,7 +77,7 @@ def test_its_short_form_is_the_transition() -> None:
     assert repr(trainer.explain()) == f"<Explanation: {trainer.explain().note}>"
     advance_to(trainer, "accumulate")
     trainer.advance()
-    assert repr(trainer.explain()) == "<Explanation: accumulate -> clip>"
+    assert repr(trainer.explain()) == "<Explanation: accumulate -> exchange>"
 
 
 def test_before_anything_ran_it_reports_that() -> None:
@@ -102,7 +102,7 @@ def test_a_guard_that_did_not_hold_and_one_that_did() -> None:
     advance_to(trainer, "accumulate")
     assert trainer.advance() == "decide"
     refused = trainer.explain()
-    assert answers(refused) == [("clip", "accumulation_reached", "refused"), ("decide", None, "taken")]
+    assert answers(refused) == [("exchange", "accumulation_reached", "refused"), ("decide", None, "taken")]
     guard = guard_of(refused, "accumulation_reached")
     assert guard.value is False
     assert read(guard) == [
@@ -123,13 +123,14 @@ def test_a_guard_that_did_not_hold_and_one_that_did() -> None:
     advance_to(trainer, "accumulate")
     assert trainer.advance() == "clip"
     held = trainer.explain()
-    assert answers(held) == [("clip", "accumulation_reached", "taken"), ("decide", None, "not asked")]
+    assert answers(held) == [("exchange", "accumulation_reached", "taken"), ("decide", None, "not asked")]
     guard = guard_of(held, "accumulation_reached")
     assert read(guard) == [("accumulate.count", 2), ("accumulate.full", True)]
     assert guard.not_read == ("window_cut",)
     assert "window_cut was not asked" in str(held)
     assert held.line == (
-        "accumulate -> clip  accumulation_reached=True(accumulate.count=2 accumulate.full=True(2 of 2))"
+        "accumulate -> exchange  accumulation_reached=True(accumulate.count=2 accumulate.full=True(2 of 2)) "
+        "| exchange bypassed -> clip"
     )
 
 
@@ -241,9 +242,9 @@ def test_a_node_that_is_passed_over() -> None:
     advance_to(trainer, "accumulate")
     assert trainer.advance() == "step"
     explanation = trainer.explain()
-    assert (explanation.target, explanation.next) == ("clip", "step")
-    assert "`clip` is bypassed" in str(explanation)
-    assert explanation.line.endswith("| clip bypassed -> step")
+    assert (explanation.target, explanation.next) == ("exchange", "step")
+    assert "`exchange` is bypassed" in str(explanation)
+    assert explanation.line.endswith("| exchange bypassed -> step")
     trainer.advance(3)
     assert str(guard_of(trainer.explain(), "schedule_due").reads[0]) == "schedule.due = False (it is bypassed)"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from graphtrain import Graph
 from graphtrain.errors import EditError
 from graphtrain.graph.difference import Difference
-from graphtrain.graph.elements import Edge
+from graphtrain.graph.elements import Edge, Node
 
 FIT = Graph.load("fit")
 Edit = Callable[[Graph], Graph]
@@ -225,7 +225,8 @@ def test_it_differs_where_the_hash_does(first: list[Edit], second: list[Edit]) -
     """The structural hash is computed on its own, from the canonical text."""
     before, after = edited(first), edited(second)
     found = before.diff(after)
-    assert found.matters == (before.structural_hash != after.structural_hash)
+    if not any(change.is_bypassed for change in found.changes):  # what is for several ranks is in the text
+        assert found.matters == (before.structural_hash != after.structural_hash)
     assert bool(found) or before.to_json() == after.to_json()
 
 
@@ -238,3 +239,28 @@ def test_a_unit_of_visits_matters_where_a_trigger_counts_by_it() -> None:
     assert matters == {"checkpoint.every": True, "unit validations": True}
     without_steps = replace(fit, units={unit: text for unit, text in fit.units.items() if unit != "steps"})
     assert without_steps.diff(fit).matters
+
+
+# ---- what several ranks alone do
+
+
+def test_a_node_that_one_process_bypasses_is_no_change_that_matters() -> None:
+    former = FIT.remove("exchange")
+    for before, after in ((former, FIT), (FIT, former), (FIT, FIT.rename("exchange", "sum"))):
+        difference = before.diff(after)
+        assert difference and not difference.matters
+        assert {change.what for change in difference.changes if change.is_bypassed} == {"node", "edge"}
+    inside = {graph: Graph("folds", "fold", {"fold": Node("fold", "nested", body=graph)}, {"fold": (Edge("end"),)})
+              for graph in (former, FIT)}  # fmt: skip
+    assert not inside[former].diff(inside[FIT]).matters
+
+
+def test_what_else_changes_beside_it_matters() -> None:
+    former = FIT.remove("exchange")
+    for after in (FIT.remove("clip"), FIT.set("finish", after="3 epochs"), FIT.redirect("exchange", "clip", "step")):
+        difference = former.diff(after)
+        assert difference.matters
+        assert not any(change.matters for change in difference.changes if change.path == "exchange")
+    moved = FIT.remove("exchange").insert("exchange", after="clip")
+    assert FIT.diff(moved).matters, "both have it, and several ranks exchange at another place"
+    assert former.diff(FIT.connect("exchange", "decide", when="log_due")).matters, "it is a choice, too"

@@ -27,7 +27,7 @@ def changed_edges(graph: Graph, base: Graph = FIT) -> set[str]:
 def test_insert_after_takes_the_edges_over() -> None:
     graph = FIT.insert("pause", "choice", after="accumulate")
     assert leaving(graph, "accumulate") == ["pause"]
-    assert leaving(graph, "pause") == ["clip if accumulation_reached", "decide"]
+    assert leaving(graph, "pause") == ["exchange if accumulation_reached", "decide"]
     assert changed_edges(graph) == {"accumulate", "pause"}
     assert graph.nodes["pause"].use == "choice"
 
@@ -66,9 +66,31 @@ def test_insert_before_the_end() -> None:
 
 def test_insert_between_keeps_guard_and_priority() -> None:
     graph = FIT.insert("pause", "choice", between=("accumulate", "clip"))
-    assert leaving(graph, "accumulate") == ["pause if accumulation_reached", "decide"]
+    assert leaving(graph, "accumulate") == ["exchange if accumulation_reached", "decide"]
+    assert leaving(graph, "exchange") == ["pause"]
     assert leaving(graph, "pause") == ["clip"]
+    assert changed_edges(graph) == {"exchange", "pause"}
+    graph = FIT.insert("pause", "choice", between=("accumulate", "exchange"))
+    assert leaving(graph, "accumulate") == ["pause if accumulation_reached", "decide"]
+    assert leaving(graph, "pause") == ["exchange"]
     assert changed_edges(graph) == {"accumulate", "pause"}
+
+
+def test_between_and_redirect_span_nodes_that_may_be_bypassed_and_no_others() -> None:
+    graph = FIT.insert("rest", "choice", between=("exchange", "clip"))
+    with pytest.raises(EditError, match="no edge from `accumulate` to `clip`"):
+        graph.insert("pause", "choice", between=("accumulate", "clip"))
+    graph = FIT.insert("again", "exchange", after="exchange").insert("pause", "choice", between=("accumulate", "clip"))
+    assert [leaving(graph, name) for name in ("exchange", "again", "pause")] == [["again"], ["pause"], ["clip"]]
+    graph = FIT.redirect("accumulate", "clip", "step")
+    assert changed_edges(graph) == {"exchange"}
+    assert leaving(graph, "exchange") == ["step"]
+    graph = FIT.connect("exchange", "decide", when="log_due")
+    with pytest.raises(EditError, match="no edge from `accumulate` to `clip`"):
+        graph.redirect("accumulate", "clip", "step")
+    circle = FIT.redirect("exchange", "clip", "accumulate")
+    with pytest.raises(EditError, match="no edge from `accumulate` to `clip`"):
+        circle.insert("pause", "choice", between=("accumulate", "clip"))
 
 
 def test_insert_without_a_place_connects_nothing() -> None:
@@ -92,8 +114,8 @@ def test_remove_bypasses() -> None:
     graph = FIT.remove("clip")
     assert "clip" not in graph.nodes
     assert "clip" not in graph.edges
-    assert leaving(graph, "accumulate") == ["step if accumulation_reached", "decide"]
-    assert changed_edges(graph) == {"accumulate", "clip"}
+    assert leaving(graph, "exchange") == ["step"]
+    assert changed_edges(graph) == {"exchange", "clip"}
     assert graph.guards == FIT.guards
 
 

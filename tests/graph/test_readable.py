@@ -18,14 +18,14 @@ def line_of(graph: Graph, name: str) -> str:
 
 def test_fit_fits_on_one_screen() -> None:
     lines = str(FIT).splitlines()
-    assert len(lines) <= 46
+    assert len(lines) <= 47
     assert max(map(len, lines)) <= 110
-    assert repr(FIT) == "<Graph fit: 14 nodes, start decide>"
+    assert repr(FIT) == "<Graph fit: 15 nodes, start decide>"
 
 
 def test_nodes_are_shown_with_what_the_graph_sets_and_with_their_edges() -> None:
     graph = FIT.set("accumulate", every=4).set("schedule", every=["1 steps", "2 epochs"])
-    assert line_of(graph, "accumulate") == "accumulate every = 4 -> clip if accumulation_reached, decide"
+    assert line_of(graph, "accumulate") == "accumulate every = 4 -> exchange if accumulation_reached, decide"
     assert line_of(graph, "step") == "step -> zero_grad"
     assert line_of(graph, "train_batch") == "train_batch reads window from accumulate.window -> accumulate"
     assert line_of(graph, "schedule") == 'schedule every = ["1 steps", "2 epochs"] -> decide'

@@ -45,7 +45,7 @@ def problems_of(text: str) -> list[Problem]:
 
 
 def test_shipped_graphs_load() -> None:
-    assert (FIT.name, FIT.start, len(FIT.nodes)) == ("fit", "decide", 14)
+    assert (FIT.name, FIT.start, len(FIT.nodes)) == ("fit", "decide", 15)
     assert FIT.nodes["accumulate"].parameters == {"every": 1}
     assert FIT.nodes["decide"].use == "choice"
     assert FIT.nodes["validate"].body == EVALUATE

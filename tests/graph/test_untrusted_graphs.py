@@ -82,7 +82,7 @@ def test_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_toml, "MAX_NODES", 10_000)
     monkeypatch.setattr(read_toml, "_MAX_EDITED_NODES", 1000)
     edits = '[[edit]]\nset = "clip"\nmax_norm = 1\n'
-    assert Graph.loads('format = 1\nextends = "fit"\n' + 70 * edits)
+    assert Graph.loads('format = 1\nextends = "fit"\n' + 65 * edits)
     with pytest.raises(UsageError, match="the edits of the graph go through more than 1,000 nodes"):
         Graph.loads('format = 1\nextends = "fit"\n' + 80 * edits)
 

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -16,9 +17,10 @@ import pytest
 import torch
 
 from graphtrain import Factory, Graph, GraphError, Node, Trainer
+from graphtrain.distributed import Alone, Ranks, using_ranks
 from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, Kind
-from graphtrain.kind.declaration import FAMILIES, FROM
+from graphtrain.kind.declaration import FAMILIES, FROM, RANKS
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
 from graphtrain.storage.encoding import Tensors, pack, unpack
 from graphtrain.viz import theme
@@ -222,8 +224,27 @@ def test_the_graph_has_no_problem(example: Example) -> None:
     assert example.graph.check() == []
 
 
+class Mirror(Ranks):
+    """Rank 0 of two, of which the other does the very same."""
+
+    rank, world_size, local_rank, timeout_seconds = 0, 2, 0, 1.0
+
+    def gather(self, record: bytes) -> list[bytes]:
+        return [record, record]
+
+    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            tensor.mul_(2)
+
+    def publish(self, key: str, value: bytes) -> None: ...
+
+    def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
+        return None
+
+
 def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, example: Example) -> None:
-    trainer = example.trainer()
+    with using_ranks(Mirror() if RANKS in kind.optional else Alone()):
+        trainer = example.trainer()
     model, effects = trainer.resources["model"], set()
     accumulated: list[torch.Tensor] = []  # the gradients that autograd has added to: how a backward pass is seen
     for parameter in model.parameters():
@@ -240,7 +261,7 @@ def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, examp
 
 def visible(effects: tuple[str, ...]) -> set[str]:
     """The declared effects that can be seen from outside."""
-    names = {"clip": "alter", "unscale": "alter"}
+    names = {"clip": "alter", "exchange": "alter", "unscale": "alter"}
     return {names.get(effect, effect) for effect in effects if effect != "use"}
 
 

@@ -173,9 +173,9 @@ def test_a_slot_and_a_guard_in_an_expression_through_cuts() -> None:
     graph = (
         fit()
         .insert("measure", measure, after="accumulate")
-        .disconnect("measure", "clip")
+        .disconnect("measure", "exchange")
         .disconnect("measure", "decide")
-        .connect("measure", "clip")
+        .connect("measure", "exchange")
         .connect("accumulate", "decide", when="not_reached")
         .guard("not_reached", "not accumulation_reached")
         .guard("late", "next_batch.epoch >= 1")

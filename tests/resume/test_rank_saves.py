@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,15 @@ def test_a_disk_that_one_rank_cannot_write_stops_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     calls = count_and_fail(monkeypatch, failing, numbers=[2])
+    follow = rank_saves.RankSave.follow
+
+    def follow_late(save: rank_saves.RankSave) -> Any:
+        try:
+            return follow(save)
+        finally:
+            time.sleep(0.2)  # this rank knows the outcome later than rank 0
+
+    monkeypatch.setattr(rank_saves.RankSave, "follow", follow_late)
 
     def program(ranks: Ranks) -> str:
         trainer = trainer_of(tmp_path, graph=every_step)

@@ -38,7 +38,7 @@ def test_the_cluster_holds_the_body(fit: Graph) -> None:
 def test_the_main_line_is_drawn_straight_and_downwards(fit: Graph, nested: bool) -> None:
     outer = Graph("folds", "fold", {"fold": Node("fold", "nested", body=fit)}, {"fold": (Edge("end"),)})
     at = read_layout(to_dot(picture(outer if nested else fit))).nodes
-    names = ["decide", "next_batch", "train_batch", "accumulate", "clip", "step", "zero_grad"]
+    names = ["decide", "next_batch", "train_batch", "accumulate", "exchange", "clip", "step", "zero_grad"]
     line = [at[f"fold/{name}" if nested else name] for name in names]
     assert max(x for x, _ in line) - min(x for x, _ in line) < 2  # points
     assert [y for _, y in line] == sorted((y for _, y in line), reverse=True)
@@ -147,7 +147,7 @@ def test_the_caption_has_the_name_and_the_legend(fit: Graph) -> None:
 def test_families_differ_in_colour_and_in_shape(fit: Graph) -> None:
     nodes = read_dot(to_dot(picture(fit))).nodes
     looks = {(nodes[name]["shape"], nodes[name]["fillcolor"]) for name in fit.nodes if fit.nodes[name].body is None}
-    assert len(looks) == len({shape for shape, _ in looks}) == len({colour for _, colour in looks}) == 7
+    assert len(looks) == len({shape for shape, _ in looks}) == len({colour for _, colour in looks}) == 8
 
 
 def test_heat_and_position_change_what_they_should(fit: Graph) -> None:

@@ -20,7 +20,7 @@ def boxes(drawn: Picture) -> dict[str, Box]:
 
 def test_main_line_of_fit_is_the_training_of_a_batch(fit: Graph) -> None:
     line = [(arrow.source, arrow.target) for arrow in picture(fit).arrows if arrow.main and "/" not in arrow.source]
-    names = ["+start", "decide", "next_batch", "train_batch", "accumulate", "clip", "step", "zero_grad"]
+    names = ["+start", "decide", "next_batch", "train_batch", "accumulate", "exchange", "clip", "step", "zero_grad"]
     assert sorted(line) == sorted(pairwise(names))
 
 

@@ -1,0 +1,279 @@
+"""G7xx: several ranks go through one graph alike. What happens to gradients then is in `checks.gradients`.
+
+Every rank trains on batches of its own, so what is computed from a batch *differs* between them, until a node in which
+ranks synchronise makes one value of it. These checks are asked of runs of several ranks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from graphtrain.checks.gradients import effects_of
+from graphtrain.graph.problem import Problem
+from graphtrain.guards.syntax import Expression, FieldOf, walk
+from graphtrain.kind.fields import Field
+from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, SlotTarget, Target, leaves, outputs_of
+
+# Fields that the engine counts, alike on every rank.
+_OF_ENGINE = ("runs", "due", "fired")
+# What acts on the gradients, or the weights, that all ranks have alike.
+_ALIKE = ("scale", "clip", "use", "step")
+
+
+def check_ranks(flow: Flow) -> Iterator[Problem]:
+    """What lets ranks part, keeps them from each other, or reads a part as the whole."""
+    yield from _Differing(flow.plan).problems()
+    yield from _never_synchronising(flow)
+    yield from _windows(flow.plan)
+
+
+# ---- G701: what differs between ranks
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a value comes from that differs: the node that makes it, and what it makes it of; None for a batch."""
+
+    node: str
+    of: str | None
+
+
+class _Differing:
+    """The slots (by path) and fields (``"node.field"``) whose values differ between ranks."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._origins: dict[str, _Origin] = {}
+        for planned in plan.nodes:
+            if hasattr(getattr(planned.kind, "implementation", None), "epoch_fields"):
+                self._add(planned.own_writes, _Origin(planned.path, None))
+        count = -1
+        while count != len(self._origins):
+            count = len(self._origins)
+            for planned in plan.nodes:
+                self._spread(planned)
+
+    def _add(self, names: Iterable[str], origin: _Origin) -> None:
+        for name in names:
+            self._origins.setdefault(name, origin)
+
+    def _first(self, targets: Iterable[Target]) -> str | None:
+        """The first of what is read that differs."""
+        named = (_named(leaf) for target in targets for leaf in leaves(target))
+        return next((name for name in named if name in self._origins), None)
+
+    def _spread(self, planned: PlanNode) -> None:
+        """Note what a node makes of what differs."""
+        kind = planned.kind
+        if planned.body is not None:
+            for inner, outer in zip(outputs_of(planned.body.graph), planned.writes, strict=True):
+                if f"{planned.body.path}{inner}" in self._origins:
+                    self._add([outer], _Origin(planned.path, f"{planned.body.path}{inner}"))
+        if kind is None or kind.is_idle(planned.parameters, planned.expressions):
+            return
+        for name, expression in planned.expressions.items():
+            if (of := self._first([expression])) is not None:
+                counters = [declared for declared in kind.fields.values() if declared.target == name]
+                sizes = [size for declared in counters for size in (declared.window, declared.full) if size]
+                self._add((f"{planned.path}.{field}" for field in (name, *sizes)), _Origin(planned.path, of))
+        clocks = [
+            FieldTarget(owner.path, field)
+            for trigger in planned.triggers
+            for owner, field, _ in self._plan.terms(planned.scope, trigger)
+        ]
+        also = [FieldTarget(planned.path, field) for field in planned.also_due]
+        if (of := self._first([*clocks, *also])) is not None:
+            self._add([f"{planned.path}.due"], _Origin(planned.path, of))
+        if kind.synchronises or planned.body is not None:
+            return
+        if (of := self._first(target for _, target in planned.visit_reads)) is not None:
+            fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and not _is_counted(field)]
+            self._add([*planned.writes, *(f"{planned.path}.{name}" for name in fields)], _Origin(planned.path, of))
+
+    def _way(self, name: str) -> tuple[str, ...]:
+        """The nodes by which a value comes from a batch."""
+        nodes: list[str] = []
+        of: str | None = name
+        while of is not None:
+            origin = self._origins[of]
+            if origin.node not in nodes[-1:]:
+                nodes.append(origin.node)
+            of = origin.of
+        return tuple(reversed(nodes))
+
+    def problems(self) -> Iterator[Problem]:
+        for scope in self._plan.scopes.values():
+            for guard, expression in scope.asked_guards().items():
+                if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):
+                    yield self._problem(scope, f"guards.{guard}", f"`{guard}` reads", name)
+        for planned in self._plan.nodes:
+            if planned.kind is None or not planned.kind.trigger or f"{planned.path}.due" not in self._origins:
+                continue
+            of = self._origins[f"{planned.path}.due"].of
+            assert of is not None, "only batches come from nothing"
+            yield self._problem(planned.scope, f"nodes.{planned.node.name}", f"`{planned.path}` is due by", of)
+        for planned in self._plan.nodes:
+            if {action.effect for action in planned.actions} & {*_ALIKE}:
+                for parameter, computed in planned.expressions.items():
+                    if (name := self._first([computed])) is not None:
+                        where = f"nodes.{planned.node.name}.reads.{parameter}"
+                        yield self._problem(planned.scope, where, f"`{planned.path}.{parameter}` reads", name)
+
+    def _problem(self, scope: Scope, where: str, does: str, name: str) -> Problem:
+        way = self._way(name)
+        shown = name.removeprefix(scope.path)
+        writer = way[-1].removeprefix(scope.path)
+        node = scope.graph.nodes.get(where.split(".")[1]) if where.startswith("nodes.") else None
+        is_clock = node is not None and where.count(".") == 1
+        how = 'how="sum"), and count `agree.value`' if is_clock else 'how="mean"), and read `agreed`'
+        return scope.problem(
+            "G701",
+            scope.graph.places.get(where) if node is None else node.place,
+            where,
+            f"{does} `{shown}`, which differs between ranks: it is made of a batch, and each rank has its own",
+            f'make one value of it: insert("agree", after="{writer}", reads={{"value": "{shown}"}}, {how}',
+            path=way,
+        )
+
+
+def _named(leaf: Target) -> str:
+    """What a leaf is called among what differs."""
+    match leaf:
+        case SlotTarget():
+            return leaf.path
+        case FieldTarget():
+            return f"{leaf.node}.{leaf.field}"
+    return ""
+
+
+def _is_counted(field: Field) -> bool:
+    """True for what the engine counts, alike on every rank."""
+    return field.counts is not None
+
+
+# ---- G705: circles in which ranks do not synchronise
+
+
+def _never_synchronising(flow: Flow) -> Iterator[Problem]:
+    """Every way round on which a run can train for ever while no rank hears of another.
+
+    Where ranks synchronise they agree on signals, on time, and on requests for checkpoints. A way round that is left by
+    what counts the backward passes of a window is over when that is full.
+    """
+    import networkx
+
+    if flow.scope.has_unknown:
+        return
+    apart = [point for point in flow.points if not (point.acts and point.kind is not None and point.kind.synchronises)]
+    network = networkx.DiGraph()
+    network.add_nodes_from(apart)
+    inside = set(apart)
+    network.add_edges_from((point, arrow.target) for point in apart for arrow in point.arrows if arrow.target in inside)
+    reached = {flow.start, *networkx.descendants(_all_ways(flow), flow.start)}
+    for part in networkx.strongly_connected_components(network):
+        trained = [point for point in flow.points if point in part and {"backward", "step"} & {*effects_of(point)}]
+        within = network.subgraph(part)
+        if not trained or not within.number_of_edges() or trained[0] not in reached or _is_left_by_a_window(part):
+            continue
+        point = trained[0]
+        assert point.node is not None
+        back = min((networkx.shortest_path(within, after, point) for after in within.successors(point)), key=len)
+        yield point.scope.problem(
+            "G705",
+            point.node.place,
+            f"nodes.{point.node.name}",
+            "the run can keep training while ranks never synchronise: they would not agree on a signal to stop, or on "
+            "a checkpoint",
+            "put a node on the way in which ranks synchronise, such as `next_batch`, `agree` or `exchange`",
+            path=names_on([point, *back]),
+        )
+
+
+def _all_ways(flow: Flow) -> object:
+    import networkx
+
+    network = networkx.DiGraph()
+    network.add_nodes_from(flow.points)
+    network.add_edges_from((point, arrow.target) for point in flow.points for arrow in point.arrows)
+    return network
+
+
+def _is_left_by_a_window(part: Iterable[FlowPoint]) -> bool:
+    """True if a guard on the count of backward passes leads out of a part in which nothing clears them."""
+    points = set(part)
+    if any("zero_grad" in effects_of(point) for point in points):
+        return False
+    return any(
+        arrow.target not in points and arrow.guard is not None and _reads_a_window(point.scope, arrow.guard)
+        for point in points
+        for arrow in point.arrows
+    )
+
+
+def _reads_a_window(scope: Scope, guard: Expression) -> bool:
+    return any(
+        isinstance(part, FieldOf)
+        and (kind := scope.kind_at(part.node)) is not None
+        and (counter := kind.counter(part.field)) is not None
+        and counter.counts == "backward"
+        for part in walk(guard)
+    )
+
+
+# ---- G706: windows
+
+
+def _windows(plan: Plan) -> Iterator[Problem]:
+    """Every reader of the backward passes that one rank has in a window, where those of all are meant."""
+    for planned in plan.nodes:
+        if not any(action.effect == "backward" for action in planned.actions):
+            continue
+        for read, target in planned.reads:
+            for part in dict.fromkeys((target, *leaves(target))):
+                owner, counter = _sized_by(plan, part)
+                if owner is not None and counter is not None:
+                    size = f"{owner.path.removeprefix(planned.scope.path)}.{counter.window}"
+                    yield planned.scope.problem(
+                        "G706",
+                        planned.node.place,
+                        f"nodes.{planned.node.name}.reads.{read.name}",
+                        f"`{planned.path}` reads `{owner.path}.{counter.target}` as `{read.name}`: the backward passes "
+                        "of one rank, while the gradients of all are summed",
+                        f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
+                    )
+    for scope in plan.scopes.values():
+        for name, expression in scope.asked_guards().items():
+            fields = list(dict.fromkeys(part for part in walk(expression) if isinstance(part, FieldOf)))
+            for asked in fields:
+                owner, counter = _sized_by(plan, scope.field(asked.node, asked.field))
+                if owner is None or counter is None or FieldOf(asked.node, counter.name) not in fields:
+                    continue
+                yield scope.problem(
+                    "G706",
+                    scope.graph.places.get(f"guards.{name}"),
+                    f"guards.{name}",
+                    f"`{name}` compares `{asked.node}.{counter.name}`, the backward passes of all ranks, with "
+                    f"`{asked.node}.{asked.field}`, those of one",
+                    f"ask `{asked.node}.{counter.full}`, or compare with `{asked.node}.{counter.window}`",
+                )
+
+
+def _sized_by(plan: Plan, target: Target) -> tuple[PlanNode | None, Field | None]:
+    """The node, and its counter of windows, whose size on one rank a target is; (None, None) if it is none."""
+    match target:
+        case FieldTarget(node, field):
+            path, name = node, field
+        case ExpressionTarget(called, parameter=parameter) if parameter is not None:
+            path, _, name = called.rpartition(".")
+        case _:
+            return None, None
+    planned = plan.by_path.get(path)
+    if planned is None or planned.kind is None:
+        return None, None
+    for declared in planned.kind.fields.values():
+        if declared.counts == "backward" and declared.target == name and declared.window and declared.full:
+            return planned, declared
+    return None, None

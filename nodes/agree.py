@@ -1,0 +1,105 @@
+"""One value of what differs between ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import node, progress
+from graphtrain.program.agreement import Agreement
+
+Number = tuple[float, float]
+"""A value of a rank, and its weight."""
+
+
+@node(writes="agreed", synchronises=True, family="ranks")
+class Agree:
+    """Make one number of a value that differs between ranks, such as a loss; a guard may read it.
+
+    Every rank trains on batches of its own, so that what is computed from a batch differs between them, and a guard on
+    it would let ranks part. In one process it gives the value itself, as a Python number: a tensor is waited for.
+
+    Reads:
+        value: a number, or a tensor with one; ``reads = { value = "loss" }``. A rank without a batch in this round has
+            none, and is left out.
+        weight: how much the value counts in the mean, such as the samples of the batch: ``weight = "samples"``.
+            Default: each rank counts alike.
+
+    Arguments:
+        how: "mean", "sum", "min" or "max" over ranks, or "first": that of rank 0. Default: "mean".
+
+    Writes:
+        agreed: a Python number, the same on all ranks.
+
+    Guard fields:
+        value: the same number, and 0 before there is one; a clock may count it where it only grows.
+
+    Raises:
+        UsageError: the value, or the weight, is no number.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").insert("agree", after="train_batch", reads={"value": "loss", "weight": "samples"})
+    >>> graph = graph.guard("spike", "agreed > 1e6").insert("discard").connect("discard", "accumulate")
+    >>> graph = graph.connect("agree", "discard", when="spike")  # no step is taken with this window
+    >>> graph.check(ranks=True)
+    []
+    """
+
+    how: Literal["mean", "sum", "min", "max", "first"] = "mean"
+
+    value: float = progress(0.0)
+
+    _ranks: Agreement | None
+
+    def setup(self, ranks: Agreement | None = None) -> None:
+        self._ranks = ranks
+
+    def __call__(self, value: Any, weight: Any = 1.0) -> float:
+        number = None if value is None else (_number(value, "value"), _number(weight, "weight"))
+        numbers = self._ranks.gather(number) if self._ranks is not None else [number]
+        present = [tuple(each) for each in numbers if each is not None]
+        if not present:
+            raise UsageError("agree: `value` is not written yet, on any rank", "put it after the node that writes it")
+        self.value = _HOW[self.how](present)
+        return self.value
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return float(value)
+    if isinstance(value, int | float):
+        return float(value)
+    received = (
+        f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    )
+    raise UsageError(f"agree: `{name}` is {received}, which is no number", "let it read a number, or a tensor with one")
+
+
+def _mean(numbers: list[Number]) -> float:
+    if len(numbers) == 1:
+        return numbers[0][0]
+    weights = sum(weight for _, weight in numbers)
+    return sum(value * weight for value, weight in numbers) / weights if weights else math.nan
+
+
+def _extreme(choose: Callable[[list[float]], float]) -> Callable[[list[Number]], float]:
+    """The least or greatest value; NaN where any of them is, whatever the rank."""
+
+    def chosen(numbers: list[Number]) -> float:
+        values = [value for value, _ in numbers]
+        return math.nan if any(map(math.isnan, values)) else choose(values)
+
+    return chosen
+
+
+_HOW: dict[str, Callable[[list[Number]], float]] = {
+    "mean": _mean,
+    "sum": lambda numbers: sum(value for value, _ in numbers),
+    "min": _extreme(min),
+    "max": _extreme(max),
+    "first": lambda numbers: numbers[0][0],
+}

@@ -1,0 +1,100 @@
+"""What is done with another number of ranks, and in a save, is needed: without it a resume is not equal any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphtrain.program.bind import Program
+from graphtrain.resume import rank_resume
+from graphtrain.storage.manifest import checked, read_manifest
+from graphtrain.storage.sharing import Sharing
+from tests.resume.rank_runs import run
+from tests.resume.test_rank_resume import assert_equal
+
+WINDOW, EXCHANGED = 6, 10  # transitions: in a window, and right after it was summed
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+def drop_gradients_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_resume, "_sum", lambda parts: parts[0])
+
+
+def give_a_sum_to_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients: Any = rank_resume._gradients
+    monkeypatch.setattr(
+        rank_resume, "_gradients", lambda compiled, states, exchanged, rank: gradients(compiled, states, exchanged, 0)
+    )
+
+
+def sum_after_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_resume, "_exchanged", lambda *arguments: set())
+
+
+def take_the_window_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Program, "window_ranks", property(lambda program: 1, lambda program, value: None), raising=False
+    )
+
+
+def drop_means_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_resume, "_means", lambda states, rank: states[0]["metrics"])
+
+
+@pytest.mark.parametrize(
+    ("mutate", "cut", "world_size"),
+    [
+        (drop_gradients_of_others, WINDOW, 1),
+        (give_a_sum_to_every_rank, WINDOW, 3),
+        (sum_after_the_exchange, EXCHANGED, 1),
+        (take_the_window_of_now, WINDOW, 1),
+        (drop_means_of_others, WINDOW, 1),
+    ],
+)
+def test_another_number_of_ranks_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, cut: int, world_size: int
+) -> None:
+    whole = run(2, None, is_plain=True)
+    run(2, tmp_path, advance=cut, is_plain=True)
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        assert_equal(run(world_size, tmp_path, is_plain=True), whole)
+
+
+def test_what_is_each_ranks_own_is_saved_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of: Any = Sharing.of
+
+    def all_of_rank_0(state: Any, told: Sequence[Any], leaves: Sequence[Any]) -> Sharing:
+        return of(state, [told[0]] * len(told), [leaves[0]] * len(leaves))  # type: ignore[no-any-return]
+
+    whole = run(2, None)
+    monkeypatch.setattr(Sharing, "of", all_of_rank_0)
+    run(2, tmp_path, advance=WINDOW)
+    monkeypatch.undo()
+    monkeypatch.setattr("graphtrain.resume.restore._expect_digest", lambda *arguments: None)
+    ends = run(2, tmp_path)
+    assert [end.digest for end in ends] != [end.digest for end in whole]
+
+
+def test_a_torn_manifest_is_no_state(tmp_path: Path) -> None:
+    """Every field that is read has its type, and names no file of another kind."""
+    run(2, tmp_path, advance=WINDOW)
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    manifest = read_manifest(folder)
+    place = manifest["tensors"]["model"]["0.weight"]
+    for change in (
+        {"ranks": 0},
+        {"ranks": 3},
+        {"digests": [1, 2]},
+        {"own": [{"unknown": 3}, {}]},
+        {"tensors": {"model": {"0.weight": ["progress.msgpack", place[1], place[2]]}}},
+        {"tensors": {"../model": {}}},
+        {"tensors": {"model": {"0.weight": [place[0], [1], place[2]]}}},
+    ):
+        with pytest.raises(ValueError, match=r"ranks|digests|own|tensors"):
+            checked({**manifest, **change})
+    assert place[1:] == [[6, 3], [0, 0]]
