@@ -19,19 +19,28 @@ class PlannedRun:
     Arguments:
         graph: a sound graph, with the parameters that the run has.
 
+    Attributes:
+        rank: the number of this process among those of the run, from 0.
+        world_size: how many there are; 1 where it is alone.
+
     >>> run = PlannedRun(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
     >>> run.steps([0] * 10), run.steps([0] * 10, node="train_batch")
     (9, 30)
+    >>> run.rank, run.world_size
+    (0, 1)
     """
 
     def __init__(self, graph: Graph) -> None:
         self._plan = Plan(graph)
+        ranks = current_ranks()
+        self.rank, self.world_size = ranks.rank, ranks.world_size
 
     def steps(self, train_data: Any, /, node: str = "step", **data: Any) -> int:
         """How often a node will run in the whole run, from its start: of `step`, the steps of the optimizer.
 
         The graph is run on its counters alone. A guard that reads anything else, such as a metric, counts as not taken,
-        so where metrics decide the number is an upper bound. It is that of the whole run at a resume too.
+        so where metrics decide the number is an upper bound. It is that of the whole run at a resume too, as long as
+        it is resumed with as many processes as it began with.
 
         Arguments:
             train_data: the data, of which only the length is asked, and of a loader the size of its batches.
@@ -43,8 +52,7 @@ class PlannedRun:
         """
         lengths = {"train_data": train_data, **data}
         try:
-            ranks = current_ranks().world_size
-            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), ranks).visits(node)
+            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), self.world_size).visits(node)
         except UsageError as error:
             raise UsageError(f"run.steps: {error.message}", error.hint) from None
 
