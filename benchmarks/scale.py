@@ -104,6 +104,7 @@ def synchronisations(measured: Measured, every: int) -> float:
 def rank_main(options: Namespace) -> None:
     torch.set_num_threads(1)
     ranks = current_ranks()
+    ranks.gather(b" ")  # which begins the process group
     rows: list[dict[str, Any]] = []
     aims: list[Target] = []
     for workload in (TINY, *LARGER):
@@ -127,22 +128,26 @@ def rank_main(options: Namespace) -> None:
         show(f"microseconds a micro-batch of each of {ranks.world_size} ranks", rows, options.json, aims)
 
 
+def start_ranks(count: int) -> int:
+    """Start this script once for each rank; the largest of their exit codes."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    world = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = [
+        subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **world, "RANK": str(rank)})  # noqa: S603
+        for rank in range(count)
+    ]
+    return max(process.wait() for process in started)
+
+
 def main() -> None:
     processes = {"--processes": {"type": int, "default": 2, "help": "how many ranks (default: 2)"}}
     options = arguments(__doc__, rounds=5, further=processes)
     if "RANK" in os.environ:
         rank_main(options)
-        return
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    world = {"WORLD_SIZE": str(options.processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    started = [
-        subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **world, "RANK": str(rank)})  # noqa: S603
-        for rank in range(options.processes)
-    ]
-    codes = [process.wait() for process in started]
-    sys.exit(max(codes))
+    else:
+        sys.exit(start_ranks(options.processes))
 
 
 if __name__ == "__main__":
