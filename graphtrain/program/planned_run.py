@@ -44,7 +44,7 @@ class PlannedRun:
         lengths = {"train_data": train_data, **data}
         try:
             ranks = current_ranks().world_size
-            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), ranks).visits(node)
+            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), ranks, ranks).visits(node)
         except UsageError as error:
             raise UsageError(f"run.steps: {error.message}", error.hint) from None
 
