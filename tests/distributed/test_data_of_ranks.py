@@ -173,7 +173,7 @@ def on_ranks(world_size: int, made: Made, graph: Graph, seed: int = 0, **resourc
 def test_every_batch_once_in_the_same_windows(name: str) -> None:
     expected: list[tuple[int, int, int, Any]] = []
     for world_size, every in [(1, 12), (2, 6), (3, 4), (4, 3)]:
-        if world_size == 1 and name not in ONE_ORDER:
+        if world_size % 2 and name not in ONE_ORDER:
             continue
         of_ranks = on_ranks(world_size, DATA[name], fit(every, prefetch="prefetched" in name))
         seen = all_seen(of_ranks)
