@@ -74,6 +74,7 @@ def nodes_command(name: str | None) -> None:
         ("step inputs", list(kind.step_inputs)),
         ("records under", [kind.records] if kind.records else []),
         ("renews", [kind.renews] if kind.renews else []),
+        ("of several ranks", ["they synchronise in it"] if kind.synchronises else []),
         ("also due by", [f"{field} (with {parameter})" for field, parameter in kind.also_due.items()]),
         ("drawn as", [kind.family]),
     ]

@@ -45,7 +45,8 @@ def split(text: str) -> tuple[str, Path]:
             "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
         )
     if not path.is_file():
-        raise UsageError(f"--init: there is no file `{file}`")
+        hint = f"graphtrain export {file} weights.safetensors writes the weights of a run to a file"
+        raise UsageError(f"--init: there is no file `{file}`", hint if path.is_dir() else "")
     return name, path
 
 

@@ -27,6 +27,7 @@ MOST_VISITS = 8_000
 # Stretches that are looked at again at every edge.
 _SHORT = 32
 _GRADIENTS = ("backward", "zero_grad")
+_ROUND = "round"  # among the values: the batches that all ranks fetched last
 
 
 class EpochLength(NamedTuple):
@@ -70,12 +71,14 @@ class Surroundings(NamedTuple):
         count_body: counts one run of the body of a node.
         whole: how many steps the run has, for amounts that are a part of it.
         window_ranks: a window has the micro-batches of so many ranks. Default: 1.
+        ranks: batches are fetched by so many ranks at once, in rounds. Default: 1.
     """
 
     length_of: Callable[[PlanNode], EpochLength]
     count_body: Callable[[PlanNode], Counted]
     whole: Callable[[PlanNode, Term], int]
     window_ranks: int = 1
+    ranks: int = 1
 
 
 @dataclass
@@ -520,7 +523,8 @@ class Counting:
         for action in planned.actions:
             if action.effect in _GRADIENTS:
                 for optimizer in action.optimizers:
-                    self._act(optimizer, 1 if action.effect == "backward" else 0, action.effect == "zero_grad")
+                    passes = self._values.get(_ROUND, self._around.ranks) if action.effect == "backward" else 0
+                    self._act(optimizer, passes, action.effect == "zero_grad")
         for declared in kind.fields.values():
             text = f"{name}.{declared.name}"
             if declared.adds is not None and self._values.get(text, UNKNOWN) is not UNKNOWN:
@@ -557,18 +561,49 @@ class Counting:
             for text in (epoch.last, epoch.exhausted, epoch.empty):
                 self._set(f"{name}.{text}", True)
             return
-        values[f"{name}.{epoch.epoch_batches}"] += 1
-        values[f"{name}.{epoch.batches}"] += 1
         fetched = f"{name}.{epoch.epoch_batches}"
+        size = self._round_size(Linear(values[fetched], ((fetched, 1),)), length.batches)
+        values[f"{name}.{epoch.epoch_batches}"] += size
+        values[f"{name}.{epoch.batches}"] += size
         is_last = values[fetched] >= length.batches
         self._notes.compared(Linear(values[fetched], ((fetched, 1),)), Linear(length.batches), ">=", is_last)
-        samples = length.last if is_last else length.samples
-        if samples is None:
+        before_last, last = length.samples, length.last if is_last else length.samples
+        if last is None or (before_last is None and size > 1):
             self._set(f"{name}.{epoch.samples}", UNKNOWN)
         elif values[f"{name}.{epoch.samples}"] is not UNKNOWN:
-            values[f"{name}.{epoch.samples}"] += samples
+            values[f"{name}.{epoch.samples}"] += (before_last or 0) * (size - 1) + last
         if is_last:
             self._set(f"{name}.{epoch.last}", True)
+
+    def _round_size(self, fetched: Linear, length: int) -> int:
+        """The batches that ranks fetch at once: one each, or as many as the epoch and the open windows still have."""
+        size = self._around.ranks
+        if size == 1:
+            return 1
+        rests = [(fetched, length)]
+        for name, declared in self._counters.items():
+            if declared.window is None or declared.target is None:
+                continue
+            count = f"{name}.{declared.name}"
+            window = self._values[f"{name}.{declared.window}"] if self._values[count] else self._next_window(name)
+            if window is not UNKNOWN and window > self._values[count]:
+                rests.append((Linear(self._values[count], ((count, 1),)), window))
+        for taken, end in rests:
+            is_short = end - taken.value < self._around.ranks
+            self._notes.compared(taken, Linear(end - self._around.ranks), ">", is_short)
+            if is_short:
+                self._notes.depends_on(taken)
+                size = min(size, end - taken.value)
+        self._set(_ROUND, size)
+        return size
+
+    def _next_window(self, name: str) -> Any:
+        """How many micro-batches of all ranks the window takes that opens next."""
+        target = self._counters[name].target
+        assert target is not None, "asked before"
+        size = self._field(name, target)
+        self._notes.depends_on(size)
+        return size.value * self._around.window_ranks if size.value is not UNKNOWN else UNKNOWN
 
     def _run_body(self, planned: PlanNode) -> None:
         """A body as a whole: what it leaves in fields that are read here, and in gradients."""
@@ -607,11 +642,7 @@ class Counting:
                 number = Linear(values[count], ((count, 1),))
                 self._notes.compared(number, Linear(0), "==", not values[count])
                 if not values[count]:
-                    size = self._field(name, declared.target)
-                    self._notes.depends_on(size)
-                    is_known = size.value is not UNKNOWN
-                    window = size.value * self._around.window_ranks if is_known else UNKNOWN
-                    self._set(f"{name}.{declared.window}", window)
+                    self._set(f"{name}.{declared.window}", self._next_window(name))
             values[count] += backward
 
     # ---- edges, and what repeats

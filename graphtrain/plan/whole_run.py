@@ -26,6 +26,8 @@ class WholeRun:
         length_of: the length of data, by the name of the resource.
         window_ranks: the ranks with which the run begins: a window has the micro-batches of all of them. Steps are the
             same for any number of ranks that goes through these windows. Default: 1.
+        ranks: those that fetch batches, each its own: what is asked after each of them, such as how often a node runs,
+            is asked after a round. Default: 1.
 
     >>> from graphtrain import Graph
     >>> plan = Plan(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
@@ -33,13 +35,13 @@ class WholeRun:
     750003
     """
 
-    def __init__(self, plan: Plan, length_of: LengthOf, window_ranks: int = 1) -> None:
+    def __init__(self, plan: Plan, length_of: LengthOf, window_ranks: int = 1, ranks: int = 1) -> None:
         self._plan = plan
         self._length_of = length_of
         self._wholes: dict[str, int] = {}
         self._asked: list[str] = []
         self._bodies: dict[str, Counted | UsageError] = {}
-        self._around = Surroundings(self._length, self._count_body, self._whole, window_ranks)
+        self._around = Surroundings(self._length, self._count_body, self._whole, window_ranks, ranks)
 
     def visits(self, path: str) -> int:
         """How often the node at a path runs in the whole run; in a body, in all runs of that.

@@ -52,7 +52,8 @@ class PlannedRun:
         """
         lengths = {"train_data": train_data, **data}
         try:
-            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), self.world_size).visits(node)
+            ranks = self.world_size
+            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), ranks, ranks).visits(node)
         except UsageError as error:
             raise UsageError(f"run.steps: {error.message}", error.hint) from None
 

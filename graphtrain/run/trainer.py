@@ -83,14 +83,19 @@ class Trainer:
 
     Everything that is missing or does not fit is reported together, before anything trains.
 
+    In a process that was started as one of several, with ``RANK`` and ``WORLD_SIZE`` in its environment, it is one rank
+    of a run: every rank makes the same trainer and calls the same methods.
+
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
         seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. None leaves the generators
             as they are.
-        device: where the model is and batches go. Default: CUDA where there is one, else the CPU.
+        device: where the model is and batches go. Default: CUDA where there is one, else the CPU; among several ranks,
+            the CUDA device of the rank's number on its host.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
-        loggers: called with every row of metrics: ``logger(metrics, step)``.
+        loggers: called with every row of metrics: ``logger(metrics, step)``; among several ranks, on rank 0. So are
+            `display` and `notify`.
         display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
         notify: called with each message for a person, one line each. Default: prints to standard error.
@@ -104,7 +109,8 @@ class Trainer:
     Raises:
         GraphError: the graph has problems, or a resource that it reads is missing, or one is supplied that it does not
             read; objects with a `state_dict` may be supplied all the same.
-        UsageError: an argument is wrong.
+        UsageError: an argument is wrong, or ranks differ in what they begin with.
+        RankFailedError: another rank has failed, or does not come.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> trainer = Trainer(

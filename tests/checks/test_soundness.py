@@ -335,6 +335,7 @@ class Gradients:
         self.clipped: set[int] = set()
         self.used: set[int] = set()
         self.faults: list[str] = []
+        self.apart = False  # of several ranks, the weights would part
 
     def act(self, effect: str, optimizer: str) -> None:
         held = self.held.setdefault(optimizer, [])
@@ -364,6 +365,7 @@ class Gradients:
             case "step":
                 if not unused:
                     self.faults.append("stepped twice" if held else "stepped without")
+                self.apart |= not self.exchanged.issuperset(unused)
                 self.used.update(held)
             case "use":
                 self.used.update(held)
@@ -384,6 +386,7 @@ class Run:
     faults: set[str]
     length: int
     ended: bool
+    apart: bool = False
 
 
 def watched(graph: Graph, elsewhere: Random | None = None) -> Run:
@@ -440,7 +443,7 @@ def watched(graph: Graph, elsewhere: Random | None = None) -> Run:
         gradients.end()
     elif length == most and (elsewhere is not None or _stand_still(answers[MOST // 2 :])):
         faults.add("goes round forever")
-    return Run(faults | set(gradients.faults) | {"unwritten" for _ in missed}, length, ended)
+    return Run(faults | set(gradients.faults) | {"unwritten" for _ in missed}, length, ended, gradients.apart)
 
 
 def _go_elsewhere(trainer: Trainer, choose: Random) -> None:
@@ -656,6 +659,29 @@ def test_most_that_is_refused_would_have_done_harm(examples: list[tuple[Graph, R
     """Warnings aside; the rest could do harm on a path that this run did not take."""
     refused = [run for graph, run in examples if any(one.severity == "error" for one in check_graph(graph))]
     assert sum(bool(run.faults) for run in refused) > 0.5 * len(refused)
+
+
+def parting(examples: list[tuple[Graph, Run]]) -> tuple[int, int]:
+    """How many runs without a fault stepped without an exchange in graphs that check clean for ranks, and in others."""
+    apart = [
+        any(problem.code == "G702" for problem in check_graph(graph, ranks=True))
+        for graph, run in examples
+        if run.apart and not run.faults and not problems_of(graph)
+    ]
+    return apart.count(False), apart.count(True)
+
+
+def test_weights_part_in_no_graph_that_checks_clean_for_ranks(
+    examples: list[tuple[Graph, Run]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean, refused = parting(examples)
+    assert clean == 0 and refused > 20
+    key: Any = ("step", "fresh")
+    monkeypatch.setitem(graphtrain.checks.gradients._RULES_OF_RANKS, key, ("used", None))
+    assert parting(examples)[0] > 20, "the rule is what finds it"
+    exchanged = [(graph, run) for graph, run in examples if not run.apart and not problems_of(graph)]
+    codes = [problem.code for graph, _ in exchanged for problem in check_graph(graph, ranks=True)]
+    assert not {"G703", "G704", "G412"} & set(codes), "what one process does in order, ranks do"
 
 
 # What a mutation of the checks does, and the faults that then come through.

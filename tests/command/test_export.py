@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 
 from graphtrain.command.export import export_command
+from graphtrain.command.warm_start import split
 from graphtrain.errors import UsageError
 from tests.resume.rank_runs import run
 
@@ -31,6 +32,14 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, caps
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     export_command(checkpoint, tmp_path / "again.safetensors", "model")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_a_run_in_the_place_of_a_file_is_told_to_be_exported(tmp_path: Path) -> None:
+    run(2, tmp_path / "run", advance=1)
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    with pytest.raises(UsageError, match="there is no file") as caught:
+        split(f"model={checkpoint}")
+    assert caught.value.hint.startswith(f"graphtrain export {checkpoint} weights.safetensors")
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:

@@ -97,6 +97,17 @@ def test_a_warning_counts_when_strict(strict: list[str], code: int, folder: Path
     assert command("check", "meant.toml", *strict).code == 0
 
 
+def test_a_graph_is_checked_for_several_ranks_where_that_is_asked(folder: Path, command: Command) -> None:
+    (folder / "my.toml").write_text('format = 1\nextends = "fit"\n[[edit]]\nremove = "exchange"\n')
+    assert command("check", "my.toml").code == 0
+    result = command("check", "my.toml", "--ranks")
+    assert result.code == 2
+    assert "error G702: `step` steps `optimizer` with gradients that were not exchanged" in result.out
+    assert command("check", "fit", "--ranks").out == "fit: no problems (15 nodes)\n"
+    assert "they synchronise in it" in command("nodes", "exchange").out
+    assert "they synchronise in it" not in command("nodes", "clip").out
+
+
 def test_a_script_declares_kinds(folder: Path, command: Command) -> None:
     (folder / "kinds.py").write_text(OWN_KIND)
     (folder / "my.toml").write_text(WITH_OWN_KIND)

@@ -87,7 +87,7 @@ def test_a_transient_slot(kinds: Path, command: Command) -> None:
     assert {"train_batch", "accumulate", "step", "closed"} <= refused
     assert not refused & {"opened", "zero_grad"}
     assert {marks_of[name] for name in refused} == {"no: handle is transient"}
-    assert f"a checkpoint can be made before {18 + 2 - len(refused)} of 20 nodes" in result.out
+    assert f"a checkpoint can be made before {19 + 2 - len(refused)} of 21 nodes" in result.out
     assert "save point" not in command("show", "my.toml").out
 
 

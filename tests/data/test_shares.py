@@ -46,11 +46,9 @@ def noisy_loader(**keywords: Any) -> Loader:
     return Loader(Noisy(BATCHES * SIZE - 1), batch_size=SIZE, shuffle=True, seed=4, **keywords)
 
 
-def shares(loader: Loader, world_size: int, first: int, windows: Windows) -> list[Share]:
+def share_of(loader: Loader, rank: int, world_size: int, first: int, windows: Windows) -> Share:
     numbered = Ordered(loader, 0).numbered(1, first, {})
-    return [
-        Share(numbered, numbered.length, rank, world_size, first, windows, loader.release) for rank in range(world_size)
-    ]
+    return Share(numbered, numbered.length, rank, world_size, first, windows, loader.release)
 
 
 def consumed(
@@ -58,7 +56,7 @@ def consumed(
 ) -> tuple[list[Any], list[int]]:
     """All batches from one on, in the order of their numbers, and the sizes of the windows that were stepped."""
     world_size = len(loaders)
-    parts = [shares(loader, world_size, first, windows)[rank] for rank, loader in enumerate(loaders)]
+    parts = [share_of(loader, rank, world_size, first, windows) for rank, loader in enumerate(loaders)]
     batches, stepped = [], []
     while first < BATCHES:
         size = round_size(first, BATCHES, world_size, windows())
@@ -106,7 +104,7 @@ def test_workers_load_ahead_and_go_on_after_another_plan() -> None:
     expected = [batch.tolist() for batch in noisy_loader().batches(1)]
     loader = noisy_loader(num_workers=1, prefetch_factor=2)
     windows = Counted(4)
-    (_, share) = shares(loader, 2, 0, windows)
+    share = share_of(loader, 1, 2, 0, windows)
     planned, first = [], 0
     for windows.count in [0, 2, 0, 2, 3, 0, 2, 0]:  # three in the second window, one in the fourth round
         size = round_size(first, BATCHES, 2, windows())
@@ -125,7 +123,7 @@ def test_a_plan_that_was_at_its_end_is_made_again(workers: int) -> None:
     """By the old plan there is nothing more to load, and workers end; by the new one there is."""
     loader = noisy_loader(num_workers=workers)
     expected = [batch.tolist() for batch in noisy_loader().batches(1)]
-    share = shares(loader, 2, 19, Counted(3))[1]
+    share = share_of(loader, 1, 2, 19, Counted(3))
     assert share.begin_round(19, 2)
     assert share.fetch().tolist() == expected[20]
     assert share.fetch_early() == []

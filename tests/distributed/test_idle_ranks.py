@@ -82,7 +82,7 @@ def assert_as_alone(window: int, edit: Edit = lambda graph: graph, **resources: 
     return alone
 
 
-@pytest.mark.parametrize("samples", [22, 10, 9, 2, 1])
+@pytest.mark.parametrize("samples", [22, 9, 1])
 def test_short_windows_and_epochs(samples: int) -> None:
     """Five batches on four ranks with windows of four, and fewer batches than ranks."""
     assert_as_alone(12, train_data=lambda: Loader(numbers(samples), batch_size=2, shuffle=True))
@@ -102,7 +102,7 @@ class Early:
         return iter(numbers().split(2)[: self.length])
 
 
-@pytest.mark.parametrize(("length", "says"), [(5, 7), (5, 8), (5, 5), (7, 5), (1, 3)])
+@pytest.mark.parametrize(("length", "says"), [(5, 7), (7, 5), (1, 3)])
 def test_data_that_ends_elsewhere_than_it_says(length: int, says: int) -> None:
     alone = assert_as_alone(4, train_data=lambda: Early(length, says))
     assert alone.progress["next_batch"]["batches"] == 2 * length

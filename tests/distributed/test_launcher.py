@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain.alive import is_alive
+from graphtrain.command import run
 from graphtrain.distributed import launcher
 from graphtrain.distributed.launcher import launch, launched
 from graphtrain.errors import UsageError
@@ -214,3 +215,21 @@ def test_batch_scripts_exit_as_the_run_does_and_are_queued_again(number: int, co
         "3 1 16 node7 graphtrain run train.py --run-dir runs/first",
     ][number]
     assert calls[0].strip() == expected.strip()
+
+
+def test_a_stop_with_restarts_left_is_no_failure_to_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not run._restarts_left()
+    for most, so_far, is_left in (("0", "0", False), ("2", "0", True), ("2", "1", True), ("2", "2", False)):
+        monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", most)
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", so_far)
+        assert run._restarts_left() is is_left
+
+
+def test_a_signal_of_slurm_that_torchrun_ends_at_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
+    assert run._unhandled_signal() == ""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert run._unhandled_signal().endswith("start torchrun --signals-to-handle SIGTERM,SIGINT,SIGUSR1")
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGUSR1")
+    assert run._unhandled_signal() == ""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from graphtrain import Graph, StepFunction, Trigger, derived_clock, node, progress
-from graphtrain.graph.registry import find_kind, known_kinds
+from graphtrain.graph.registry import find_kind, is_shipped, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, kind_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, coerce, plain_value, show_value, type_name
 
@@ -494,3 +494,13 @@ def test_a_kind_needs_no_file_and_no_module(namespace: dict[str, Any], future: s
     graph = Graph.load("fit").insert("a", "remember", after="step").insert("b", namespace["Recall"], after="a")
     assert graph.check() == []
     assert repr(graph.nodes["b"]) == "<Node b: recall>"
+
+
+def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
+    @node(synchronises=True)
+    def exchange_words() -> None: ...
+
+    assert kind_of(exchange_words).synchronises
+    del DECLARED["exchange_words"]
+    shipped = {name for name in known_kinds() if is_shipped(name) and (kind := find_kind(name)) and kind.synchronises}
+    assert shipped == {"agree", "end_epoch", "end_evaluation", "end_sanity", "exchange", "log", "next_batch"}

@@ -241,6 +241,14 @@ class Mirror(Ranks):
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
         return None
 
+    def claim(self, key: str) -> bool:
+        return True
+
+    def leave(self) -> None: ...
+
+    def ended(self) -> list[int]:
+        return []
+
 
 def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, example: Example) -> None:
     with using_ranks(Mirror() if RANKS in kind.optional else Alone()):

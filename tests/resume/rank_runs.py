@@ -78,6 +78,7 @@ def trainer_of(
         run_dir=run_dir,
         display=None,
         notify=notify,
+        not_state=["training_step<trained>"] if trained is not None else (),
         **resources,
     )
 

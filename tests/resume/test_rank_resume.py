@@ -65,3 +65,22 @@ def assert_equal(ends: list[End], expected: list[End], message: str = "") -> Non
     assert len(ends[0].metrics) == len(expected[0].metrics), message
     for row, row_before in zip(ends[0].metrics, expected[0].metrics, strict=True):
         assert row == pytest.approx(row_before, rel=1e-12), message
+
+
+def test_a_chain_of_world_sizes_in_open_windows(plain: list[End], trained: list[int], tmp_path: Path) -> None:
+    """Windows of 4 micro-batches, the last one of an epoch has 3: each life ends in one, or in the next epoch."""
+    samples: list[int] = []
+    consumed = []
+    for world_size, until in [(2, 2), (1, 3), (3, 5), (1, 9), (4, 10), (2, 13)]:
+        lives = run(
+            world_size,
+            tmp_path,
+            is_plain=True,
+            trained=samples,
+            act=lambda trainer, until=until: trainer.run(until=f"{until} batches"),
+        )
+        consumed.append((lives[0].progress["next_batch"]["batches"], lives[0].progress["accumulate"]["count"]))
+    assert consumed == [(2, 2), (3, 3), (7, 3), (9, 1), (11, 0), (13, 2)]
+    ends = run(3, tmp_path, is_plain=True, trained=samples)
+    assert_equal(ends, plain)
+    assert sorted(samples) == sorted(trained)
