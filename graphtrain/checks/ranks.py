@@ -48,8 +48,11 @@ class _Differing:
         self._plan = plan
         self._origins: dict[str, _Origin] = {}
         for planned in plan.nodes:
-            if hasattr(getattr(planned.kind, "implementation", None), "epoch_fields"):
-                self._add(planned.own_writes, _Origin(planned.path, None))
+            kind = planned.kind
+            if kind is not None and (counted := getattr(kind.implementation, "epoch_fields", None)) is not None:
+                # What step functions are told of a batch, and what is not of the epoch, is of that of a rank.
+                own = [f"{planned.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
+                self._add([*planned.own_writes, *own], _Origin(planned.path, None))
         count = -1
         while count != len(self._origins):
             count = len(self._origins)

@@ -375,6 +375,23 @@ class Program:
         except UsageError as error:
             raise UsageError(f'`{bound.path}` is due by "{term}": {error.message}', error.hint) from None
 
+    def begun_with(self, ranks: int) -> Iterator[str]:
+        """Note with how many ranks the run began; a line for each part of the run that was counted with others."""
+        counted, self.window_ranks = self.window_ranks, ranks
+        parts = {
+            f'`{bound.path}` is due by "{term}"'
+            for bound in self.nodes
+            if counted != ranks and not bound.bypassed
+            for trigger in bound.planned.triggers
+            for term in trigger.terms
+            if term.unit == RUN
+        }
+        for part in sorted(parts):
+            yield (
+                f"{part}, which is counted as if the run had begun with {counted} rank{'s' * (counted > 1)}; "
+                f"it began with {ranks}, and its windows are of that size: count steps instead"
+            )
+
     def targets(self, bound: BoundNode) -> list[BoundNode | None]:
         """Where the edges of a node lead, in order; None is the end of its graph."""
         return [None if way.target is None else self.by_path[way.target.path] for way in bound.planned.exits]

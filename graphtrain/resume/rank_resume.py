@@ -309,7 +309,7 @@ def _means(states: Mapping[int, Sections], rank: int) -> dict[str, Any]:
 
 
 def _of_rank_0(checkpoint: Checkpoint, compiled: CompiledGraph) -> list[str]:
-    """The buffers that were not the same on all ranks, of which those of rank 0 are taken."""
+    """What was not the same on all ranks, of which rank 0's is taken: buffers, and what has changed since `setup`."""
     if checkpoint.ranks == 1:
         return []
     places = checkpoint.manifest["tensors"]
@@ -319,4 +319,6 @@ def _of_rank_0(checkpoint: Checkpoint, compiled: CompiledGraph) -> list[str]:
         for tensor, value in checkpoint.sections["resources"].get(name, {}).items()
         if isinstance(value, torch.Tensor) and tensor not in places.get(name, {})
     ]
-    return [f"{quoted(own, _SHOWN)} of rank 0"] if own else []
+    drift = ["what has changed since `setup`"] if checkpoint.manifest.get("own_drift") else []
+    taken = [*([quoted(own, _SHOWN)] if own else []), *drift]
+    return [f"{' and '.join(taken)} of rank 0"] if taken else []

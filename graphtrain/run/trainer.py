@@ -972,7 +972,8 @@ class Trainer:
         self._renew_as(checkpoint.sections.get("renewed", {}))
         run_files, run = self._run_files, self._resumable
         ranks, resume_from, is_resized = self._ranks, checkpoint, ""
-        self._compiled.program.window_ranks = checkpoint.manifest.get("window_ranks", 1)
+        for line in self._compiled.program.begun_with(checkpoint.manifest.get("window_ranks", 1)):
+            self._notify_once(line)
         if checkpoint.ranks != ranks.world_size:
             resume_from, is_resized = resized(checkpoint, self._compiled, ranks.rank, ranks.world_size, self._seed)
         restored = restore(resume_from, run, options, is_resized)

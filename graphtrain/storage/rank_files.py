@@ -31,6 +31,7 @@ from graphtrain.storage.tensor_files import TENSOR_SUFFIX, file_of, read_tensors
 
 _PIECE = 1 << 20
 # The facts in a manifest that each rank has its own of.
+DRIFT = "reachable"  # the section of what has changed since `setup`
 OWN_FACTS = ("aliases", "unknown")
 # What is no rank's alone, whatever they have in common: it is summed, or given to the rank of the same number.
 OF_RANKS = ("gradients", "metrics", "slots")
@@ -108,8 +109,14 @@ def manifest_of_ranks(
         "digests": digests,
         "tensors": places,
         "own": [dict(each["own"]) for each in told],
+        "own_drift": any(_drift(digests) != _drift(summaries[0]) for digests in summaries),
         "files": {name: entry for each in told for name, entry in each["files"].items()},
     }
+
+
+def _drift(digests: Digests) -> tuple[Mapping[str, str], str | None]:
+    """What tells whether a rank has the drift of another."""
+    return digests.parts.get(DRIFT, {}), digests.files.get(DRIFT)
 
 
 def _shared_file(file: str, rank: int) -> str:

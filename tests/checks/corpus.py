@@ -620,6 +620,8 @@ def for_ranks(title: str, edit: Callable[[Graph], Graph], *expected: str, of: Gr
 
 RANKS = [
     for_ranks("a guard on what a node remembers of its loss", lambda g: skipping(g, "look.high"), "G701 guards.spike"),
+    for_ranks("a guard on the number of a rank's own batch", lambda g: skipping(g, "next_batch.own_batch_index > 3"),
+              "G701 guards.spike"),
     for_ranks("a guard on a slot made of a loss", lambda g: skipping(g, "high > 1").insert(
         "of_loss", OF_LOSS, before="look"), "G701 guards.spike"),
     for_ranks("a guard on an average of ranks, and one on the slot that it is made of", lambda g: skipping(

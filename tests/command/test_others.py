@@ -31,6 +31,7 @@ COMMANDS = [
     "graphs",
     "nodes",
     "schema",
+    "export",
     "ls",
     "status",
     "verify",

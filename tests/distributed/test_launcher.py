@@ -17,7 +17,8 @@ from graphtrain.command import run
 from graphtrain.distributed import launcher
 from graphtrain.distributed.launcher import launch, launched
 from graphtrain.errors import UsageError
-from tests.command.running import TINY, Result
+from graphtrain.storage.run_directory import read_status
+from tests.command.running import SLOW, TINY, Result, environment
 from tests.distributed.processes import run_command
 from tests.docs.blocks import read_blocks
 
@@ -233,3 +234,36 @@ def test_a_signal_of_slurm_that_torchrun_ends_at_is_reported(monkeypatch: pytest
     assert run._unhandled_signal().endswith("start torchrun --signals-to-handle SIGTERM,SIGINT,SIGUSR1")
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGUSR1")
     assert run._unhandled_signal() == ""
+
+
+KILLED = (
+    "import os, random, threading\n"
+    + SLOW
+    + """
+def kill_some_time():
+    attempt, rank = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "9")), os.environ.get("RANK")
+    if attempt < 4 and rank == str(attempt % 2):
+        seconds = random.Random(attempt + SEED).uniform(0, 1)
+        threading.Timer(seconds, os.kill, [os.getpid(), 9]).start()
+
+def setup():
+    kill_some_time()
+    return resources()
+"""
+).replace("def setup(", "def resources(", 1)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_that_are_killed_at_any_moment_come_to_the_end_of_a_run_that_is_not(seed: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(KILLED.replace("SEED", str(seed)))
+    words = ["run", "train.py", "finish.after=8 epochs", "checkpoint.every=2 steps", "--run-dir"]
+    assert all(rank.code == 0 for rank in run_command(2, *words, "whole", cwd=tmp_path))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "--max-restarts", "4", "-m", "graphtrain", *words, "killed"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "killed" / "starts.jsonl").read_text().splitlines()) > 1
+    whole, killed = (read_status(tmp_path / name) for name in ("whole", "killed"))
+    assert whole["state"] == killed["state"] == "finished"
+    assert whole["digest"] == killed["digest"]

@@ -14,6 +14,7 @@ from graphtrain import Graph, Loader, Trainer, rank_local
 from graphtrain.distributed import Alone, Ranks, using_ranks
 from graphtrain.errors import DataError
 from tests.distributed.fake_ranks import run_ranks
+from tests.resume import rank_runs
 
 LENGTHS = (5, 3, 4)
 
@@ -119,3 +120,15 @@ def test_others_cannot_continue_in_it(world_size: int, tmp_path: Path) -> None:
         run("loader", world_size, tmp_path)
     assert raised.value.message.startswith("the data of the run is rank_local: each of 3 ranks has its own")
     assert "resume with 3 processes" in str(raised.value)
+
+
+def test_a_part_of_the_run_is_counted_with_the_ranks_of_now(tmp_path: Path) -> None:
+    def halves(graph: Graph) -> Graph:
+        return graph.set("validate", every="0.5 run")
+
+    rank_runs.run(2, tmp_path, advance=9, graph=halves)
+    (end,) = rank_runs.run(1, tmp_path, graph=halves)
+    begin = '`validate` is due by "0.5 run", which is counted as if the run had begun with 1 rank; it began with 2'
+    assert [line for line in end.lines if line.startswith(begin)], end.lines
+    for end in rank_runs.run(2, tmp_path, graph=halves):
+        assert not [line for line in end.lines if "which is counted" in line]

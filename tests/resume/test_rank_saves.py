@@ -60,6 +60,33 @@ def test_what_is_the_same_is_stored_once_and_weights_need_nothing_else(tmp_path:
     assert abs(bytes_of_rank[0] - bytes_of_rank[1]) < 0.4 * max(bytes_of_rank)
 
 
+def counting_step(seen: list[int], amount: int) -> Callable[..., torch.Tensor]:
+    """A step that remembers something of its own."""
+
+    def step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        seen[0] += amount
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    return step
+
+
+def test_what_is_taken_of_rank_0_is_named(tmp_path: Path) -> None:
+    def cut(ranks: Ranks) -> None:
+        trainer = trainer_of(tmp_path, training_step=counting_step([0], ranks.rank + 1))
+        trainer.advance(6)
+        trainer.save()
+
+    run_ranks(2, cut)
+    lines: list[str] = []
+    seen = [0]
+    trainer = trainer_of(tmp_path, training_step=counting_step(seen, 0), notify=lines.append)
+    trainer.run()
+    assert seen == [1], "that of rank 0"
+    (line,) = (line for line in lines if line.startswith("resumed"))
+    buffers = "`model.1.running_mean`, `model.1.running_var`"
+    assert f"(random numbers are others, {buffers} and what has changed since `setup` of rank 0, " in line
+
+
 def test_gradients_that_were_summed_are_the_same(tmp_path: Path) -> None:
     run(2, tmp_path, advance=10, is_plain=True)  # before `step`
     (folder,) = (tmp_path / "checkpoints").iterdir()
