@@ -4,7 +4,7 @@ BIN := .venv/bin
 PEERS := .venv-peers/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
 INSTALL := $(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt
-BENCHMARKS := loop transition check startup state data resume checkpoint tensors soak
+BENCHMARKS := loop transition check startup state data resume checkpoint tensors scale scale_checkpoint soak
 RESULTS := benchmarks/results
 
 # Else each process of the tests would compile all of the code anew.

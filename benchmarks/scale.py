@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -128,27 +129,23 @@ def rank_main(options: Namespace) -> None:
         show(f"microseconds a micro-batch of each of {ranks.world_size} ranks", rows, options.json, aims)
 
 
-def start_ranks(count: int) -> int:
-    """Start this script once for each rank; the largest of their exit codes."""
+def on_ranks(description: str | None, of_rank: Callable[[Namespace], None]) -> None:
+    """Run a function on every rank: this script is started once for each of them, on this machine."""
+    processes = {"--processes": {"type": int, "default": 2, "help": "how many ranks (default: 2)"}}
+    options = arguments(description, rounds=5, further=processes)
+    if "RANK" in os.environ:
+        of_rank(options)
+        return
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-    world = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    world = {"WORLD_SIZE": str(options.processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = [
         subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **world, "RANK": str(rank)})  # noqa: S603
-        for rank in range(count)
+        for rank in range(options.processes)
     ]
-    return max(process.wait() for process in started)
-
-
-def main() -> None:
-    processes = {"--processes": {"type": int, "default": 2, "help": "how many ranks (default: 2)"}}
-    options = arguments(__doc__, rounds=5, further=processes)
-    if "RANK" in os.environ:
-        rank_main(options)
-    else:
-        sys.exit(start_ranks(options.processes))
+    sys.exit(max(process.wait() for process in started))
 
 
 if __name__ == "__main__":
-    main()
+    on_ranks(__doc__, rank_main)

@@ -14,9 +14,7 @@ torch thread each.
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -27,8 +25,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from measure import Target, arguments, comparison, rounds, show
-from scale import start_ranks
+from measure import Target, comparison, rounds, show
+from scale import on_ranks
 
 from graphtrain import Graph, Trainer
 from graphtrain.distributed import Ranks, current_ranks
@@ -144,14 +142,5 @@ def rank_main(options: Namespace) -> None:
         show(f"milliseconds, {ranks.world_size} ranks, 100 MB", [*stalls, *loads], options.json, aims)
 
 
-def main() -> None:
-    processes = {"--processes": {"type": int, "default": 2, "help": "how many ranks (default: 2)"}}
-    options = arguments(__doc__, rounds=5, further=processes)
-    if "RANK" in os.environ:
-        rank_main(options)
-    else:
-        sys.exit(start_ranks(options.processes))
-
-
 if __name__ == "__main__":
-    main()
+    on_ranks(__doc__, rank_main)
