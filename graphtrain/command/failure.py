@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from graphtrain.distributed import prints
-from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, RankStoppedError, UsageError
+from graphtrain.errors import (
+    DataError,
+    EditError,
+    GraphError,
+    GraphtrainError,
+    RanksError,
+    RankStoppedError,
+    UsageError,
+)
 from graphtrain.printable import printable
 from graphtrain.run.frames import users_frames
 from graphtrain.run.signals import STOPPED as STOPPED
@@ -30,7 +38,7 @@ def exit_on_failure() -> Iterator[None]:
     except RankStoppedError:  # which has said so
         sys.exit(STOPPED)
     except GraphtrainError as error:
-        if prints(str(error)):
+        if prints(str(error), is_of_all=isinstance(error, RanksError)):
             print_error(error)
         sys.exit(BAD_USAGE if isinstance(error, GraphError | UsageError | EditError | DataError) else FAILED)
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from graphtrain.distributed.ranks import Alone, Ranks
+from graphtrain.distributed.ranks import Alone, LostRankError, Ranks
 
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
 _of_process: Ranks | None = None
@@ -41,14 +41,22 @@ def current_ranks() -> Ranks:
     return _of_process
 
 
-def prints(text: str) -> bool:
+def prints(text: str, *, is_of_all: bool = False) -> bool:
     """True for the rank that prints a message which several of them have: the first that asks.
 
-    Ranks that have not joined each other yet cannot agree on one; then it is rank 0.
+    Ranks that have not joined each other yet cannot agree on one; then it is rank 0. Where the rank is gone that has
+    the store, they cannot any more; then each prints.
+
+    Arguments:
+        is_of_all: True for a message that all ranks have which are left: then the first of them prints it.
     """
     ranks = _USED.get() or _of_process
     if ranks is not None:
-        return ranks.claim(f"printed/{hashlib.blake2b(text.encode(errors='replace'), digest_size=16).hexdigest()}")
+        digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
+        try:
+            return ranks.claim(f"printed/{digest}")
+        except LostRankError:
+            return not is_of_all or ranks.rank == min({*range(ranks.world_size)} - {*ranks.ended()})
     return not is_one_of_several() or os.environ["RANK"] == "0"
 
 

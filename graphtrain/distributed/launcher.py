@@ -98,6 +98,8 @@ class _Processes:
         environment = {
             # As under torchrun: as many threads as cores in each process would be slower than one.
             "OMP_NUM_THREADS": "1",
+            # Where the rank is killed that has the store, torch warns of each call to it by a page of addresses.
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
             **os.environ,
             "WORLD_SIZE": str(self._count),
             "LOCAL_WORLD_SIZE": str(self._count),

@@ -221,15 +221,16 @@ class Processes(Ranks):
                     return None
                 time.sleep(_POLLING_SECONDS)
             return bytes(store.get(key))
-        except RuntimeError:  # whoever has the store is gone
+        except RuntimeError:  # whoever has the store is gone: its process is about to end
+            time.sleep(min(timeout_seconds, _SECONDS_TO_JOIN))
             return None
 
     def claim(self, key: str) -> bool:
         try:
             mine = str(self.rank)
             return bool(self._store.compare_set(key, "", mine).decode() == mine)
-        except RuntimeError:  # whoever has the store is gone, and nobody can be asked
-            return True
+        except RuntimeError as error:
+            raise LostRankError(str(error)) from None
 
     def ended(self) -> list[int]:
         return [rank for rank, process in self._processes.items() if not is_alive(process)]

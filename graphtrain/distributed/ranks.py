@@ -65,7 +65,11 @@ class Ranks(ABC):
 
     @abstractmethod
     def claim(self, key: str) -> bool:
-        """True for the first rank that asks for a key, which then does for all what is to be done once."""
+        """True for the first rank that asks for a key, which then does for all what is to be done once.
+
+        Raises:
+            LostRankError: the rank that has the store is gone.
+        """
 
     @abstractmethod
     def leave(self) -> None:
