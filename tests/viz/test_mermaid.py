@@ -15,7 +15,7 @@ GRAMMAR = [
     r"---",
     rf"title: {TEXT}",
     r"flowchart TB",
-    rf" +n_\w+[\[({{/>]+{TEXT}[\])}}/]+",
+    rf" +n_\w+[\[({{/>]+{TEXT}[\\\])}}/]+",
     rf" +subgraph n_\w+\[{TEXT}\]",
     r" +end",
     rf"  n_\w+ (?:-\. {TEXT} \.->|-- {TEXT} -->|-->) n_\w+",
