@@ -36,6 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 
+def pytest_collection_finish() -> None:
+    """From now on no code is cached: tests change scripts within the second by which a cache tells them apart."""
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
 @pytest.fixture(autouse=True)
 def no_kinds_of_other_tests() -> Iterator[None]:
     """Kinds that a test declares are gone after it; those that test modules declare are not found by name."""

@@ -70,7 +70,7 @@ def main_line(graph: Graph, back: frozenset[Place]) -> tuple[Place, ...]:
 
     >>> fit = Graph.load("fit")
     >>> [source for source, _ in main_line(fit, back_edges(fit))]
-    ['decide', 'next_batch', 'train_batch', 'accumulate', 'clip', 'step']
+    ['decide', 'next_batch', 'train_batch', 'accumulate', 'exchange', 'clip', 'step']
     """
     line: list[Place] = []
     source: str | None = graph.start

@@ -46,7 +46,7 @@ class Graph(Editable):
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
     >>> graph, graph.nodes["accumulate"]
-    (<Graph fit: 14 nodes, start decide>, <Node accumulate: every = 4>)
+    (<Graph fit: 15 nodes, start decide>, <Node accumulate: every = 4>)
     >>> [str(edge) for edge in graph.edges["accumulate"]]
     ['clip if accumulation_reached', 'decide']
     >>> graph.nodes["accumulate"].parameters["every"]

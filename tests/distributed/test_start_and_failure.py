@@ -234,6 +234,7 @@ def test_a_timeout_that_is_none_is_refused(text: str, monkeypatch: pytest.Monkey
 
 
 def test_the_environment_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphtrain.distributed.current._of_process", None)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(UsageError, match="WORLD_SIZE is 'two', which is no number\n  hint: start the processes with"):
