@@ -48,7 +48,7 @@ class Graph(Editable):
     >>> graph, graph.nodes["accumulate"]
     (<Graph fit: 15 nodes, start decide>, <Node accumulate: every = 4>)
     >>> [str(edge) for edge in graph.edges["accumulate"]]
-    ['clip if accumulation_reached', 'decide']
+    ['exchange if accumulation_reached', 'decide']
     >>> graph.nodes["accumulate"].parameters["every"]
     4
     """
