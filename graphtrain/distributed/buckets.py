@@ -15,6 +15,8 @@ from graphtrain.distributed.ranks import Ranks
 
 # As in DistributedDataParallel: large enough that a call costs little, small enough that copying and sending overlap.
 BUCKET_BYTES = 25 * 2**20
+# What is larger is summed where it is: 0.8 ms of 4.5 for four megabytes were spent on copying.
+LARGE_BYTES = 2**20
 
 
 def sum_gradients(ranks: Ranks, parameters: Sequence[torch.Tensor]) -> None:
@@ -23,14 +25,21 @@ def sum_gradients(ranks: Ranks, parameters: Sequence[torch.Tensor]) -> None:
     Arguments:
         parameters: the same on all ranks, in one order: those that have a gradient on any of them.
     """
-    gradients = []
+    large: list[torch.Tensor] = []
+    small: list[torch.Tensor] = []
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        gradients.append(parameter.grad)
-    buckets = list(buckets_of(gradients))
+        # By the parameter, which is the same on all ranks.
+        is_large = parameter.numel() * parameter.element_size() >= LARGE_BYTES and parameter.is_contiguous()
+        (large if is_large else small).append(parameter.grad)
+    whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
+    buckets = list(buckets_of(small))
     buffers = [torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in buckets]
-    ranks.exchange(buffers)
+    ranks.exchange([*whole, *buffers])
+    for gradient, summed in zip(large, whole, strict=True):
+        if summed is not gradient:
+            gradient.copy_(summed)
     for bucket, buffer in zip(buckets, buffers, strict=True):
         parts = torch.split(buffer, [gradient.numel() for gradient in bucket])
         torch._foreach_copy_(bucket, [part.view(gradient.shape) for part, gradient in zip(parts, bucket, strict=True)])

@@ -39,6 +39,18 @@ def test_a_gradient_that_some_ranks_lack_counts_as_zeros_and_one_that_all_lack_s
         assert gradients == [[[6.0, 6.0]] * 3, [5.0, 7.0], None, [3.0, 3.0, 3.0]]
 
 
+def test_large_gradients_of_any_layout_are_summed_where_they_are() -> None:
+    def program(ranks: Ranks) -> list[float]:
+        parameters = [torch.nn.Parameter(torch.zeros(600, 500)), torch.nn.Parameter(torch.zeros(3))]
+        first = torch.full((500, 600), 1.0).t() if ranks.rank else torch.full((600, 500), 1.0)
+        parameters[0].grad, parameters[1].grad = first, torch.ones(3)
+        agreement_of(ranks).exchange(parameters)
+        assert parameters[0].grad is first
+        return [float(parameter.grad.sum()) for parameter in parameters if parameter.grad is not None]
+
+    assert run_ranks(2, program) == [[600_000.0, 6.0]] * 2
+
+
 @pytest.mark.parametrize("value", [{"loss": [1.5, 3]}, list(range(5000)), "text", None])
 def test_plain_data_of_any_size_reaches_all_ranks_in_their_order(value: Any) -> None:
     def program(ranks: Ranks) -> list[Any]:
