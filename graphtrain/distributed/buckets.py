@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from graphtrain.distributed.ranks import Ranks
+from graphtrain.errors import UsageError
 
 # As in DistributedDataParallel: large enough that a call costs little, small enough that copying and sending overlap.
 BUCKET_BYTES = 25 * 2**20
@@ -24,12 +25,20 @@ def sum_gradients(ranks: Ranks, parameters: Sequence[torch.Tensor]) -> None:
 
     Arguments:
         parameters: the same on all ranks, in one order: those that have a gradient on any of them.
+
+    Raises:
+        UsageError: a gradient is sparse.
     """
     large: list[torch.Tensor] = []
     small: list[torch.Tensor] = []
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.layout is not torch.strided:
+            raise UsageError(
+                f"a parameter of shape {list(parameter.shape)} has a sparse gradient, and several ranks sum dense ones",
+                "make it dense, as with Embedding(..., sparse=False)",
+            )
         # By the parameter, which is the same on all ranks.
         is_large = parameter.numel() * parameter.element_size() >= LARGE_BYTES and parameter.is_contiguous()
         (large if is_large else small).append(parameter.grad)

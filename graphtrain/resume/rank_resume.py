@@ -19,11 +19,13 @@ import torch
 
 from graphtrain.data.loader import derived_seed
 from graphtrain.errors import CheckpointError, GraphtrainError
+from graphtrain.graph.renaming import Renaming
 from graphtrain.metrics.recorder import added
 from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.rounds import ROUND, is_fetching, slots_of_rounds
+from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.state.random import RandomAside, capture_random, global_generators, seed_everything
@@ -143,28 +145,36 @@ def _followed(
 
 
 def resized(
-    checkpoint: Checkpoint, compiled: CompiledGraph, rank: int, world_size: int, seed: int | None
+    checkpoint: Checkpoint,
+    compiled: CompiledGraph,
+    rank: int,
+    world_size: int,
+    seed: int | None,
+    rename: Mapping[str, str],
 ) -> tuple[Checkpoint, str]:
     """A checkpoint as a rank resumes from it where as many ranks have not written it; and what changes, in words.
 
     Arguments:
         seed: that of the run.
+        rename: as `ResumeOptions` has it. What is returned has the names that were saved.
 
     Raises:
+        UsageError: `rename` names no node.
         CheckpointError: batches are being trained on, of which there are more than ranks.
     """
     manifest, first, before = checkpoint.manifest, checkpoint.sections, checkpoint.ranks
     states: Mapping[int, Sections] = checkpoint.others or {0: first}
-    exchanged = _exchanged(compiled, manifest, first["progress"], before)
+    renaming = GraphChange.of(checkpoint, compiled.graph, rename).renaming
+    exchanged = _exchanged(compiled, manifest, first["progress"], before, renaming)
     number = seed if seed is not None else int(manifest["digest"][:8], 16)
     with RandomAside(global_generators()):
-        seed_everything(derived_seed(number, _micro_batches(compiled, first["progress"]), rank))
+        seed_everything(derived_seed(number, _micro_batches(compiled, first["progress"], renaming), rank))
         drawn = capture_random()
     sections = {
         **first,
         "gradients": _gradients(compiled, states, exchanged, rank),
-        "progress": _progress(compiled, first["progress"], exchanged, before, world_size),
-        "slots": _slots(compiled, checkpoint, states, before, rank, world_size),
+        "progress": _progress(compiled, first["progress"], exchanged, before, world_size, renaming),
+        "slots": _slots(compiled, checkpoint, states, before, rank, world_size, renaming),
         "metrics": _means(states, rank),
         "random": {**first["random"], **drawn},
     }
@@ -178,8 +188,13 @@ def _ranks(number: int) -> str:
     return f"{number} {'process' if number == 1 else 'processes'}"
 
 
-def _micro_batches(compiled: CompiledGraph, progress: Mapping[str, Mapping[str, Any]]) -> int:
-    return sum(int(progress.get(bound.path, {}).get("batches", 0)) for bound in _fetching(compiled))
+def _former(renaming: Renaming, bound: BoundNode) -> str:
+    """The path that a node was saved under."""
+    return renaming.former(bound.path) or bound.path
+
+
+def _micro_batches(compiled: CompiledGraph, progress: Mapping[str, Mapping[str, Any]], renaming: Renaming) -> int:
+    return sum(int(progress.get(_former(renaming, bound), {}).get("batches", 0)) for bound in _fetching(compiled))
 
 
 def _fetching(compiled: CompiledGraph) -> list[BoundNode]:
@@ -187,7 +202,11 @@ def _fetching(compiled: CompiledGraph) -> list[BoundNode]:
 
 
 def _exchanged(
-    compiled: CompiledGraph, manifest: Manifest, progress: Mapping[str, Mapping[str, Any]], before: int
+    compiled: CompiledGraph,
+    manifest: Manifest,
+    progress: Mapping[str, Mapping[str, Any]],
+    before: int,
+    renaming: Renaming,
 ) -> set[str]:
     """The optimizers whose gradients were summed over ranks already.
 
@@ -196,11 +215,12 @@ def _exchanged(
     exchanged = set()
     for name in compiled.exchanging():
         flags = [
-            progress.get(bound.path, {}).get(declared)
+            progress[_former(renaming, bound)].get(declared)
             for bound, declared in compiled.exchanged_fields(name)
-            if bound.path in progress
+            if _former(renaming, bound) in progress
         ]
-        is_exchanged = any(flags) if before > 1 and flags else compiled.is_behind_exchange(manifest["position"], name)
+        position = renaming.path(manifest["position"])
+        is_exchanged = any(flags) if before > 1 and flags else compiled.is_behind_exchange(position, name)
         if is_exchanged:
             exchanged.add(name)
     return exchanged
@@ -246,6 +266,7 @@ def _progress(
     exchanged: set[str],
     before: int,
     world_size: int,
+    renaming: Renaming,
 ) -> dict[str, Mapping[str, Any]]:
     """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round.
 
@@ -253,20 +274,22 @@ def _progress(
     """
     of_ranks = [bound for bound in compiled.program.nodes if "ranks" in bound.kind.optional and not bound.bypassed]
     fresh = {
-        bound.path: {
+        _former(renaming, bound): {
             name: getattr(bound.instance, name) for name, declared in bound.kind.fields.items() if declared.stored
         }
         for bound in of_ranks
     }
     changed: dict[str, Mapping[str, Any]] = {**fresh, **progress}
     for bound in _fetching(compiled):
-        if bound.path in changed and 1 in (before, world_size):
-            changed[bound.path] = {**changed[bound.path], ROUND: 1}
+        path = _former(renaming, bound)
+        if path in changed and 1 in (before, world_size):
+            changed[path] = {**changed[path], ROUND: 1}
     for name in compiled.exchanging():
         for bound, declared in compiled.exchanged_fields(name):
-            if bound.path in changed:
+            path = _former(renaming, bound)
+            if path in changed:
                 is_exchanged = world_size > 1 and name in exchanged
-                changed[bound.path] = {**changed[bound.path], declared: is_exchanged}
+                changed[path] = {**changed[path], declared: is_exchanged}
     return changed
 
 
@@ -277,14 +300,15 @@ def _slots(
     before: int,
     rank: int,
     world_size: int,
+    renaming: Renaming,
 ) -> dict[str, Any]:
     """Values in transit: what belongs to a batch on the rank of the number that has it, anything else on all."""
     dependent, slots = slots_of_rounds(compiled.program), dict(states[0]["slots"])
     for name in slots:
-        source = dependent.get(name)
+        source = dependent.get(renaming.slot(name))
         if source is None:
             continue
-        batches = states[0]["progress"].get(source.path, {}).get(ROUND, 1) if before > 1 else 1
+        batches = states[0]["progress"].get(_former(renaming, source), {}).get(ROUND, 1) if before > 1 else 1
         if batches > world_size:
             raise CheckpointError(
                 f"{checkpoint.path} was made while {batches} ranks had a batch each in `{name}`, and there are "

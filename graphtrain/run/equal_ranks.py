@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from graphtrain.data.batch import feed
 from graphtrain.data.fingerprint import fingerprint, is_data
@@ -48,16 +48,19 @@ def require_equal(
     resources: Mapping[str, Any],
     settings: Mapping[str, Any],
     hyper_parameters: Mapping[str, Mapping[str, Any]],
+    *,
+    begins: bool = True,
 ) -> None:
     """Compare the ranks.
 
     Arguments:
         settings: what the trainer was given besides: its seed, the arguments of `setup`.
+        begins: False for resources that a run is given later: their buffers may be of what every rank has trained.
 
     Raises:
         UsageError: they differ; on all of them, with what the first line that differs is on which rank.
     """
-    tensors = dict(_tensors(resources))
+    tensors = dict(_tensors(resources, with_buffers=begins))
     weights = {name: _hash(tensor) for name, tensor in tensors.items()}
     groups: list[tuple[str, Lines]] = [
         (_VERSION, {"the version of graphtrain": __version__, "the version of torch": str(torch.__version__)}),
@@ -84,17 +87,16 @@ def require_equal(
         raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
 
 
-def _tensors(resources: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
     """The parameters and buffers of every module, by their paths."""
     for resource, module in resources.items():
         if isinstance(module, torch.nn.Module):
-            for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+            buffers = module.named_buffers() if with_buffers else ()
+            for name, tensor in itertools.chain(module.named_parameters(), buffers):
                 yield f"{resource}.{name}", tensor
 
 
 def _hash(tensor: torch.Tensor) -> str:
-    if isinstance(tensor, UninitializedParameter | UninitializedBuffer):  # the first batch gives it a shape
-        return ""
     digest = hashlib.blake2b(digest_size=16)
     feed(digest, tensor.detach())
     return digest.hexdigest()
@@ -102,8 +104,6 @@ def _hash(tensor: torch.Tensor) -> str:
 
 def _elements(tensor: torch.Tensor) -> dict[str, Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
-        return {"shape": [], "type": dtype, "values": []}
     values = tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()
     return {"shape": list(tensor.shape), "type": dtype, "values": list(map(repr, values))}
 
@@ -210,12 +210,19 @@ def require_one_folder(agreement: Agreement, run_files: RunFiles) -> None:
         )
 
 
-def refuse_wrapped(resources: Mapping[str, Any]) -> None:
-    """Refuse models that exchange gradients by themselves.
+def refuse_models(resources: Mapping[str, Any]) -> None:
+    """Refuse models that exchange gradients by themselves, and those that would not begin alike on all ranks.
 
     Raises:
-        UsageError: a model is wrapped in `DistributedDataParallel` or `DataParallel`, or a part of it is.
+        UsageError: a model is wrapped in `DistributedDataParallel` or `DataParallel`, or a part of it is; or it has a
+            parameter without values, which every rank would draw by random numbers of its own.
     """
+    for path, tensor in _tensors(resources):
+        if is_lazy(tensor):
+            raise UsageError(
+                f"`{path}` has no values yet, and each rank would draw others at its first batch",
+                "pass a batch through the model in setup(), before the optimizer is made",
+            )
     for name, module in resources.items():
         for part in module.modules() if isinstance(module, torch.nn.Module) else ():
             wrapper = next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)

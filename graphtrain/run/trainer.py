@@ -64,7 +64,7 @@ from graphtrain.resume.setup_change import SetupHashes, made_otherwise, setup_ch
 from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of
-from graphtrain.run.equal_ranks import refuse_wrapped, require_equal, require_one_folder
+from graphtrain.run.equal_ranks import refuse_models, require_equal, require_one_folder
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
@@ -181,7 +181,7 @@ class Trainer:
         self._seed = seed
         self._device = resolve_device(device, self._ranks.local_rank if is_one_of_several else None)
         if is_one_of_several:
-            refuse_wrapped(resources)
+            refuse_models(resources)
         self._life = LifeCycle()
         self._watch = Stopwatch(lambda now: self._reporter.tick(now))
         self._recorder = Recorder(
@@ -442,10 +442,10 @@ class Trainer:
 
         After a failure inside a node, such as an exception of a step function, it resumes from the last save point, on
         the disk or in memory, as a new process would, and reports what it repeats. In memory is what was saved last:
-        without a run directory too, where a checkpoint was due.
+        without a run directory too, where a checkpoint was due. Of several ranks, a new Trainer does that.
 
         Raises:
-            LifeCycleError: the run is running, or has failed before its first save point.
+            LifeCycleError: the run is running, or has failed before its first save point, or on several ranks.
             UsageError: `until`, `resume` or `before` cannot be used, an amount is a fraction of an epoch of data
                 without a length, hyper-parameters differ, or the graph does not have the node that is next, or needs
                 a slot there that was not saved.
@@ -673,6 +673,9 @@ class Trainer:
                 for line in moved.notes:
                     self._notify(line)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self._hyper_parameters)
+            if self._agreement is not None:
+                refuse_models(resources)
+                require_equal(self._agreement, graph, resources, {}, hyper_parameters.values, begins=False)
             if former.state.baseline is not None:
                 compiled.state.watch(former.state.baseline, former.state, renewed)
         except BaseException:
@@ -880,9 +883,15 @@ class Trainer:
         """Resume from the last save point after a failure inside a node, as a new process would, with the same objects.
 
         Raises:
-            LifeCycleError: there is none.
+            LifeCycleError: there is none; or there are several ranks, which may have come to different ones.
         """
         try:
+            if self._agreement is not None:
+                raise LifeCycleError(
+                    "the run has failed inside a node, and several ranks do not go back to a save point in place",
+                    "make a new Trainer, or start all ranks again: with a run directory they resume from its newest "
+                    "checkpoint",
+                )
             checkpoint, rows = self._writer.last_save_point(self._recorder.rows, self._resumed_from)
             former = self._compiled.state
             trained = {"trained": self._compiled.run_clock.trained(), **self._compiled.run_clock.nested()}
@@ -975,7 +984,8 @@ class Trainer:
         for line in self._compiled.program.begun_with(checkpoint.manifest.get("window_ranks", 1)):
             self._notify_once(line)
         if checkpoint.ranks != ranks.world_size:
-            resume_from, is_resized = resized(checkpoint, self._compiled, ranks.rank, ranks.world_size, self._seed)
+            rank, world_size = ranks.rank, ranks.world_size
+            resume_from, is_resized = resized(checkpoint, self._compiled, rank, world_size, self._seed, options.rename)
         restored = restore(resume_from, run, options, is_resized)
         different_setup = self._setup_changes(checkpoint) if rows is None else {}
         where = checkpoint.path.name if checkpoint.path.is_dir() else "from memory"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -90,3 +91,67 @@ def test_save_on_one_rank_is_one_checkpoint_of_all() -> None:
     PLAN.settings["checkpoint"] = {"every": "never"}
     assert World(2, random.Random(3)).run(program) == [Outcome.FINISHED] * 2
     assert saves == {0: 1, 1: 1}
+
+
+def raised(program: Callable[[Ranks], Any]) -> list[str]:
+    return [str(outcome) for outcome in World(2, random.Random(0)).run(program)]
+
+
+def test_a_lazy_model_whose_ranks_would_draw_other_weights_is_refused() -> None:
+    def program(ranks: Ranks) -> Any:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LazyLinear(1))
+        return PLAN.trainer(model=model).run()
+
+    for message in raised(program):
+        assert message.startswith("`model.1.weight` has no values yet, and each rank would draw others")
+        assert "hint: pass a batch through the model in setup()" in message
+
+
+def test_a_sparse_gradient_is_named() -> None:
+    def program(ranks: Ranks) -> Any:
+        model = torch.nn.Embedding(6, 3, sparse=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return PLAN.trainer(
+            model=model, optimizer=optimizer, training_step=lambda model, batch: model(batch).sum()
+        ).run()
+
+    for message in raised(program):
+        assert "a parameter of shape [6, 3] has a sparse gradient" in message
+
+
+@pytest.mark.parametrize("what", ["weights", "graph", "lr"])
+def test_ranks_that_continue_with_what_differs(what: str) -> None:
+    def program(ranks: Ranks) -> Any:
+        trainer = PLAN.trainer()
+        trainer.advance(9)
+        model = torch.nn.Linear(1, 1)
+        with torch.no_grad():
+            model.weight.fill_(ranks.rank if what == "weights" else 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (1 + ranks.rank) if what == "lr" else 0.1)
+        graph = trainer.graph.set("clip", max_norm=1.0 + ranks.rank) if what == "graph" else trainer.graph
+        trainer.rewire(graph, model=model, optimizer=optimizer, training_step=lambda model, batch: model(batch).sum())
+
+    differing = {
+        "weights": "`model.weight[0, 0]`: 0.0 on rank 0; 1.0 on rank 1",
+        "lr": "`optimizer.lr`: 0.1 on rank 0; ",
+    }
+    for message in raised(program):
+        assert message.startswith(f"ranks differ in {differing.get(what, 'the graph, line ')}")
+
+
+def test_what_ranks_have_trained_each_for_itself_does_not_keep_them_from_continuing() -> None:
+    def program(ranks: Ranks) -> Outcome:
+        model = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.BatchNorm1d(3))
+        trainer = PLAN.trainer(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            train_data=[torch.randn(4, 1) + number for number in range(6)],
+            val_data=[torch.ones(4, 1)],
+            training_step=lambda model, batch: model(batch).square().mean(),
+            validation_step=lambda model, batch: {"number": model(batch).mean()},
+        )
+        trainer.advance(20)
+        trainer.rewire(trainer.graph.overlay("ema"), model=torch.nn.Sequential(model))
+        return trainer.run()
+
+    assert raised(program) == [str(Outcome.FINISHED)] * 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from graphtrain.errors import CheckpointError
 from tests.resume.rank_runs import End, run
 
 # All of the first epoch: full windows, a short one, and a validation, with one at its end.
@@ -84,3 +85,28 @@ def test_a_chain_of_world_sizes_in_open_windows(plain: list[End], trained: list[
     ends = run(3, tmp_path, is_plain=True, trained=samples)
     assert_equal(ends, plain)
     assert sorted(samples) == sorted(trained)
+
+
+def test_nodes_may_be_renamed_where_the_number_of_ranks_changes(
+    plain: list[End], trained: list[int], tmp_path: Path
+) -> None:
+    rename = {"next_batch": "fetch", "accumulate": "gather"}
+
+    def resumed(world_size: int, run_dir: Path, samples: list[int]) -> list[End]:
+        return run(
+            world_size,
+            run_dir,
+            is_plain=True,
+            trained=samples,
+            graph=lambda graph: graph.rename("next_batch", "fetch").rename("accumulate", "gather"),
+            act=lambda trainer: trainer.run(rename=rename),
+        )
+
+    for number, world_size in ((3, 3), (6, 1), (10, 1), (11, 3)):
+        run_dir, samples = tmp_path / str(number), list[int]()
+        cut = run(2, run_dir, advance=number, is_plain=True, trained=samples)
+        if cut[0].position == "train_batch":
+            with pytest.raises(CheckpointError, match="while 2 ranks had a batch each in `batch`"):
+                resumed(1, run_dir, samples)
+        assert_equal(resumed(world_size, run_dir, samples), plain, f"cut before {cut[0].position}")
+        assert sorted(samples) == sorted(trained)
