@@ -725,8 +725,7 @@ class Trainer:
                 pass  # a resource was renewed, and what is run is compiled again
             return outcome
         except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
-            if self._agreement is not None:
-                self._agreement.fail(error)
+            self._leave_ranks(error)
             self._requests.clear()
             raise
         except BaseException as error:
@@ -822,8 +821,7 @@ class Trainer:
                     if limit is not None or self._loop.ended or self._life.state == "failed":
                         self._compiled.release()
         except BaseException as error:
-            if self._agreement is not None:
-                self._agreement.fail(error)
+            self._leave_ranks(error)
             if self._life.is_running:  # it never began
                 self._life.go("fail" if has_failed else "stop")
             raise
@@ -1109,11 +1107,15 @@ class Trainer:
 
     # ---- failing
 
-    def _fail(self, error: BaseException) -> NoReturn:
+    def _leave_ranks(self, error: BaseException) -> None:
+        """Tell the other ranks, if there are any, why this one does not come to them any more."""
         if self._agreement is not None:
-            if not isinstance(error, KeyboardInterrupt):
-                self._writer.fails()
             self._agreement.fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        if self._agreement is not None and not isinstance(error, KeyboardInterrupt):
+            self._writer.fails()
+        self._leave_ranks(error)
         self._life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
         self._requests.clear()
         self._explainer.fails(error)

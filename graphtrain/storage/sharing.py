@@ -173,7 +173,7 @@ def differences(
     leaves: Sequence[Mapping[str, Mapping[str, str]]],
     essential: Sequence[Mapping[str, bytes]],
 ) -> Iterator[str]:
-    """What must be equal and is not, in words, with the ranks that have it otherwise than rank 0.
+    """What must be equal and is not, in words, with the ranks on which it differs from rank 0.
 
     Arguments:
         leaves: of each rank, the digests of tensors in the files that differ.

@@ -1,4 +1,4 @@
-"""A graph that trains anew for each fold, by a nested graph, and judges what was trained."""
+"""A graph whose nested graph trains a new model for each fold, and that judges each of them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Life = tuple[str, str, list[float], dict[str, Any], list[dict[str, float]]]
 def lives(
     plan: Plan, run_dir: Path, choose: random.Random, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
 ) -> list[Life]:
-    """The last life of a run that ends and goes on with another number of ranks, until it is finished."""
+    """The ends of a run that is resumed, each time with another number of ranks, until it is finished."""
     write, failing = rank_saves.write_files_of_rank, choose.random() < 0.3
 
     def write_or_fail(folder: Path, rank: int, *more: Any) -> Any:
