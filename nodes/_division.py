@@ -126,7 +126,7 @@ class _Turns(Division):
         digest = hashlib.blake2b(digest_size=8)
         feed(digest, content)
         records = self._ranks.with_batch(
-            digest=int.from_bytes(digest.digest(), "little"), length=-1 if length is None else length, samples=samples
+            digest=digest.digest(), length=-1 if length is None else length, samples=samples
         )
         for rank, record in enumerate(records):
             if record.length != records[0].length:

@@ -17,7 +17,7 @@ class Record:
         purpose: what for: a number that the caller gives meaning.
         position: the node that is running, or is next.
         choices: a hash of the edges taken since ranks last synchronised, at nodes with several.
-        digest: a hash of what has to be equal, such as which parameters have a gradient; 0 for nothing.
+        digest: 8 bytes, a hash of what has to be equal, such as which parameters have a gradient; zeros for nothing.
         payload_bytes: the length of what this rank passes next; 0 for nothing.
         stops: how many times this rank was asked to stop since it last synchronised, by signals.
         saves: how many times it was asked for a checkpoint.
@@ -39,7 +39,7 @@ class Record:
     purpose: int = 0
     position: int = 0
     choices: int = 0
-    digest: int = 0
+    digest: bytes = bytes(8)
     payload_bytes: int = 0
     stops: int = 0
     saves: int = 0
@@ -52,7 +52,7 @@ class Record:
     length: int = -1
     samples: int = 0
 
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQQQHHd??II?qq")
+    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd??II?qq")
     size: ClassVar[int] = _layout.size
 
     def packed(self) -> bytes:

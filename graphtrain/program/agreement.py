@@ -120,7 +120,7 @@ class Agreement:
         self,
         purpose: Purpose,
         *,
-        digest: int = 0,
+        digest: bytes = bytes(8),
         payload_bytes: int = 0,
         has_failed: bool = False,
         has_batch: bool = True,
@@ -178,7 +178,7 @@ class Agreement:
         self.synchronised = False
 
     def with_batch(
-        self, *, digest: int = 0, has_batch: bool = True, length: int = -1, samples: int = 0
+        self, *, digest: bytes = bytes(8), has_batch: bool = True, length: int = -1, samples: int = 0
     ) -> list[Record]:
         """Synchronise on a batch that was just fetched; the arguments are fields of `Record`."""
         records = self.synchronise("batch", digest=digest, has_batch=has_batch, length=length, samples=samples)
@@ -204,7 +204,7 @@ class Agreement:
         A parameter that has no gradient on any rank keeps none; one that has none on some counts there as zeros.
         """
         present = bytes(parameter.grad is not None for parameter in parameters)
-        digest = int.from_bytes(hashlib.blake2b(present, digest_size=8).digest(), "little")
+        digest = hashlib.blake2b(present, digest_size=8).digest()
         records = self.synchronise("exchange", digest=digest)
         if any(record.digest != digest for record in records):
             present = bytes(map(max, zip(*self._gather(present), strict=True)))

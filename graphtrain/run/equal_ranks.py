@@ -70,9 +70,8 @@ def require_equal(
         (_WEIGHTS, {f"`{name}`": digest for name, digest in weights.items()}),
     ]
     digest = hashlib.blake2b(json.dumps([lines for _, lines in groups]).encode(), digest_size=8).digest()
-    number = int.from_bytes(digest, "little")
-    records = agreement.synchronise("start", digest=number)
-    if all(record.digest == number for record in records):
+    records = agreement.synchronise("start", digest=digest)
+    if all(record.digest == digest for record in records):
         return
     of_ranks = agreement.gather([lines for _, lines in groups])
     for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True):
