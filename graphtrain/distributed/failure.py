@@ -55,7 +55,7 @@ class Failure:
             return cls(rank, place, error.message, "lost")
         if isinstance(error, SystemExit) and error.code == STOPPED:
             return cls(rank, place, "", "stopped")
-        return cls(rank, place, f"{type(error).__name__}: {error}")
+        return cls(rank, place, f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 @contextmanager

@@ -58,7 +58,6 @@ class Processes(Ranks):
         self._timeout = timedelta(seconds=timeout_seconds)
         self._records: Any = None
         self._tensors: dict[str, Any] = {}
-        self._times_left = 0
         self._processes: dict[int, int] = {}  # rank -> the number of its process, of those on this host
         atexit.register(self._end)
 
@@ -181,13 +180,13 @@ class Processes(Ranks):
 
     def leave(self) -> None:
         self._leave_groups()
-        self._times_left += 1
+        self.times_left += 1
         with suppress(RuntimeError):  # whoever has the store is gone
             self._store.set(self._left(self.rank), "")
         self._connections = threading.local()
 
     def _left(self, rank: int) -> str:
-        return f"left/{self._times_left}/{rank}"
+        return f"left/{self.times_left}/{rank}"
 
     def _end(self) -> None:
         """The interpreter ends: a group that it ends with aborts the process.
@@ -196,7 +195,7 @@ class Processes(Ranks):
         """
         self._leave_groups()
         deadline = time.monotonic() + _SECONDS_TO_READ
-        while self._has_store and self._times_left and time.monotonic() < deadline:
+        while self._has_store and self.times_left and time.monotonic() < deadline:
             ended = [self.rank, *self.ended()]
             if self._store.check([self._left(rank) for rank in range(self.world_size) if rank not in ended]):
                 return
@@ -210,7 +209,7 @@ class Processes(Ranks):
 
     def _keys(self, store: Any) -> Any:
         """The store, for the time until ranks leave."""
-        return PrefixStore(str(self._times_left), store)
+        return PrefixStore(str(self.times_left), store)
 
     def _connection(self) -> Any:
         """The store, for this thread: calls on one connection wait for each other, also for one that waits long."""

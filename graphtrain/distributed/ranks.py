@@ -29,12 +29,14 @@ class Ranks(ABC):
         world_size: how many processes there are.
         local_rank: the number of this process on its host, from 0.
         timeout_seconds: how long a collective call waits for the other ranks.
+        times_left: how many times this rank has left the others.
     """
 
     rank: int
     world_size: int
     local_rank: int
     timeout_seconds: float
+    times_left: int = 0
 
     @abstractmethod
     def gather(self, record: bytes) -> list[bytes]:

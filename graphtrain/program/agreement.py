@@ -60,7 +60,7 @@ class Agreement:
         ranks: the processes.
         synchronised: False where a batch was fetched since ranks last synchronised.
         is_busy: True if any rank was writing a checkpoint then.
-        calls: how many times they have.
+        calls: how many times they have, since they last joined each other.
         saves_known: how many saves were over then, as rank 0 knew.
     """
 
@@ -80,6 +80,7 @@ class Agreement:
         self._clock, self._is_writing, self._saves = seconds, is_writing, saves
         self._position, self._path, self._place = position, path, place
         self.calls = 0
+        self._times_left = ranks.times_left
         self.synchronised = False
         self.is_busy = False
         self._seconds = 0.0
@@ -135,6 +136,8 @@ class Agreement:
             RanksDivergedError: the ranks are not at one place, or came there by different edges.
             RankFailedError: one of them has failed, has ended, or did not come in time.
         """
+        if self._times_left != self.ranks.times_left:  # one had failed, and has not come as far as others
+            self._times_left, self.calls = self.ranks.times_left, 0
         self.calls += 1
         asked = self._requests.take_asked()
         saves_done, saves_failed = self._saves()

@@ -103,11 +103,14 @@ def fails_in_trainer(rank: int) -> None:
     Trainer(**resources(rank), **({"unread": 3} if rank == 1 else {})).run()
 
 
-def rewired(rank: int) -> None:
+def rewired(rank: int) -> tuple[Any, Any]:
+    """What a `rewire` that one rank refuses raises, and what the run comes to that is as before."""
     trainer = Trainer(**resources(rank))
+    graph = trainer.graph
     trainer.advance(3)
-    trainer.rewire(trainer.graph if rank else trainer.graph.set("log", every="2 steps"), **({"x": 1} if rank else {}))
-    trainer.run()
+    other = graph if rank else graph.set("log", every="2 steps")
+    refused = error_of(lambda: trainer.rewire(other, **({"x": 1} if rank else {})))
+    return refused, (repr(trainer.run()), trainer.graph is graph)
 
 
 def unwritable(rank: int, folder: Path) -> None:
@@ -143,7 +146,7 @@ def starts_and_failures(folder: Path) -> dict[str, Any]:
     trainer = Trainer(**{**resources(rank), "training_step": failing})
     rows["fails"] = error_of(trainer.run)
     rows["fails again"] = error_of(trainer.run)
-    rows["rewired"] = error_of(lambda: rewired(rank))
+    rows["rewired"], rows["not rewired"] = rewired(rank)
     rows["unwritable"] = error_of(lambda: unwritable(rank, folder / "unwritable"))
     rows["other folder"] = error_of(lambda: Trainer(**resources(rank), run_dir=folder / str(rank)))
     taken, lock = folder / "taken", RunLock(folder / "taken", print)
@@ -195,6 +198,7 @@ def test_what_fails_on_one_rank_between_runs_and_when_it_begins(rows: list[dict[
     assert "several ranks do not go back to a save point in place\n  hint: make a new " in first["fails again"][1]
     assert second["rewired"][0] == "GraphError"
     assert first["rewired"][1].startswith("rank 1 failed in `rewire`: GraphError: ")
+    assert first["not rewired"] == second["not rewired"] == ("Outcome.FINISHED", True)
     assert first["unwritable"][0] == "CheckpointError" and "starts.jsonl" in first["unwritable"][1]
     assert second["unwritable"][1].startswith("rank 0 failed in `")
     assert ": CheckpointError: cannot write " in second["unwritable"][1]
