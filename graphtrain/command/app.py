@@ -37,7 +37,7 @@ app = typer.Typer(
 
 _GRAPH = (
     "A shipped graph (`fit`), a TOML file, a script (`train.py`: the graph that it trains with; to find it, the script "
-    "is imported, which runs its code), a run directory, or a checkpoint in one."
+    "is imported, which runs its code), a run directory, or a checkpoint in one (RUN/best: the best)."
 )
 GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help=_GRAPH)]
 
@@ -383,11 +383,16 @@ def schema(
 @_command(
     "export",
     "graphtrain export runs/first weights.safetensors",
+    "graphtrain export runs/first/best weights.safetensors",
     "graphtrain export runs/first/checkpoints/000003-step-120 weights.safetensors --model generator",
 )
 def export(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run directory (its newest checkpoint), or a checkpoint in one.")
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run directory (its newest checkpoint), or a checkpoint in one; RUN/best is the best.",
+        ),
     ],
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, .safetensors; it must not exist.")],
     model: Annotated[
@@ -632,6 +637,7 @@ def _refuse_a_mixture(
     "graphtrain replay train.py --run-dir runs/first --to '48211 steps'",
     "graphtrain replay train.py --run-dir runs/first --to '48211 steps' --pdb",
     "graphtrain replay train.py --run-dir runs/first --to '300 batches' --node validate/eval_batch",
+    "graphtrain replay train.py --run-dir runs/first --to best --node train_batch",
 )
 def replay(
     script: ScriptArgument,
@@ -642,8 +648,9 @@ def replay(
         str,
         typer.Option(
             "--to",
-            metavar="AMOUNT",
-            help="'48211 steps' stops right after that step, '300 batches' right after that batch is fetched.",
+            metavar="MOMENT",
+            help="'48211 steps' stops right after that step, '300 batches' right after that batch is fetched; best, "
+            "newest or the name of a checkpoint: where that was made.",
         ),
     ],
     node: Annotated[

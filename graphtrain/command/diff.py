@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def _read(source: str, contained: bool) -> tuple[Graph, SavedRun | None]:
 
     Checkpoints that are skipped are reported.
     """
-    if find_graph(source) is None and os.path.isdir(source) and holds_a_graph(Path(source)):
+    if find_graph(source) is None and holds_a_graph(Path(source)):
         checkpoint, manifest = saved_manifest(source, notify, contained=contained)
         return graph_of(checkpoint, manifest), SavedRun.of(checkpoint, manifest)
     return load_graph(source, contained=contained), None

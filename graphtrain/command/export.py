@@ -12,6 +12,7 @@ from graphtrain.command.output import notify
 from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
 from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.own_files import replace_file
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.storage.run_files import named_checkpoint
@@ -37,6 +38,7 @@ def export_command(run: Path, path: Path, model: str | None) -> None:
 
 
 def _checkpoint(run: Path) -> Checkpoint:
+    run = checkpoint_folder(run, notify)
     if not run.is_dir():
         raise UsageError(f"there is no run `{run}`", "name a run directory, or a checkpoint in one")
     if not (run / CHECKPOINTS_FOLDER).is_dir():

@@ -54,7 +54,7 @@ class RunOptions:
             "--resume",
             metavar="WHAT",
             help="auto: resume from the newest checkpoint, or start a new run; never: refuse a directory that has a "
-            "run; or the name or path of a checkpoint.",
+            "run; or the name or path of a checkpoint: best and newest, also as RUN_DIR/best.",
         ),
     ] = "auto"
     fork: Annotated[
@@ -70,7 +70,8 @@ class RunOptions:
         typer.Option(
             "--init",
             metavar="NAME=FILE",
-            help="Load weights from a safetensors file first, as in model=weights.safetensors; all names must match.",
+            help="Load weights from a safetensors file or a checkpoint first, as in model=weights.safetensors or "
+            "model=runs/first/best; all names must match.",
         ),
     ] = field(default_factory=list)
     rename: Annotated[

@@ -22,7 +22,8 @@ from graphtrain.replay.comparison import dtype_and_shape
 from graphtrain.replay.history import RunHistory, SavedCheckpoint
 from graphtrain.replay.replay import Replay
 from graphtrain.run.breakpoints import parse_moment
-from graphtrain.storage.run_directory import read_status
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
+from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of
 
 _MOST_PARAMETERS = 60
@@ -40,16 +41,23 @@ def replay_command(
     lineage = history.lineage()
     if not lineage:
         raise UsageError(f"`{run_dir}` holds no sound checkpoint to replay from")
-    term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
-    _refuse_beyond_the_run(run_dir, term)
-    start, goal = _span_around(history, lineage, term)
-    trainer = TrainerFactory(script, settings, notify).trainer(goal, from_the_beginning=start is None)
-    replay = Replay(trainer, start.path if start is not None else None)
-    if not replay.to_amount(term):
-        raise UsageError(f"the run does not reach {term}: it ends at {replay.moment}", "name an earlier moment")
+    trainers, start = TrainerFactory(script, settings, notify), None
+    if (path := _checkpoint(run_dir, to)) is not None:
+        start = SavedCheckpoint.read(path)
+        replay = Replay(trainers.trainer(start, from_the_beginning=False), path)
+        replay.to_start()
+    else:
+        term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
+        _refuse_beyond_the_run(run_dir, term)
+        start, goal = _span_around(history, lineage, term)
+        trainer = trainers.trainer(goal, from_the_beginning=start is None)
+        replay = Replay(trainer, start.path if start is not None else None)
+        if not replay.to_amount(term):
+            raise UsageError(f"the run does not reach {term}: it ends at {replay.moment}", "name an earlier moment")
     if node is not None and not replay.to_node(node, runs):
         times = f" with runs = {runs}" if runs is not None else ""
-        raise UsageError(f"the node `{node}` does not run again{times} after {term}: the run ends at {replay.moment}")
+        raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
+    trainer = replay.trainer
     console = Console(highlight=False)
     origin = start.path.name if start is not None else "the beginning"
     console.print(
@@ -64,6 +72,12 @@ def replay_command(
         console.print(f"\nnames here: {escaped(', '.join(names))}", soft_wrap=True)
         pdb.Pdb(nosigint=True).run("pass", names)
     return 0
+
+
+def _checkpoint(run_dir: Path, to: str) -> Path | None:
+    """The checkpoint that `--to` names: best, newest, or a name in the run directory; None for an amount."""
+    path = named_folder(Path(to).name, run_dir / CHECKPOINTS_FOLDER) if to == Path(to).name else Path(to)
+    return path if path.parent == run_dir / CHECKPOINTS_FOLDER and path.is_dir() else None
 
 
 def _refuse_beyond_the_run(run_dir: Path, term: Term) -> None:

@@ -151,7 +151,7 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
         "arguments": in_force,
         "given": sorted(arguments),
         "script": str(program.script) if program.script is not None else "",
-        "init": list(options.init),
+        "init": [f"{name}={path}" for name, path in map(split, options.init)],  # of `RUN/best`, what it is now
         "weights": fingerprints(made),
     }
     if line := _unhandled_signal():

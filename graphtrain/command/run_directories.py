@@ -12,7 +12,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.names import nearest, quoted
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
-from graphtrain.storage.run_files import Lead
+from graphtrain.storage.run_files import Lead, named_folder
 from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 from graphtrain.storage.store import FolderStore
 
@@ -77,13 +77,17 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
         return
-    checkpoints = run_dir / CHECKPOINTS_FOLDER if run_dir is not None else Path()
-    if Path(resume).is_dir() or (checkpoints / resume).is_dir():
+    checkpoints = run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None
+    if named_folder(resume, checkpoints).is_dir():
         return
-    names = sorted(path.name for path in checkpoints.iterdir()) if run_dir is not None and checkpoints.is_dir() else []
+    names = (
+        sorted(path.name for path in checkpoints.iterdir()) if checkpoints is not None and checkpoints.is_dir() else []
+    )
     close = nearest(resume, names)
     hint = f"did you mean {close}?" if close else f"there are: {', '.join(names)}" if names else ""
-    raise UsageError(f"--resume: there is no checkpoint `{resume}`", hint or "auto, never, or the path of a checkpoint")
+    raise UsageError(
+        f"--resume: there is no checkpoint `{resume}`", hint or "auto, never, best, newest, or the path of a checkpoint"
+    )
 
 
 def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> Graph:
@@ -95,9 +99,9 @@ def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], N
     """
     if resume == "never" or (resume == "auto" and run_dir is None):
         raise UsageError("--graph saved: no run is resumed", "name the directory of a run with --run-dir")
-    if resume == "auto" or run_dir is None or Path(resume).is_dir():
-        return saved_graph(run_dir if resume == "auto" and run_dir is not None else resume, notify)
-    return saved_graph(run_dir / CHECKPOINTS_FOLDER / resume, notify)
+    if resume == "auto" and run_dir is not None:
+        return saved_graph(run_dir, notify)
+    return saved_graph(named_folder(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None), notify)
 
 
 def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> None:

@@ -14,6 +14,8 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
+from graphtrain.state.weights import misfits
+from graphtrain.storage.named import checkpoint_folder
 
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 
@@ -28,7 +30,7 @@ def warm_start(resources: Mapping[str, Any], texts: Iterable[str]) -> list[str]:
 
 
 def split(text: str) -> tuple[str, Path]:
-    """The name and the file of ``NAME=FILE``.
+    """The name and the file of ``NAME=FILE``; of a checkpoint, ``RUN/best`` and ``RUN/newest`` among them, its own.
 
     Raises:
         UsageError: it has another form, or there is no such file.
@@ -36,7 +38,7 @@ def split(text: str) -> tuple[str, Path]:
     name, equals, file = text.partition("=")
     if not equals or not name.isidentifier() or not file:
         raise UsageError(f"--init: expected NAME=FILE, got `{text}`", "as in --init model=weights.safetensors")
-    path = Path(file)
+    path = checkpoint_folder(Path(file))
     if path.is_dir() and (path / f"{name}.safetensors").is_file():
         path = path / f"{name}.safetensors"  # of a checkpoint
     if path.suffix in _PICKLED:
@@ -45,7 +47,7 @@ def split(text: str) -> tuple[str, Path]:
             "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
         )
     if not path.is_file():
-        hint = f"graphtrain export {file} weights.safetensors writes the weights of a run to a file"
+        hint = f"graphtrain export {path} weights.safetensors writes the weights of a run to a file"
         raise UsageError(f"--init: there is no file `{file}`", hint if path.is_dir() else "")
     return name, path
 
@@ -58,25 +60,8 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
         saved = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise UsageError(f"--init: `{path}` cannot be read as safetensors: {error}") from None
-    state_dict = modules[name].state_dict()
-    # An extra state is not a weight, and no such file has it.
-    tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
-    # Of tied parameters, which share their memory, a file may have one name only.
-    addresses = {key: tensor.data_ptr() for key, tensor in tensors.items() if tensor.numel()}
-    loaded = {addresses[key] for key in saved if key in addresses}
-    problems = [
-        *(f"missing in the file: {key}" for key in tensors if key not in saved and addresses.get(key) not in loaded),
-        *(f"unknown to the module: {key}" for key in saved if key not in state_dict),
-        *(
-            f"{key}: {_dtype_and_shape(tensor)} in the file, {_dtype_and_shape(tensors[key])} in the module"
-            for key, tensor in saved.items()
-            if key in tensors and not _matches(tensor, tensors[key])
-        ),
-    ]
-    if problems:
-        shown = "\n".join(f"    {problem}" for problem in problems[:10])
-        more = f"\n    ... and {len(problems) - 10} more" if len(problems) > 10 else ""
-        raise UsageError(f"--init: `{path}` does not match `{name}`:\n{shown}{more}")
+    if problems := misfits(modules[name], saved):
+        raise UsageError(f"--init: `{path}` does not match `{name}`:\n{problems}")
     modules[name].load_state_dict(saved, strict=False)  # strict except for the other names of tied parameters
     return f"--init: `{name}` has the weights of {path}, unless the run continues from a checkpoint"
 
@@ -102,11 +87,6 @@ def _fingerprint(module: torch.nn.Module) -> str:
                 if number:
                     digest.update(repr(flat[[0, number // 2, number - 1]].tolist()).encode())
     return digest.hexdigest()[:16]
-
-
-def _matches(saved: torch.Tensor, expected: torch.Tensor) -> bool:
-    """The same shape; and integers, such as quantised weights, are not loaded as floats."""
-    return saved.shape == expected.shape and saved.is_floating_point() == expected.is_floating_point()
 
 
 def _dtype_and_shape(tensor: torch.Tensor) -> str:

@@ -87,8 +87,8 @@ class Graph(Editable):
     def load(cls, source: str | Path, *, contained: bool = False) -> Graph:
         """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
 
-        The path of a run directory or of a checkpoint reads the graph that was saved there; to run it, the caller has
-        to declare its kinds.
+        The path of a run directory or of a checkpoint, ``RUN/best`` and ``RUN/newest`` among them, reads the graph that
+        was saved there; to run it, the caller has to declare its kinds.
 
         Arguments:
             contained: True refuses a graph that names files outside of its own folder (of the current folder where it
@@ -106,7 +106,8 @@ class Graph(Editable):
         from graphtrain.graph.read_toml import read_graph
         from graphtrain.graph.registry import find_graph
 
-        if os.path.isdir(source) and find_graph(str(source)) is None:
+        may_be_saved = os.path.isdir(source) or os.path.basename(source) in ("best", "newest")
+        if may_be_saved and find_graph(str(source)) is None:
             from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 
             if holds_a_graph(Path(source)):

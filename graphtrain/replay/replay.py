@@ -34,6 +34,10 @@ class Replay:
         self.trainer = trainer
         self._start: Path | str = start if start is not None else "auto"
 
+    def to_start(self) -> None:
+        """Run nothing: this is where the checkpoint was made."""
+        self.compiled = self.trainer.stand_at(self._start)
+
     def to_amount(self, term: Term) -> bool:
         """Run until the node that counts a unit has reached an amount; False if the run ends before."""
         return self._run_to(lambda compiled: after_amount(compiled, term))

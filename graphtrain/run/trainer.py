@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -54,6 +55,7 @@ from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.hyper_parameters import HyperParameters
+from graphtrain.resume.load_weights import load_weights
 from graphtrain.resume.rank_resume import choose, resized
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.report import report
@@ -73,8 +75,8 @@ from graphtrain.run.ranked_metric import RankedMetric
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import RandomAside, global_generators, seed_everything
-from graphtrain.storage.checkpoint import Checkpoint, read_manifest
-from graphtrain.storage.run_files import RunFiles, named_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, read_manifest
+from graphtrain.storage.run_files import Lead, RunFiles, named_checkpoint, named_folder
 
 
 @final
@@ -532,6 +534,12 @@ class Trainer:
                 return Outcome.ALREADY_FINISHED
             return self._drive(lambda: place(self._compiled, self._loop))
 
+    def stand_at(self, checkpoint: str | Path) -> CompiledGraph:
+        """Resume from a checkpoint, and run nothing: the compiled graph, there. The first call that is made."""
+        self._is_replay = True
+        with self._running(ResumeOptions(checkpoint, from_saved=True)):
+            return self._compiled
+
     @fails_on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
@@ -690,6 +698,36 @@ class Trainer:
         self._compiled, self._loop.position, self._hyper_parameters = compiled, moved.position, hyper_parameters
         self._is_other_graph |= moved.is_other_graph
         self._writer.keep_newest()
+
+    @fails_on_all_ranks("in `load`")
+    def load(self, checkpoint: str | Path = "best", **models: str) -> Path:
+        """Load the weights of a checkpoint into the models; returns its path.
+
+        Parameters, buffers and what else is in their `state_dict` become those of the checkpoint; nothing else does, so
+        this is no resume. A run that is continued trains on with these weights, and they are in its next checkpoint.
+
+        Arguments:
+            checkpoint: "best" or "newest" of this run, the name of one in its run directory, or a path, such as
+                ``"runs/first/best"``. Default: the best one by the metric ``checkpoint.best``.
+            models: of a model that is given the weights of another one, that one's name in the checkpoint, such as
+                ``model="average"``. Default: each is given its own.
+
+        Raises:
+            LifeCycleError: the run is running, or has failed.
+            UsageError: there is no such checkpoint, or it has not the weights of these models; tensors are named.
+            CheckpointError: it is damaged.
+        """
+        self._life.refuse("start")
+        run_files, ranks = self._run_files, self._ranks
+        folder = run_files.checkpoints if run_files is not None else None
+        lead: Lead = self._agreement.lead if self._agreement is not None else lambda act: act()
+        path = Path(lead(lambda: str(named_folder(checkpoint, folder))))
+        if folder is not None and (folder / path.name).is_dir():
+            path = folder / path.name  # where this rank sees the run directory
+        read = functools.partial(read_checkpoint, rank=ranks.rank, world_size=ranks.world_size)
+        load_weights(self._compiled.state.objects, self._resources, named_checkpoint(path, folder, read), models)
+        self._writer.keep_newest()
+        return path
 
     def save(self) -> Path | None:
         """Save a checkpoint now.

@@ -17,6 +17,7 @@ from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, write_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.manifest import checkpoint_number
+from graphtrain.storage.named import checkpoint_folder, is_named
 from graphtrain.storage.own_files import move_aside, remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.ranking import BEST_FILE
 from graphtrain.storage.regular import open_regular
@@ -431,17 +432,31 @@ def _process(time_field: str) -> dict[str, Any]:
 def named_checkpoint(name: str | Path, folder: Path | None = None, read: Read = read_checkpoint) -> Checkpoint:
     """The checkpoint at a path, or of a name inside `folder`; `read` reads it.
 
+    ``RUN/best`` and ``RUN/newest`` are such paths, and with a `folder` also the names ``best`` and ``newest``.
+
     Raises:
         UsageError: there is none.
         CheckpointError: it is not sound.
     """
-    path = Path(name)
-    if not path.is_dir() and folder is not None and (folder / path).is_dir():
-        path = folder / path
-    elif path.is_symlink():  # of a person, outside of any run directory
-        path = path.resolve()
+    path = named_folder(name, folder)
     if not path.is_dir():
         inside = folder.iterdir() if folder is not None else ()
         names = sorted(entry.name for entry in inside if not entry.name.startswith("."))
         raise UsageError(f"there is no checkpoint `{name}`", f"there are: {', '.join(names)}" if names else "")
     return read(path, None)
+
+
+def named_folder(name: str | Path, folder: Path | None = None) -> Path:
+    """The path of the checkpoint that `named_checkpoint` reads; it may not exist.
+
+    Raises:
+        UsageError: it is named ``best`` or ``newest``, and the run has none.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path.resolve() if path.is_symlink() else path  # of a person, outside of any run directory
+    if folder is not None and (folder / path).is_dir():
+        return folder / path
+    if folder is not None and path == Path(path.name) and is_named(folder.parent / path):
+        path = folder.parent / path
+    return checkpoint_folder(path)

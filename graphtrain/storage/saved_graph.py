@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,16 @@ from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import from_json
 from graphtrain.graph.layers import layers_from_json
-from graphtrain.storage.manifest import MANIFEST_FILE, SkippedCheckpoints, check_files, checkpoint_paths, read_manifest
+from graphtrain.storage.manifest import MANIFEST_FILE, check_files, read_manifest
+from graphtrain.storage.named import checkpoint_folder, is_named, newest_checkpoint
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 
 def holds_a_graph(path: Path) -> bool:
-    """True for a run directory, and for the folder of a checkpoint."""
-    return (path / CHECKPOINTS_FOLDER).is_dir() or (path / MANIFEST_FILE).is_file()
+    """True for a run directory, and for a checkpoint: its folder, or ``RUN/best`` and ``RUN/newest``."""
+    # Not by `Path`, which raises for names that are too long.
+    folder, manifest = os.path.join(path, CHECKPOINTS_FOLDER), os.path.join(path, MANIFEST_FILE)
+    return os.path.isdir(folder) or os.path.isfile(manifest) or is_named(path)
 
 
 def saved_graph(
@@ -41,29 +45,25 @@ def saved_manifest(
         CheckpointError: the one that was named is not sound.
     """
     path = Path(path)
-    if (path / MANIFEST_FILE).is_file():
-        return path, _sound_manifest(path.resolve() if path.is_symlink() else path)  # a person may name a link
-    folder = path / CHECKPOINTS_FOLDER
-    if contained and not folder.resolve().is_relative_to(path.resolve()):
+    run = path.parent if is_named(path) else path
+    if contained and not (run / CHECKPOINTS_FOLDER).resolve().is_relative_to(run.resolve()):
+        folder = run / CHECKPOINTS_FOLDER
         raise UsageError(f"`{folder}` leads out of the run directory, in which the graph is to be contained")
-    skipped = SkippedCheckpoints(notify)
-    try:
-        for checkpoint in reversed(checkpoint_paths(folder)):
-            try:
-                manifest = _sound_manifest(checkpoint)
-                graph_of(checkpoint, manifest)
-                return checkpoint, manifest
-            except CheckpointError as error:
-                skipped.add(checkpoint, error.message, f"skipped a damaged checkpoint: {error.message}")
-    finally:
-        skipped.report()
-    raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")
+    path = checkpoint_folder(path, notify)
+    if (path / MANIFEST_FILE).is_file():
+        checkpoint = path.resolve() if path.is_symlink() else path  # a person may name a link
+        manifest = read_manifest(checkpoint)
+        check_files(checkpoint, manifest)
+        return path, manifest
 
+    def accept(checkpoint: Path, manifest: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+        graph_of(checkpoint, manifest)
+        return checkpoint, manifest
 
-def _sound_manifest(path: Path) -> dict[str, Any]:
-    manifest = read_manifest(path)
-    check_files(path, manifest)
-    return manifest
+    newest = newest_checkpoint(path / CHECKPOINTS_FOLDER, accept, notify)
+    if newest is None:
+        raise UsageError(f"there is no checkpoint in `{path}`", "name the directory of a run, or a checkpoint in it")
+    return newest
 
 
 def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:

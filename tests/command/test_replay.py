@@ -131,6 +131,23 @@ def test_a_replay_can_be_continued(noted: Path) -> None:
     assert replay.trainer.digest() == json.loads((noted / "r" / "status.json").read_text())["digest"]
 
 
+def test_a_checkpoint_is_a_moment(noted: Path, command: Command) -> None:
+    """Nothing is run to it, and what follows is what followed."""
+    before = contents(noted / "r")
+    first, *_, last = sorted(path.name for path in (noted / "r" / "checkpoints").iterdir())
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", first)
+    shown = f"step 1, epoch 0.62, batch 5/8, window 2/3, next node decide (replayed from {first})"
+    assert (result.code, shown in result.out, contents(noted / "r")) == (0, True, before), result.out
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", first, "--node", "step")
+    assert (result.code, "step 1, epoch 0.75, batch 6/8, window 3/3, next node step" in result.out) == (0, True), (
+        result.out
+    )
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", "newest")
+    assert (result.code, f"next node end (replayed from {last})" in result.out) == (0, True), result.out
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", "best")
+    assert (result.code, "none was ranked by a metric" in result.err) == (2, True), result.err
+
+
 # --- The command -----------------------------------------------------------------------------------------------------
 
 
