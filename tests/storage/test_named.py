@@ -141,8 +141,9 @@ def test_the_best_weights_are_loaded_at_the_end(tmp_path: Path, world_size: int)
     assert any(all(torch.equal(state[name], value) for name, value in expected.items()) for state in loaded), "rank 0's"
 
 
-def test_a_run_that_is_continued_trains_on_with_them(tmp_path: Path, trained: Path) -> None:
+def test_a_run_that_is_continued_trains_on_with_them(tmp_path: Path) -> None:
     """Its next checkpoint does not take the place of the one before, and has them."""
+    trained = tmp_path / "run"
     trainer = trainer_of(trained, graph=lambda graph: ranked(graph, keep=9), validation_step=growing())
     trainer.run()
     before = {path.name for path in (trained / "checkpoints").iterdir()}
