@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 import numpy
@@ -34,7 +36,7 @@ def sample_counter() -> Callable[[Any], int]:
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
-    """The first tensor in a nest of tuples, lists and mappings."""
+    """The first tensor in a nest of tuples, lists, mappings and dataclasses."""
     return next(tensors_of(batch), None)
 
 
@@ -46,16 +48,61 @@ def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor, and everything else that has a method `to`, on the device."""
+    """The batch with every tensor, and everything else that has a method `to`, on the device.
+
+    >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
+    ['meta']
+    """
+
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(device, non_blocking=True)
+        return leaf.to(device) if _moves_itself(leaf) else leaf
+
+    return mapped(batch, moved)
+
+
+def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
+    """A nest of mappings, tuples, lists and dataclasses with what a function makes of each of its leaves.
+
+    What has a method `to` is a leaf, such as a tensor or a `PackedSequence`, but for mappings.
+
+    Raises:
+        UsageError: a type of mapping does not take a dict.
+
+    >>> mapped({"inputs": (1, 2), "length": [3]}, lambda leaf: leaf + 1)
+    {'inputs': (2, 3), 'length': [4]}
+    """
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
+        return function(batch)
     if isinstance(batch, Mapping):
-        return _rebuilt(batch, {key: move(part, device) for key, part in batch.items()})
+        return _rebuilt(batch, {key: mapped(part, function) for key, part in batch.items()})
+    if _moves_itself(batch):
+        return function(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(part, device) for part in batch))
+        return type(batch)(*(mapped(part, function) for part in batch))
     if isinstance(batch, tuple | list):
-        return type(batch)(move(part, device) for part in batch)
-    return batch.to(device) if callable(getattr(batch, "to", None)) else batch
+        return type(batch)(mapped(part, function) for part in batch)
+    if _is_dataclass(batch):
+        rebuilt = copy.copy(batch)
+        for name, part in _parts_of(batch).items():
+            object.__setattr__(rebuilt, name, mapped(part, function))  # a frozen one too
+        return rebuilt
+    return function(batch)
+
+
+def _moves_itself(value: Any) -> bool:
+    return callable(getattr(value, "to", None))
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _parts_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that have a value."""
+    names = [field.name for field in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _rebuilt(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
@@ -65,13 +112,13 @@ def _rebuilt(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
         return type(original)(parts)  # type: ignore[call-arg]
     except TypeError:
         raise UsageError(
-            f"a batch of type {type(original).__name__} cannot be moved to a device: the type does not take a dict",
+            f"a batch of type {type(original).__name__} cannot be made again: the type takes no dict",
             "return plain dicts, tuples, lists and tensors from the loader",
         ) from None
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in a nest of tuples, lists and mappings, in order.
+    """Every tensor in a nest of tuples, lists, mappings and dataclasses, in order.
 
     >>> [tensor.item() for tensor in tensors_of({"inputs": [torch.tensor(1), "a"], "target": torch.tensor(2)})]
     [1, 2]
@@ -82,10 +129,17 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def _leaves(batch: Any) -> Iterator[Any]:
-    if isinstance(batch, torch.Tensor) or not isinstance(batch, Mapping | tuple | list):
+    parts: Iterable[Any]
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, tuple | list):
+        parts = batch
+    elif _is_dataclass(batch) and not _moves_itself(batch):
+        parts = _parts_of(batch).values()
+    else:
         yield batch
         return
-    for part in batch.values() if isinstance(batch, Mapping) else batch:
+    for part in parts:
         yield from _leaves(part)
 
 

@@ -11,6 +11,12 @@ ON_GRADIENTS: tuple[str, ...] = get_args(OnGradients)
 EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train")
 
 
+# The field of a node that gives all ranks batches, or parts of them: how many of them got one in its last round.
+ROUND = "round_batches"
+# The field, of one that may leave out further ranks, that is true on those.
+IDLE = "idle"
+
+
 class Action(NamedTuple):
     """One effect of a kind, as `effects` of `@node` declares it.
 

@@ -341,6 +341,11 @@ class Counting:
             return self._of_epoch(planned, epoch, field_name)
         value = self._values.get(text, UNKNOWN)
         if value is UNKNOWN:
+            if unknown := getattr(kind.implementation, "unknown_ahead", None):
+                raise UsageError(
+                    f"{unknown} is not known ahead, and `{planned.path}.{field_name}` decides how often nodes run",
+                    "compute the number in `setup`",
+                )
             return self._give_up(text)
         is_number = isinstance(value, int | Fraction) and not isinstance(value, bool)
         return Linear(value, ((text, 1),) if is_number else ())

@@ -12,14 +12,12 @@ from typing import Any, final
 
 from graphtrain.data.shares import WindowCounter, Windows
 from graphtrain.kind import Field, Read
+from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.plan.scope import SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import BoundNode, Program
 
 Act = Callable[[], Any]
-
-# The field of a node that fetches batches for all ranks: how many of them got one in its last round.
-ROUND = "round_batches"
 
 
 @final
@@ -33,7 +31,7 @@ class Rounds:
     def __init__(self, program: Program, agreement: Agreement) -> None:
         self._program = program
         self.agreement = agreement
-        self._fetching = {bound.path for bound in program.nodes if _goes_in_rounds(bound)}
+        self._fetching = {bound.path for bound in program.nodes if is_fetching(bound) and _goes_in_rounds(bound)}
         self._dependent = slots_of_rounds(program)
 
     def source(self, bound: BoundNode) -> BoundNode | None:
@@ -48,12 +46,12 @@ class Rounds:
         source = self.source(bound)
         if source is None or bound.body is not None:
             return act
-        fields, rank, slots = source.fields, self.agreement.rank, self._program.slots
+        has_batch, slots = self._has_batch(source), self._program.slots
         # What a step function has returned for slots stays, as if it was not called.
         writes = [self._program.slot_index(path) for path in bound.planned.own_writes]
 
         def act_on_own_batch() -> None:
-            if rank < fields[ROUND]:
+            if has_batch():
                 act()
                 return
             bound.made = None
@@ -61,6 +59,13 @@ class Rounds:
                 slots[index] = None
 
         return act_on_own_batch
+
+    def _has_batch(self, source: BoundNode) -> Callable[[], bool]:
+        """A call that returns whether this rank was given something in the last round of a node."""
+        fields, rank = source.fields, self.agreement.rank
+        if IDLE not in source.kind.fields:
+            return lambda: bool(rank < fields[ROUND])
+        return lambda: rank < fields[ROUND] and not fields[IDLE]
 
     def _after_agreement(self, act: Act) -> Act:
         agreement = self.agreement
@@ -86,10 +91,10 @@ class Rounds:
             ran_backward: whether the last visit did, of this rank; of one that had no batch, an earlier one.
         """
         source, agreement = self.source(bound), self.agreement
+        has_batch = self._has_batch(source) if source is not None else lambda: True
 
         def amount() -> int:
-            has_batch = source is None or agreement.rank < source.fields[ROUND]
-            return sum(agreement.gather(has_batch and ran_backward()))
+            return sum(agreement.gather(has_batch() and ran_backward()))
 
         return amount
 
@@ -110,6 +115,13 @@ class Rounds:
             and any(counted & set(counter.planned.optimizers) for counted in self._trained_on(bound))
         ]
         return Windows(filled, are_expected=not filled and bool(self._trained_on(bound)))
+
+    def _fetched_by(self, bound: BoundNode) -> BoundNode | None:
+        """The node that fetches the batches which a node reads, in whole or in parts."""
+        source = self.source(bound)
+        while source is not None and not is_fetching(source):
+            source = _first_source(source, self._dependent)
+        return source
 
     def rewired(
         self,
@@ -136,7 +148,7 @@ class Rounds:
         return [
             set(action.optimizers)
             for bound in self._program.nodes
-            if self.source(bound) is fetching
+            if self._fetched_by(bound) is fetching
             for action in bound.planned.actions
             if action.effect == "backward"
         ]
@@ -174,6 +186,10 @@ def _source(bound: BoundNode, dependent: dict[str, BoundNode]) -> BoundNode | No
     # To a node in which ranks synchronise all of them come, and what it writes is the same on all.
     if _goes_in_rounds(bound) or bound.kind.synchronises:
         return None
+    return _first_source(bound, dependent)
+
+
+def _first_source(bound: BoundNode, dependent: dict[str, BoundNode]) -> BoundNode | None:
     for read, target in bound.planned.reads:
         for leaf in leaves(target):
             if read.required and isinstance(leaf, SlotTarget) and leaf.path in dependent:
@@ -182,7 +198,7 @@ def _source(bound: BoundNode, dependent: dict[str, BoundNode]) -> BoundNode | No
 
 
 def _goes_in_rounds(bound: BoundNode) -> bool:
-    return is_fetching(bound) and ROUND in bound.kind.fields and not bound.bypassed
+    return ROUND in bound.kind.fields and not bound.bypassed
 
 
 def is_fetching(bound: BoundNode) -> bool:

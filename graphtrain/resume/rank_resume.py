@@ -20,11 +20,12 @@ import torch
 from graphtrain.data.loader import derived_seed
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.graph.renaming import Renaming
+from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.metrics.recorder import added
 from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.rounds import ROUND, is_fetching, slots_of_rounds
+from graphtrain.program.rounds import is_fetching, slots_of_rounds
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import ResumeOptions
@@ -173,7 +174,7 @@ def resized(
     sections = {
         **first,
         "gradients": _gradients(compiled, states, exchanged, rank),
-        "progress": _progress(compiled, first["progress"], exchanged, before, world_size, renaming),
+        "progress": _progress(compiled, states, exchanged, before, rank, world_size, renaming),
         "slots": _slots(compiled, checkpoint, states, before, rank, world_size, renaming),
         "metrics": _means(states, rank),
         "random": {**first["random"], **drawn},
@@ -262,9 +263,10 @@ def _sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _progress(
     compiled: CompiledGraph,
-    progress: Mapping[str, Mapping[str, Any]],
+    states: Mapping[int, Sections],
     exchanged: set[str],
     before: int,
+    rank: int,
     world_size: int,
     renaming: Renaming,
 ) -> dict[str, Mapping[str, Any]]:
@@ -279,11 +281,14 @@ def _progress(
         }
         for bound in of_ranks
     }
-    changed: dict[str, Mapping[str, Any]] = {**fresh, **progress}
-    for bound in _fetching(compiled):
+    changed: dict[str, Mapping[str, Any]] = {**fresh, **states[0]["progress"]}
+    for bound in compiled.program.nodes:
         path = _former(renaming, bound)
-        if path in changed and 1 in (before, world_size):
+        if path in changed and (is_fetching(bound) or ROUND in bound.kind.fields) and 1 in (before, world_size):
             changed[path] = {**changed[path], ROUND: 1}
+        if path in changed and IDLE in bound.kind.fields:
+            is_idle = rank in states and states[rank]["progress"].get(path, {}).get(IDLE, False)
+            changed[path] = {**changed[path], IDLE: is_idle}
     for name in compiled.exchanging():
         for bound, declared in compiled.exchanged_fields(name):
             path = _former(renaming, bound)

@@ -72,6 +72,7 @@ def graph_of(names: Names) -> Graph:
         "early_stop": {"patience": 1, "min_epochs": 2},
         "ema": {"decay": 0.9},
         "clip_value": {"max_value": 0.05},
+        "split_batch": {"dimension": 0, "length": 4},
     }
     for name in settings.keys() & set(names):
         graph = graph.set(name, **settings[name])
@@ -101,22 +102,25 @@ def by_hand(names: Names) -> dict[str, Any]:
     best = float("inf")
     while True:
         batch = supplied["train_data"][batches % BATCHES]
-        (loss_of(model, batch) / WINDOW).backward()  # type: ignore[no-untyped-call]
-        batches, count = batches + 1, count + 1
+        batches += 1
         is_last = batches % BATCHES == 0
         stops = "early_stop" in names and waited >= 1 and batches >= 2 * BATCHES
         ending = batches >= EPOCHS * BATCHES or stops
-        is_cut = ending or (is_last and "carry" not in names)
-        if count == WINDOW or (is_cut and "drop" not in names):
-            if "clip_value" in names:
-                torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
-            optimizer.step()
-            steps += 1
-            if "ema" in names:
-                towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
-        if count == WINDOW or is_cut:
-            optimizer.zero_grad()
-            count = 0
+        parts = batch.split(4) if "split_batch" in names else [batch]
+        for number, part in enumerate(parts, 1):
+            (loss_of(model, part) / WINDOW).backward()  # type: ignore[no-untyped-call]
+            count += 1
+            is_cut = number == len(parts) and (ending or (is_last and "carry" not in names))
+            if count == WINDOW or (is_cut and "drop" not in names):
+                if "clip_value" in names:
+                    torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
+                optimizer.step()
+                steps += 1
+                if "ema" in names:
+                    towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
+            if count == WINDOW or is_cut:
+                optimizer.zero_grad()
+                count = 0
         if is_last:
             value = validated(models["average" if "ema" in names else "model"], supplied["val_data"])
             if "plateau" in names:
@@ -184,6 +188,7 @@ def test_every_file_in_the_folder_is_an_overlay() -> None:
         "drop",
         "sanity",
         "save_first",
+        "split_batch",
     }
 
 

@@ -1,0 +1,160 @@
+"""One batch cut into splits along time, each trained on by itself: truncated backpropagation through time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar
+
+import torch
+
+from graphtrain.data.batch import mapped
+from graphtrain.errors import UsageError
+from graphtrain.kind import node, progress
+from graphtrain.kind.parameter import Above
+from graphtrain.program.agreement import Agreement
+
+
+@node(writes=("batch_split", "split_index"), synchronises=True, family="data")
+class SplitBatch:
+    """Take the next split of `batch`; an edge leads back here while splits are `left`.
+
+    Tensors are cut along one dimension, also inside tuples, lists, dicts and dataclasses; what has no such dimension is
+    passed whole. A split is a view of the batch, and the last one may be short. What a step function writes to a slot,
+    such as a hidden state, passes from split to split, detached.
+
+    Among several ranks, a batch has as many splits as the longest of any rank. A rank that has none left takes part in
+    everything else, and its gradients count as zeros.
+
+    Source: Williams and Peng, "An efficient gradient-based algorithm for on-line training of recurrent network
+    trajectories", 1990.
+
+    Reads:
+        batch: what is cut.
+        batch_splits: a function of a batch that returns its splits in order, the same whenever it is called. Default:
+            `length` cuts.
+
+    Arguments:
+        dimension: along which tensors are cut; negative ones count from the last. Default: 1, the time of batches that
+            begin with their samples.
+        length: how long a split is. Default: none, and `batch_splits` cuts.
+
+    Writes:
+        batch_split: the split; None on a rank that has none left.
+        split_index: its number in the batch, from 0, which a step function may ask for.
+
+    Guard fields:
+        left: the batch has a further split.
+        index, count: splits taken of the batch, and how many it has.
+
+    Raises:
+        UsageError: there is neither a `length` nor a function, or both; a batch has nothing to cut, or tensors of
+            different lengths; or the function returned no splits.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("split_batch").set("split_batch", dimension=0, length=3)
+    >>> graph.check()
+    []
+    """
+
+    unknown_ahead: ClassVar[str] = "how many splits a batch has"
+
+    dimension: int = 1
+    length: Annotated[int, Above(0)] | None = None
+
+    index: int = progress(0)
+    count: int = progress(0)
+    left: bool = progress(False)
+    # Of several ranks: up to which of them have a batch, and whether this one has no split.
+    round_batches: int = progress(1, in_digest=False)
+    idle: bool = progress(False, in_digest=False)
+
+    _ranks: Agreement | None
+    _function: Callable[[Any], Iterable[Any]] | None
+    _splits: list[Any] | None  # that the function returned for the batch
+
+    def setup(self, ranks: Agreement | None = None, batch_splits: Callable[[Any], Iterable[Any]] | None = None) -> None:
+        if self.length is None and batch_splits is None:
+            raise UsageError(
+                "split_batch.length is not set, and there is no `batch_splits`",
+                "set split_batch.length=35, or supply a function `batch_splits(batch)` that returns the splits",
+            )
+        if self.length is not None and batch_splits is not None:
+            raise UsageError(
+                f"split_batch.length = {self.length}, and a function `batch_splits` cuts batches too",
+                "leave one of them out",
+            )
+        self._ranks, self._function, self._splits = ranks, batch_splits, None
+
+    def __call__(self, batch: Any) -> tuple[Any, int]:
+        if not self.left:
+            self._begin(batch)
+        index, self.index = self.index, self.index + 1
+        self.left = self.index < self.count
+        if self._ranks is not None:
+            self.idle = batch is None or index >= self._count(batch)
+            if self.idle:
+                return None, index
+        return self._split(batch, index), index
+
+    def _begin(self, batch: Any) -> None:
+        self._splits = None
+        if self._ranks is None:
+            counts = [self._count(batch)]
+        else:
+            counts = self._ranks.gather(0 if batch is None else self._count(batch))
+        self.index, self.count = 0, max(1, *counts)
+        self.round_batches = max((rank + 1 for rank, count in enumerate(counts) if count), default=0)
+
+    def _count(self, batch: Any) -> int:
+        if self.length is None:
+            return len(self._by_function(batch))
+        sizes: set[int] = set()
+
+        def measure(leaf: Any) -> Any:
+            if self._is_cut(leaf):
+                sizes.add(leaf.size(self.dimension))
+            return leaf
+
+        mapped(batch, measure)
+        if len(sizes) > 1:
+            raise UsageError(
+                f"split_batch: the tensors of a batch are {' and '.join(map(str, sorted(sizes)))} long along dimension "
+                f"{self.dimension}, so they cannot be cut together",
+                "set split_batch.dimension to that of time, or supply a function `batch_splits(batch)`",
+            )
+        if not sizes or not (size := sizes.pop()):
+            raise UsageError(
+                f"split_batch: a batch has no tensor with a length along dimension {self.dimension}",
+                "set split_batch.dimension to that of time, or supply a function `batch_splits(batch)`",
+            )
+        return math.ceil(size / self.length)
+
+    def _split(self, batch: Any, index: int) -> Any:
+        if self.length is None:
+            return self._by_function(batch)[index]
+        first, length = index * self.length, self.length
+
+        def cut(leaf: Any) -> Any:
+            if not self._is_cut(leaf):
+                return leaf
+            return leaf.narrow(self.dimension, first, min(length, leaf.size(self.dimension) - first))
+
+        return mapped(batch, cut)
+
+    def _is_cut(self, leaf: Any) -> bool:
+        return isinstance(leaf, torch.Tensor) and -leaf.dim() <= self.dimension < leaf.dim()
+
+    def _by_function(self, batch: Any) -> list[Any]:
+        if self._splits is None:
+            assert self._function is not None, "asked in setup"
+            returned = self._function(batch)
+            if isinstance(returned, torch.Tensor) or not isinstance(returned, Iterable):
+                raise UsageError(
+                    f"`batch_splits` returned a {type(returned).__name__}",
+                    "it returns a list of splits, each as a batch; of a tensor, as in batch.split(35, 1)",
+                )
+            self._splits = list(returned)
+            if not self._splits:
+                raise UsageError("`batch_splits` returned no splits", "return the batch itself, as [batch]")
+        return self._splits
