@@ -84,7 +84,7 @@ def by_hand(window: int = 1, keep: bool = False, epochs: int = 2) -> list[float]
     given = resources()
     model, optimizer = given["model"], given["optimizer"]
     hidden, count = None, 0
-    for epoch, (number, batch) in itertools.product(range(epochs), enumerate(given["train_data"])):
+    for _, (number, batch) in itertools.product(range(epochs), enumerate(given["train_data"])):
         hidden = hidden if keep else None
         splits = splits_of(batch)
         for index, part in enumerate(splits):
