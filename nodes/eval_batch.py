@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._precision import Precision, autocast_of
+from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 from graphtrain.nodes._step_result import metrics_of
 
 
@@ -21,8 +21,10 @@ class EvalBatch:
     It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded.
 
     Arguments:
-        precision: "32-true" computes in the types that model and batch have, "bf16-mixed" matrix products in bfloat16,
-            by torch's autocast around the step function. Default: "32-true", whatever `train_batch` trains in.
+        precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
+            bfloat16, and "16-mixed" in float16, by torch's autocast around the step function. "bf16-true" and "64-true"
+            give model and floating tensors of the batch that type. Default: "32-true", whatever `train_batch` trains
+            in; a model in "bf16-true" or "64-true" is evaluated in it too.
 
     Raises:
         UsageError: there is no step function, what it returned is no metrics, or the device has no such precision.
@@ -35,12 +37,14 @@ class EvalBatch:
 
     precision: Precision = "32-true"
 
+    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+
     _recorder: Recorder
-    _autocast: torch.autocast | None
+    _around: Around | None
 
     def setup(self, recorder: Recorder, device: torch.device) -> None:
         self._recorder = recorder
-        self._autocast = autocast_of(self.precision, device)
+        self._around = around(self.precision, device)
 
     def __call__(
         self,
@@ -55,11 +59,7 @@ class EvalBatch:
         if function is None:
             raise UsageError("there is neither a `validation_step` nor a `training_step` to evaluate with")
         with torch.no_grad():
-            if self._autocast is None:
-                result = function(model, batch)
-            else:
-                with self._autocast:
-                    result = function(model, batch)
+            result = function(model, batch) if self._around is None else self._around(function, model, batch)
         name = "validation_step" if validation_step is not None else "training_step"
         if result is None:
             raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
+from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Means, Recorder
 from graphtrain.nodes._compiled import Compiled
-from graphtrain.nodes._precision import Precision, autocast_of
+from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around, scaled
 from graphtrain.nodes._step_result import loss_and_metrics
 
 
@@ -21,10 +22,14 @@ class TrainBatch:
     Reads:
         training_step: returns the loss, a scalar tensor, or a mapping with `loss` and metrics (numbers or scalars).
         window: backward passes in one step of the optimizer; with 1 the loss is not divided.
+        loss_scale: what the loss is multiplied by before backward, for the node `unscale` to divide the gradients by.
+            Default: it is not multiplied.
 
     Arguments:
-        precision: "32-true" computes in the types that model and batch have, "bf16-mixed" matrix products in bfloat16,
-            by torch's autocast around `training_step`; weights, gradients and optimizer stay in float32. Default:
+        precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
+            bfloat16, and "16-mixed" in float16, by torch's autocast around `training_step`; weights, gradients and
+            optimizer stay in float32. "16-mixed" needs a scale of the loss, which the overlay `fp16` adds. "bf16-true"
+            and "64-true" give model, gradients, optimizer and floating tensors of the batch that type. Default:
             "32-true".
         compile: True runs `training_step`, and its backward, through ``torch.compile``: the start takes longer, from
             seconds to minutes, and numbers differ, in the last bits and where random ones are drawn, as by dropout. The
@@ -57,33 +62,40 @@ class TrainBatch:
 
     row_prefixes: ClassVar[tuple[str, ...]] = ()
 
+    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+
     _means: Means
-    _around: Callable[[Any, Any, Any], Any] | None  # calls the step function; None for a plain call
+    _around: Around | None
 
-    def setup(self, recorder: Recorder, device: torch.device) -> None:
+    def setup(self, recorder: Recorder, device: torch.device, loss_scale: float | None = None) -> None:
         self._means = recorder.means("train", ("log", "epoch"))
-        autocast = autocast_of(self.precision, device)
-        call = Compiled() if self.compile else None
-        self._around = call if autocast is None else _under(autocast, call)
+        self._around = around(self.precision, device, Compiled() if self.compile else None)
+        if self.precision == "16-mixed" and loss_scale is None:
+            raise UsageError(
+                'train_batch.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
+                'add the overlay that scales it: --overlay fp16, in Python graph.overlay("fp16"); or use "bf16-mixed"',
+            )
 
-    def __call__(self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1) -> Any:
+    def __call__(
+        self,
+        model: Any,
+        batch: Any,
+        training_step: StepFunction,
+        samples: int,
+        window: int = 1,
+        loss_scale: float | None = None,
+    ) -> Any:
         if self._around is None:
             result = training_step(model, batch)
         else:
             result = self._around(training_step, model, batch)
         loss, metrics = loss_and_metrics(result, "training_step")
-        if window == 1:  # a division costs 5 us with its backward
+        if loss_scale is not None:
+            scaled(loss if window == 1 else loss / window, loss_scale).backward()  # type: ignore[no-untyped-call]
+        elif window == 1:  # a division costs 5 us with its backward
             loss.backward()  # type: ignore[no-untyped-call]
         else:
             (loss / window).backward()  # type: ignore[no-untyped-call]
         detached = loss.detach()
         self._means.add({"loss": loss, **metrics} if metrics else detached, samples)
         return detached
-
-
-def _under(autocast: torch.autocast, call: Compiled | None) -> Callable[[Any, Any, Any], Any]:
-    def under(function: Any, model: Any, batch: Any) -> Any:
-        with autocast:
-            return function(model, batch) if call is None else call(function, model, batch)
-
-    return under

@@ -105,6 +105,23 @@ def _parts_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
+def cast(batch: Any, dtype: torch.dtype) -> Any:
+    """The batch with every floating tensor, in a nest of tuples, lists and mappings, of a type.
+
+    >>> [tensor.dtype for tensor in cast([torch.zeros(1), torch.zeros(1, dtype=torch.int64)], torch.float64)]
+    [torch.float64, torch.int64]
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch.to(dtype) if batch.is_floating_point() else batch
+    if isinstance(batch, Mapping):
+        return _rebuilt(batch, {key: cast(part, dtype) for key, part in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(cast(part, dtype) for part in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(cast(part, dtype) for part in batch)
+    return batch
+
+
 def _rebuilt(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
     if type(original) is dict:
         return parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.plan.scope import ResourceTarget, Scope
+from graphtrain.program.dtypes import cast_models
 
 
 def made_resources(graph: Graph, resources: Mapping[str, Any]) -> dict[str, str]:
@@ -47,13 +48,21 @@ def _declared(outermost: Scope) -> Iterator[tuple[str, str, str]]:
                     yield f"{scope.path}{node.name}", name, source
 
 
-def with_copies(resources: Mapping[str, Any], made: Mapping[str, str]) -> dict[str, Any]:
-    """The resources with the copies that are made of some.
+def with_copies(
+    graph: Graph, resources: Mapping[str, Any], made: Mapping[str, str], training: Collection[str] = ()
+) -> dict[str, Any]:
+    """The resources with the copies that are made of some; models have the types in which nodes compute them.
+
+    Arguments:
+        training: the resources of a run that has begun, whose types stay. Default: none.
 
     Raises:
-        UsageError: one of them cannot be copied.
+        UsageError: one of them cannot be copied, or cannot have such a type.
     """
-    return {**resources, **{name: _copy(name, source, resources[source]) for name, source in made.items()}}
+    cast_models(graph, resources, training)
+    copies = {name: _copy(name, source, resources[source]) for name, source in made.items()}
+    cast_models(graph, copies)
+    return {**resources, **copies}
 
 
 def _copy(name: str, source: str, value: Any) -> Any:

@@ -15,6 +15,7 @@ from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph.renaming import lost_position_hint
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.dtypes import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
@@ -113,6 +114,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     ended = bool(manifest["ended"])
     change = GraphChange.of(checkpoint, compiled.graph, options.rename)
     state, position = placed(change, checkpoint.sections, manifest["position"], ended, compiled)
+    refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     saved = manifest.get("hyper_parameters")
     in_force = manifest.get("hyper_parameters_in_force", saved)
     differences = hyper_parameters.differences(saved, in_force)

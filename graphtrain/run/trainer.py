@@ -178,7 +178,7 @@ class Trainer:
         self._renewals = Renewals(resources, self._requests, self._agreement)
         resources = dict(self._renewals.current)
         self._made = made_resources(graph, resources)
-        resources = self._resources = with_copies(resources, self._made)
+        resources = self._resources = with_copies(graph, resources, self._made)
         self._first_made = {name: resources[name] for name in (*self._renewals.factories, *self._made)}
         self._seed = seed
         self._device = resolve_device(device, self._ranks.local_rank if is_one_of_several else None)
@@ -567,7 +567,8 @@ class Trainer:
         resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self._resources, **resources}
         newly_made = made_resources(graph, all_resources)
-        all_resources = with_copies(all_resources, newly_made)
+        training = [name for name in self._resources if self._begun and name not in resources]
+        all_resources = with_copies(graph, all_resources, newly_made, training)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
         renewed = {name: value for name, value in self._compiled.state.renewed.items() if name not in resources}
         made, renaming = self._made | newly_made, Renaming(rename or {}, self.graph, graph)
@@ -620,7 +621,7 @@ class Trainer:
         """
         values = {name: renewed.value for name, renewed in again.items()}
         made = {name: source for name, source in self._made.items() if source in again}
-        copies = with_copies({**resources, **values}, made)
+        copies = with_copies(self.graph, {**resources, **values}, made)
         again = {**again, **{name: Renewed({}, copies[name]) for name in made}}
         now = {name: copies[name] for name in self._first_made}
         given = {name: value for name, value in now.items() if value is not self._resources[name]}

@@ -73,9 +73,10 @@ def graph_of(names: Names) -> Graph:
         "ema": {"decay": 0.9},
         "clip_value": {"max_value": 0.05},
         "split_batch": {"dimension": 0, "length": 4},
+        "fp16": {"init_scale": 2.0**20},
     }
     for name in settings.keys() & set(names):
-        graph = graph.set(name, **settings[name])
+        graph = graph.set({"fp16": "unscale"}.get(name, name), **settings[name])
     return graph
 
 
@@ -98,6 +99,7 @@ def by_hand(names: Names) -> dict[str, Any]:
     models = {"model": model}
     models |= {name: copy.deepcopy(model) for name, overlay in AVERAGES.items() if overlay in names}
     seed_everything(0)
+    scaler = torch.amp.GradScaler("cpu", enabled="fp16" in names, init_scale=2.0**20)
     count = steps = batches = waited = averaged = 0
     best = float("inf")
     while True:
@@ -108,21 +110,28 @@ def by_hand(names: Names) -> dict[str, Any]:
         ending = batches >= EPOCHS * BATCHES or stops
         parts = batch.split(4) if "split_batch" in names else [batch]
         for number, part in enumerate(parts, 1):
-            (loss_of(model, part) / WINDOW).backward()  # type: ignore[no-untyped-call]
+            with half_precision(names):
+                loss = loss_of(model, part) / WINDOW
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             count += 1
             is_cut = number == len(parts) and (ending or (is_last and "carry" not in names))
             if count == WINDOW or (is_cut and "drop" not in names):
+                scaler.unscale_(optimizer)
                 if "clip_value" in names:
                     torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
-                optimizer.step()
-                steps += 1
-                if "ema" in names:
+                scale = scaler.get_scale()
+                scaler.step(optimizer)
+                scaler.update()
+                is_taken = scaler.get_scale() >= scale
+                steps += is_taken
+                if "ema" in names and is_taken:
                     towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
             if count == WINDOW or is_cut:
                 optimizer.zero_grad()
                 count = 0
         if is_last:
-            value = validated(models["average" if "ema" in names else "model"], supplied["val_data"])
+            with half_precision(names):
+                value = validated(models["average" if "ema" in names else "model"], supplied["val_data"])
             if "plateau" in names:
                 supplied["scheduler"].step(value)
             best, waited = (value, 0) if value < best else (best, waited + 1)
@@ -136,6 +145,10 @@ def by_hand(names: Names) -> dict[str, Any]:
         f"{name}.{key}": tensor.tolist() for name, model in models.items() for key, tensor in model.state_dict().items()
     }
     return {**weights, "steps": steps, "batches": batches}
+
+
+def half_precision(names: Names) -> torch.autocast:
+    return torch.autocast("cpu", torch.float16, enabled="fp16" in names)
 
 
 AVERAGES = {"average": "ema", "swa_model": "swa"}
@@ -184,6 +197,7 @@ def test_every_file_in_the_folder_is_an_overlay() -> None:
         "early_stop",
         "plateau",
         "clip_value",
+        "fp16",
         "carry",
         "drop",
         "sanity",

@@ -1,0 +1,113 @@
+"""The scale of the loss for float16."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import node, progress
+from graphtrain.kind.parameter import Above
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+
+
+@node(effects="unscale")
+class Unscale:
+    """Divide the gradients of `optimizer` by the scale of the loss, and adapt that to whether they overflowed.
+
+    In float16 small gradients are 0 and large ones infinite. So the loss is multiplied by a scale, which falls where a
+    gradient is not finite, and grows where none was for long. A guard reads `overflow`, to give up such a window. The
+    numbers are those of ``torch.amp.GradScaler``, bit for bit. Each visit waits for the device once.
+    Source: Micikevicius et al., "Mixed precision training", 2018.
+
+    Arguments:
+        init_scale: the scale at the start. Default: 65536.
+        growth_factor: what the scale is multiplied by after `growth_interval` windows without an overflow. Default: 2.
+        backoff_factor: what it is multiplied by after an overflow, below 1. Default: 0.5.
+        growth_interval: windows without an overflow. Default: 2000.
+
+    Guard fields:
+        overflow: a gradient of this window is not finite.
+        scale: what the loss is multiplied by; `train_batch` reads it as `loss_scale`.
+        overflows: windows with an overflow since the start.
+
+    Raises:
+        UsageError: an argument is out of range, gradients are in float16, the optimizer asks for the loss again while
+            it steps, or the scale has fallen to 0.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("fp16").set("unscale", init_scale=1024.0)
+    >>> graph.check()
+    []
+    """
+
+    init_scale: Annotated[float, Above(0)] = 65536.0
+    growth_factor: Annotated[float, Above(1)] = 2.0
+    backoff_factor: Annotated[float, Above(0)] = 0.5
+    growth_interval: Annotated[int, Above(0)] = 2000
+
+    overflow: bool = progress(False)
+    scale: float = progress(0.0)
+    overflows: int = progress(0)
+    finite_windows: int = progress(0)  # since the scale was changed
+
+    _optimizers: tuple[Any, ...]
+    _scaler: torch.amp.GradScaler
+
+    def setup(self, optimizer: Any, device: torch.device) -> None:
+        self._optimizers = optimizers_of(optimizer)
+        for each in self._optimizers:
+            _refuse_closure(each)
+        if self.backoff_factor >= 1:
+            raise UsageError(f"unscale.backoff_factor: expected a number below 1, got {self.backoff_factor}")
+        self.scale = self.scale or self.init_scale
+        self._scaler = torch.amp.GradScaler(
+            device.type,
+            init_scale=self.scale,
+            growth_factor=self.growth_factor,
+            backoff_factor=self.backoff_factor,
+            growth_interval=self.growth_interval,
+        )
+        self._scaler.load_state_dict({**self._scaler.state_dict(), "_growth_tracker": self.finite_windows})
+        self._scaler.scale(torch.zeros((), device=device))  # it makes its tensors with the first one that it scales
+        self.scale = self._scaler.get_scale()  # in float32
+
+    def __call__(self) -> None:
+        if all(parameter.grad is None for parameter in parameters_of(*self._optimizers)):
+            self.overflow = False
+            return
+        try:
+            for optimizer in self._optimizers:
+                self._scaler.unscale_(optimizer)
+        except ValueError as error:
+            raise UsageError(
+                f"unscale: {error} The model is in float16, in which weights are not trained",
+                'leave the model in float32: with precision "16-mixed" torch\'s autocast computes in float16',
+            ) from None
+        self._scaler.update()
+        state, before = self._scaler.state_dict(), self.scale
+        self.scale, self.finite_windows = state["scale"], state["_growth_tracker"]
+        self.overflow = self.scale < before
+        self.overflows += self.overflow
+        if not self.scale:
+            raise UsageError(
+                f"unscale: the scale of the loss has fallen from {self.init_scale:g} to 0: after {self.overflows} "
+                "overflows the gradients are still not finite, whatever the scale",
+                "look for the first loss that is not finite; a smaller learning rate or clip.max_norm may help",
+            )
+
+
+def _refuse_closure(optimizer: Any) -> None:
+    """Raise for an optimizer whose step needs a closure: it would compute losses that nothing scales."""
+    try:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+    except (TypeError, ValueError):
+        return
+    if closure is not None and closure.default is closure.empty:
+        name = type(optimizer).__name__
+        raise UsageError(
+            f"unscale: `{name}` computes the loss again while it steps, and nothing would scale it there",
+            f'use another optimizer, or leave the overlay `fp16` out; "bf16-mixed" and `{name}` go together',
+        )
