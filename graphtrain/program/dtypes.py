@@ -23,24 +23,24 @@ class _Request:
     dtype: torch.dtype | None
 
 
-def cast_models(graph: Graph, resources: Mapping[str, Any], training: Collection[str] = ()) -> None:
+def cast_models(graph: Graph, resources: Mapping[str, Any], kept: Collection[str] = ()) -> None:
     """Give models, in place, the types in which nodes compute them: an optimizer that was made of one keeps it.
 
     A kind says by ``model_dtypes`` which values of its parameter `precision` are such types.
 
     Arguments:
-        training: the models of a run that has begun, whose types stay. Default: none.
+        kept: the models of a trainer that was made, whose types stay. Default: none.
 
     Raises:
-        UsageError: two nodes compute a model in different types, or its type would change while the run trains.
+        UsageError: two nodes compute a model in different types, or the type of one that is kept would change.
     """
     for name, request in _casting(graph, resources).items():
         model = resources[name]
-        if name in training and any(
+        if name in kept and any(
             tensor.is_floating_point() and tensor.dtype != request.dtype
             for tensor in (*model.parameters(), *model.buffers())
         ):
-            raise _changed(request, "while the run trains")
+            raise _changed(request, "by `rewire`")
         model.to(request.dtype)
 
 

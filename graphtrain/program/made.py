@@ -49,17 +49,17 @@ def _declared(outermost: Scope) -> Iterator[tuple[str, str, str]]:
 
 
 def with_copies(
-    graph: Graph, resources: Mapping[str, Any], made: Mapping[str, str], training: Collection[str] = ()
+    graph: Graph, resources: Mapping[str, Any], made: Mapping[str, str], kept: Collection[str] = ()
 ) -> dict[str, Any]:
     """The resources with the copies that are made of some; models have the types in which nodes compute them.
 
     Arguments:
-        training: the resources of a run that has begun, whose types stay. Default: none.
+        kept: the resources of a trainer that was made, whose types stay. Default: none.
 
     Raises:
         UsageError: one of them cannot be copied, or cannot have such a type.
     """
-    cast_models(graph, resources, training)
+    cast_models(graph, resources, kept)
     copies = {name: _copy(name, source, resources[source]) for name, source in made.items()}
     cast_models(graph, copies)
     return {**resources, **copies}

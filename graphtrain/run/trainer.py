@@ -567,8 +567,8 @@ class Trainer:
         resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self._resources, **resources}
         newly_made = made_resources(graph, all_resources)
-        training = [name for name in self._resources if self._begun and name not in resources]
-        all_resources = with_copies(graph, all_resources, newly_made, training)
+        kept = self._resources.keys() - resources.keys()
+        all_resources = with_copies(graph, all_resources, newly_made, kept)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
         renewed = {name: value for name, value in self._compiled.state.renewed.items() if name not in resources}
         made, renaming = self._made | newly_made, Renaming(rename or {}, self.graph, graph)

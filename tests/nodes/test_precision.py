@@ -313,15 +313,20 @@ def test_a_model_that_is_trained_and_evaluated_in_different_types_is_refused() -
     assert trainer.resources["model"][0].weight.dtype == torch.bfloat16
 
 
-def test_the_type_of_a_model_does_not_change_while_it_trains() -> None:
-    trainer = true_trainer(true_graph("32-true"))
-    trainer.rewire(true_graph("64-true"))
-    assert trainer.resources["model"][0].weight.dtype == torch.float64
-    trainer.run(until="3 batches")
-    with pytest.raises(UsageError, match=r'`train_batch\.precision` cannot become "bf16-true" while the run trains'):
+def test_the_type_of_a_model_does_not_change_by_rewiring() -> None:
+    trainer = true_trainer(true_graph("64-true"))
+    with pytest.raises(UsageError, match=r'`train_batch\.precision` cannot become "bf16-true" by `rewire`'):
         trainer.rewire(true_graph("bf16-true"))
-    trainer.run()
+    trainer.rewire(true_graph("64-true").set("accumulate", every=1))
+    trainer.run(until="1 epochs")
     assert trainer.resources["model"][0].weight.dtype == torch.float64
+    with pytest.raises(UsageError, match=r'cannot become "bf16-true" by `rewire`'):
+        trainer.rewire(true_graph("bf16-true"))
+    further = torch.nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(further.parameters(), lr=0.1)
+    trainer.rewire(true_graph("bf16-true"), model=further, optimizer=optimizer)
+    trainer.run()
+    assert trainer.resources["model"].weight.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("until", ["3 batches", "1 epochs"])
