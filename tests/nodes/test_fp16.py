@@ -69,7 +69,7 @@ def by_hand(
             with torch.autocast("cpu", torch.float16):
                 loss = loss_of(model, batch)
             scaler.scale(loss if window == 1 else loss / window).backward()
-            if number % window and number < BATCHES:
+            if number % window and number < batches:
                 continue
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -144,6 +144,21 @@ def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
         second = trainer_of(graph, tmp_path / str(cut))
         second.run()
         assert second.digest() == whole.digest(), f"cut before {first.position}"
+
+
+def test_the_other_splits_of_a_batch_are_trained_when_one_overflows() -> None:
+    """Each batch of 6 is cut into 4 and 2, with a step for each."""
+    reference = resources()
+    halves = [part for batch in reference["train_data"] for part in batch.split(4)]
+    reference["train_data"] = halves
+    scaler, taken, _ = by_hand(reference, 1, max_norm=math.inf, batches=len(halves))
+    graph = graph_of("split_batch", window=1, max_norm=math.inf).set("split_batch", dimension=0, length=4)
+    trainer = trainer_of(graph)
+    trainer.run()
+    assert trainer.read("unscale.overflows") == taken.count(False) > 1
+    assert len(taken) == 2 * EPOCHS * BATCHES
+    assert trainer.read("unscale.scale") == scaler.get_scale()
+    assert_same(trainer.resources["model"].state_dict(), reference["model"].state_dict())
 
 
 def test_a_plateau_sees_the_validations_alone() -> None:
