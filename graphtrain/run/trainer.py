@@ -532,6 +532,20 @@ class Trainer:
                 return Outcome.ALREADY_FINISHED
             return self._drive(lambda: place(self._compiled, self._loop))
 
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank passes, in the order of ranks; of one process its own value alone.
+
+        All ranks have to call it, at the same place.
+
+        Arguments:
+            value: plain data: numbers, strings, lists and mappings of them.
+
+        Raises:
+            RanksDivergedError: another rank is elsewhere.
+            RankFailedError: another rank has failed, or does not come.
+        """
+        return self._agreement.gather(value) if self._agreement is not None else [value]
+
     @fails_on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
