@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from graphtrain import Graph, Outcome, node
 from graphtrain.distributed import Ranks
 from graphtrain.errors import RankFailedError, RanksDivergedError
+from graphtrain.program.agreement import Agreement
 from tests.distributed.fake_ranks import KilledError, World
 from tests.distributed.schedules import Plan
 
@@ -91,6 +93,29 @@ def test_save_on_one_rank_is_one_checkpoint_of_all() -> None:
     PLAN.settings["checkpoint"] = {"every": "never"}
     assert World(2, random.Random(3)).run(program) == [Outcome.FINISHED] * 2
     assert saves == {0: 1, 1: 1}
+
+
+def test_clocks_that_are_50_seconds_apart_take_ranks_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = PLAN.graph().set("validate", every="30 seconds").set("log", every="20 seconds")
+    graph = graph.set("finish", after="200 seconds")
+
+    def program(ranks: Ranks) -> tuple[Outcome, int, int]:
+        trainer = PLAN.trainer(graph)
+        ticks = itertools.count()
+
+        def clock(*now: float) -> float:
+            seconds = next(ticks)  # one whenever it is read
+            return float(seconds + 50 * ranks.rank * (seconds > 10))
+
+        monkeypatch.setattr(trainer._watch, "running", clock)
+        outcome = trainer.run()
+        return outcome, trainer.progress["validate"]["runs"], trainer.progress["next_batch"]["batches"]
+
+    first, second, third = World(3, random.Random(0)).run(program)
+    assert first == second == third
+    assert isinstance(first, tuple) and first[0] is Outcome.FINISHED and first[1] >= 6
+    monkeypatch.setattr(Agreement, "seconds", lambda agreement: agreement._clock())
+    assert any(isinstance(outcome, RanksDivergedError) for outcome in World(3, random.Random(0)).run(program))
 
 
 def raised(program: Callable[[Ranks], Any]) -> list[str]:
