@@ -118,6 +118,27 @@ def test_clocks_that_are_50_seconds_apart_take_ranks_the_same_way(monkeypatch: p
     assert any(isinstance(outcome, RanksDivergedError) for outcome in World(3, random.Random(0)).run(program))
 
 
+def test_weights_that_one_rank_changes_alone_are_found_without_a_save() -> None:
+    @node
+    def perturb(model: torch.nn.Module, rank: int, step: int) -> None:
+        if rank == 1 and step == 2:
+            with torch.no_grad():
+                model.counts[3] += 0.5
+
+    graph = PLAN.graph().insert("perturb", perturb, after="zero_grad", reads={"step": "step.steps"})
+    for error in run_with(graph, by_rank=True):
+        assert isinstance(error, RanksDivergedError)
+        assert "ranks differ in `model.counts[3]`: " in str(error) and " on rank 0, 2; " in str(error)
+
+    def changed_before(ranks: Ranks) -> None:
+        trainer = PLAN.trainer()
+        with torch.no_grad():
+            trainer.resources["model"].counts += ranks.rank
+        trainer.run()
+
+    assert raised(changed_before)[0].startswith("ranks differ in `model.counts[0]`: 0.0 on rank 0; 1.0 on rank 1")
+
+
 def raised(program: Callable[[Ranks], Any]) -> list[str]:
     return [str(outcome) for outcome in World(2, random.Random(0)).run(program)]
 
