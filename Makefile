@@ -16,7 +16,7 @@ demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new
 	$(BIN)/python examples/demo.py
 
 test: .venv/.installed-dev  ## all tests and doctests
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests

@@ -15,6 +15,7 @@ from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, takes_run_options
 from graphtrain.command.plain_command import PlainCommand, PlainGroup
 from graphtrain.command.run_help import RunCommand
+from graphtrain.distributed.current import is_one_of_several
 from graphtrain.distributed.launcher import launched
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -482,6 +483,7 @@ _OF_CUTS = "To verify a script, without a run"
     "verify",
     "graphtrain verify train.py --run-dir runs/first",
     "graphtrain verify train.py --run-dir runs/first --last 1",
+    "graphtrain verify train.py --run-dir runs/first --processes 2",
     "graphtrain verify train.py --cuts 20 --until '50 batches'",
     "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
 )
@@ -505,6 +507,16 @@ def verify(
     last: Annotated[
         int | None,
         typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all.", rich_help_panel=_OF_A_RUN),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="NUMBER",
+            help="Replay in this many processes on this host: as many as have trained the run. Default: one, or those "
+            "that torchrun has started.",
+            rich_help_panel=_OF_A_RUN,
+        ),
     ] = None,
     cuts: Annotated[
         int | None,
@@ -598,12 +610,19 @@ def verify(
         "--keep": keep,
         "--json": json or None,
     }
-    _refuse_a_mixture(run_dir is not None, cuts is not None, {"--last": last}, of_cuts)
+    _refuse_a_mixture(run_dir is not None, cuts is not None, {"--last": last, "--processes": processes}, of_cuts)
     if cuts is None:
+        if (code := launched(processes)) is not None:
+            return code
         from graphtrain.command.verify import verify_command
 
         assert run_dir is not None, "one of them is given"
         return verify_command(script, run_dir, settings or [], last)
+    if is_one_of_several():
+        raise UsageError(
+            "verify --cuts was started as one of several processes, and it starts processes itself",
+            "start it alone; of a run that several processes have made, --run-dir verifies the spans",
+        )
     from graphtrain.command.verify_cuts import CutOptions, verify_cuts_command
 
     options = RunOptions(
@@ -638,6 +657,7 @@ def _refuse_a_mixture(
     "graphtrain replay train.py --run-dir runs/first --to '48211 steps' --pdb",
     "graphtrain replay train.py --run-dir runs/first --to '300 batches' --node validate/eval_batch",
     "graphtrain replay train.py --run-dir runs/first --to best --node train_batch",
+    "graphtrain replay train.py --run-dir runs/first --to '48211 steps' --processes 2",
 )
 def replay(
     script: ScriptArgument,
@@ -672,13 +692,25 @@ def replay(
             "--pdb", help="Open Python's debugger at that moment, with trainer, model, batch, loss, gradients, ..."
         ),
     ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="NUMBER",
+            help="Replay in this many processes on this host: as many as have trained it. Default: one, or those that "
+            "torchrun has started.",
+        ),
+    ] = None,
 ) -> int:
     """Replay a past run to a moment exactly, and show its batch, loss and gradients.
 
-    It starts from the newest checkpoint before that moment. The run directory is only read.
+    It starts from the newest checkpoint before that moment. The run directory is only read. Of several processes, what
+    is shown is of rank 0.
 
     Exit codes: 0 done, 1 failed on the way, 2 the moment cannot be reached or bad usage.
     """
+    if (code := launched(processes)) is not None:
+        return code
     from graphtrain.command.replay import replay_command
 
     return replay_command(script, run_dir, settings or [], to, node, runs, debug=debug)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pdb
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from graphtrain.command.output import escaped, notify
+from graphtrain.command.output import escaped, ignore, notify
 from graphtrain.command.rebuild import TrainerFactory
+from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
@@ -37,18 +38,29 @@ def replay_command(
     """Replay a past run to a moment, and show the values there; the exit code."""
     if runs is not None and node is None:
         raise UsageError("--runs: it counts the runs of a node, and none is named", "name it with --node")
-    history = RunHistory(run_dir, notify)
+    if debug and current_ranks().world_size > 1:
+        raise UsageError("--pdb: several processes cannot read from one terminal", "leave it out")
+    with on_all_ranks(f"in {script}"):
+        return _replay(script, run_dir, settings, to, node, runs, debug=debug)
+
+
+def _replay(
+    script: str, run_dir: Path, settings: list[str], to: str, node: str | None, runs: int | None, *, debug: bool
+) -> int:
+    is_first = current_ranks().rank == 0  # which prints for all
+    report = notify if is_first else ignore
+    history = RunHistory(run_dir, report)
     lineage = history.lineage()
     if not lineage:
         raise UsageError(f"`{run_dir}` holds no sound checkpoint to replay from")
-    trainers, start = TrainerFactory(script, settings, notify), None
+    trainers, start = TrainerFactory(script, settings, report), None
     if (path := _checkpoint(run_dir, to)) is not None:
         start = SavedCheckpoint.read(path)
         replay = Replay(trainers.trainer(start, from_the_beginning=False), path)
         replay.to_start()
     else:
         term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
-        _refuse_beyond_the_run(run_dir, term)
+        _refuse_beyond_the_run(run_dir, term, report)
         start, goal = _span_around(history, lineage, term)
         trainer = trainers.trainer(goal, from_the_beginning=start is None)
         replay = Replay(trainer, start.path if start is not None else None)
@@ -58,7 +70,7 @@ def replay_command(
         times = f" with runs = {runs}" if runs is not None else ""
         raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
     trainer = replay.trainer
-    console = Console(highlight=False)
+    console = Console(highlight=False, quiet=not is_first)
     origin = start.path.name if start is not None else "the beginning"
     console.print(
         f"[bold]{escaped(replay.moment)}[/bold], next node {escaped(trainer.position)} (replayed from {origin})"
@@ -80,7 +92,7 @@ def _checkpoint(run_dir: Path, to: str) -> Path | None:
     return path if path.parent == run_dir / CHECKPOINTS_FOLDER and path.is_dir() else None
 
 
-def _refuse_beyond_the_run(run_dir: Path, term: Term) -> None:
+def _refuse_beyond_the_run(run_dir: Path, term: Term, report: Callable[[str], None]) -> None:
     """Raise if the run stopped before a moment. One that was killed may have come further than its status tells."""
     unit, amount = term.base.unit, term.base.amount
     try:
@@ -93,7 +105,7 @@ def _refuse_beyond_the_run(run_dir: Path, term: Term) -> None:
     if is_beyond and has_stopped:
         raise UsageError(f"the run never reached {term}: it is {status['state']} at {reached:g} {unit}")
     if is_beyond:
-        notify(f"the run is known to have reached {reached:g} {unit}; what follows is what it would have done")
+        report(f"the run is known to have reached {reached:g} {unit}; what follows is what it would have done")
 
 
 def _span_around(

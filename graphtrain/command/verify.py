@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from graphtrain.command.failure import FAILED
-from graphtrain.command.output import escaped, notify
+from graphtrain.command.output import escaped, ignore, notify
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.display.numbers import duration, size
+from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
 from graphtrain.replay.history import RunHistory, Segment
@@ -26,14 +27,23 @@ def verify_command(script: str, run_dir: Path, settings: list[str], last: int | 
     """Replay a past run from checkpoint to checkpoint, and compare; the exit code."""
     if last is not None and last < 1:
         raise UsageError(f"--last: expected a number > 0, got {last}")
-    history = RunHistory(run_dir, notify)
-    factory = TrainerFactory(script, settings, notify)
+    with on_all_ranks(f"in {script}"):
+        return _verify(script, run_dir, settings, last)
+
+
+def _verify(script: str, run_dir: Path, settings: list[str], last: int | None) -> int:
+    is_first = current_ranks().rank == 0  # which prints what all ranks have
+    report = notify if is_first else ignore
+    history = RunHistory(run_dir, report)
+    factory = TrainerFactory(script, settings, report)
     segments = history.segments(last)
     comparable = [segment for segment in segments if not segment.change]
     if not comparable:
         raise UsageError(
             f"there is nothing to compare: `{run_dir}` holds {_why_nothing(history, segments)}",
-            "keep more checkpoints, as in graphtrain run ... checkpoint.keep=100",
+            "replay it with as many processes as have trained it"
+            if any(segment.goal.ranks != current_ranks().world_size for segment in segments)
+            else "keep more checkpoints, as in graphtrain run ... checkpoint.keep=100",
         )
 
     def make(segment: Segment) -> Trainer:
@@ -43,12 +53,12 @@ def verify_command(script: str, run_dir: Path, settings: list[str], last: int | 
     verdicts: list[Verdict] = []
     for segment in segments:
         if segment.change:
-            notify(f"skipped {segment}: {segment.change}")
+            report(f"skipped {segment}: {segment.change}")
             continue
         verdicts.append(verifier.verify(segment))
         if sys.stderr.isatty():  # a long run takes its time
-            notify(f"{len(verdicts)}/{len(comparable)}  {segment}: {_result(verdicts[-1])}")
-    console = Console(highlight=False)
+            report(f"{len(verdicts)}/{len(comparable)}  {segment}: {_result(verdicts[-1])}")
+    console = Console(highlight=False, quiet=not is_first)
     console.print(_table(verdicts))
     for verdict in verdicts:
         for line in _details(verdict, factory.changes or ""):

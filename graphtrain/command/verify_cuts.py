@@ -352,24 +352,50 @@ def launch(words: Sequence[str], environment: Mapping[str, str], log: Path) -> E
     """
     start = time.monotonic()
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing takes them
+    process: subprocess.Popen[bytes] | None = None
     with log.open("wb") as output:
-        # A group of its own: a Ctrl-C is for this process, which ends that one with its workers.
-        process = subprocess.Popen(  # noqa: S603 - the words are ours
-            [sys.executable, *flags, *words],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
         try:
+            with _signals_held():  # else one that comes now leaves a process that nobody knows
+                # A group of its own: a Ctrl-C is for this process, which ends that one with its workers.
+                process = subprocess.Popen(  # noqa: S603 - the words are ours
+                    [sys.executable, *flags, *words],
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
             code = process.wait()
         except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            if process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
             raise
     return Ended(code, log.read_text(encoding="utf-8", errors="replace"), time.monotonic() - start)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """A span that no signal interrupts: those that came meanwhile are handled at its end."""
+    received: list[int] = []
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _signals("SIGINT", "SIGTERM", "SIGHUP"):
+            previous[number] = signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    for number in received:
+        signal.raise_signal(number)
+
+
+def _signals(*names: str) -> list[int]:
+    """Those of some signals that this system has, and that are not ignored, as by nohup."""
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextmanager
@@ -387,9 +413,8 @@ def _ended_by_signals() -> Iterator[None]:
 
     previous = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
-                previous[number] = signal.signal(number, leave)
+        for number in _signals("SIGTERM", "SIGHUP"):
+            previous[number] = signal.signal(number, leave)
     try:
         yield
     finally:

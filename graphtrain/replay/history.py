@@ -12,6 +12,7 @@ from typing import Any, final
 
 import torch
 
+from graphtrain.distributed import current_ranks
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import SkippedCheckpoints, checkpoint_number
@@ -175,8 +176,8 @@ class RunHistory:
         return [Segment(None, oldest), *segments]
 
     def _change(self, start: SavedCheckpoint, goal: SavedCheckpoint) -> str:
-        if (ranks := max(start.ranks, goal.ranks)) > 1:
-            return f"it was trained by {ranks} processes, of which one cannot repeat the bits"
+        if reason := _why_not_by_as_many(goal):
+            return reason
         before, after = (
             checkpoint.manifest.get("hyper_parameters_in_force", checkpoint.manifest.get("hyper_parameters"))
             for checkpoint in (start, goal)
@@ -195,11 +196,21 @@ class RunHistory:
             return f"how the run started is not known, for its {STARTS_FILE} cannot be read"
         if self._starts[0] is not None:
             return f"the run started from {self._starts[0]} of another run"
-        if oldest.ranks > 1:
-            return f"it was trained by {oldest.ranks} processes, of which one cannot repeat the bits"
+        if reason := _why_not_by_as_many(oldest):
+            return reason
         if not oldest.manifest["about"].get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
         return ""
+
+
+def _why_not_by_as_many(goal: SavedCheckpoint) -> str:
+    """Why as many processes as there are now cannot repeat what led to a checkpoint; empty if they can."""
+    now = current_ranks().world_size
+    return "" if goal.ranks == now else f"it was trained by {_processes(goal.ranks)}, whose bits {now} cannot repeat"
+
+
+def _processes(number: int) -> str:
+    return "1 process" if number == 1 else f"{number} processes (--processes {number})"
 
 
 def _trained_spans(lineage: list[SavedCheckpoint]) -> int:

@@ -6,6 +6,9 @@ and not with the run, something that the run had in memory was not in the checkp
 The node before which a checkpoint was made is passed many times on the way. A replay stops at the pass whose state
 equals the checkpoint. If there is none, it stops where the run had trained as many batches as it had then, and the pass
 nearest to the checkpoint is the one that is reported.
+
+Several ranks replay together, each compares its own state, and all of them have the verdict: what one of them decides
+alone would part them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
+from graphtrain.distributed import current_ranks
 from graphtrain.errors import CheckpointError, DataError, UsageError
 from graphtrain.plain import is_scalar
 from graphtrain.program.bind import BoundNode, Program
@@ -81,11 +85,12 @@ class Verifier:
     def verify(self, segment: Segment) -> Verdict:
         """Replay a span; where it differs from the run, replay it twice more to find out why."""
         try:
-            goal = read_checkpoint(segment.goal.path)
+            ranks = current_ranks()
+            goal = read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size)
         except CheckpointError as error:
             return Verdict(segment, failure=str(error))
         verdict = self._verify(segment, goal)
-        self._goal = goal
+        self._goal = goal if ranks.world_size == 1 else None  # several read it as each needs it
         return verdict
 
     def _verify(self, segment: Segment, goal: Checkpoint) -> Verdict:
@@ -106,7 +111,8 @@ class Verifier:
     def _replay(
         self, segment: Segment, goal: Checkpoint, digests: _Digests | None = None, expected: _Digests | None = None
     ) -> Verdict:
-        verdict = self._reexecute(segment, self._make(segment), _Reexecution(goal, digests, expected))
+        trainer = self._make(segment)
+        verdict = self._reexecute(segment, trainer, _Reexecution(goal, trainer.gather, digests, expected))
         if verdict.comparison.size > _MUCH_MEMORY:
             # A trainer is part of a cycle of references, and there may be no memory for it and the next (takes 0.1 s).
             gc.collect()
@@ -130,14 +136,21 @@ class _Reexecution:
     """A replay towards a checkpoint.
 
     Arguments:
+        gather: what every rank passes, in the order of ranks.
         digests: takes a digest after every transition, which is slow. Default: none is made.
-        expected: the digests of an earlier replay; the replay stops where they diverge.
+        expected: the digests of an earlier replay; the replay of one process stops where they diverge.
     """
 
-    def __init__(self, goal: Checkpoint, digests: _Digests | None = None, expected: _Digests | None = None) -> None:
-        self._goal, self._digests = goal, digests
+    def __init__(
+        self,
+        goal: Checkpoint,
+        gather: Callable[[Any], list[Any]],
+        digests: _Digests | None = None,
+        expected: _Digests | None = None,
+    ) -> None:
+        self._goal, self._gather, self._digests = goal, gather, digests
         self._expected_digests = iter(expected) if expected is not None else None
-        self._divergence = ""
+        self._divergence: tuple[int, str] | None = None  # after how many transitions, and after which node
         self._start_time: float | None = None
         self._goal_path = goal.manifest["position"]
         self._goal_ended = bool(goal.manifest["ended"])
@@ -195,25 +208,29 @@ class _Reexecution:
                 else:
                     how = f"{self._goal_path} -> not reached, stopped at {path}"
                     comparison.differences.insert(0, StateDifference("position", how))
+        comparison = _of_all_ranks(comparison, self._gather)
         if self._has_timed_rows:
             notes.append("means of metrics are not compared, for wall-clock time decides when a row is logged")
         if comparison.differences:
             notes += self._compiled.program.timed()
-        return Verdict(segment, comparison, int(self._batches), seconds, tuple(notes), divergence=self._divergence)
+        divergences = [tuple(told) for told in self._gather(self._divergence) if told is not None]
+        _, divergence = min(divergences, default=(0, ""))
+        return Verdict(segment, comparison, int(self._batches), seconds, tuple(notes), divergence=divergence)
 
     # ---- the place
 
     def _is_there(self) -> bool:
         """True where the state equals the checkpoint; otherwise the comparison is kept if no other is nearer."""
-        misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
+        own_misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
+        misses = sum(self._gather(own_misses))
         # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
         if misses and (self._runs() != self._goal_runs or misses >= self._nearness[0]):
             return False
         comparison = self._compare()
-        nearness = misses, len(comparison.differences)
-        if nearness < self._nearness:
-            self._nearest, self._nearness = comparison, nearness
-        return not comparison.differences
+        differences = sum(self._gather(len(comparison.differences)))
+        if (misses, differences) < self._nearness:
+            self._nearest, self._nearness = comparison, (misses, differences)
+        return not differences
 
     def _runs(self) -> list[int]:
         """How often the node that counts has run, behind how often each body around it has."""
@@ -286,12 +303,25 @@ class _Reexecution:
             position = transition()
             digest = index, compiled.state.digest(compiled.alive(position, "ended" in requests))
             digests.append(digest)
-            if expected is not None and next(expected, None) != digest:
-                self._divergence = f"`{compiled.path(index)}` ({compiled.run_clock.describe()})"
-                requests.post("pause")
+            if expected is not None and next(expected, None) != digest and self._divergence is None:
+                self._divergence = len(digests), f"`{compiled.path(index)}` ({compiled.run_clock.describe()})"
+                if current_ranks().world_size == 1:  # the others may not have diverged, and wait for this one
+                    requests.post("pause")
             return position
 
         return run_and_hash
+
+
+def _of_all_ranks(comparison: StateComparison, gather: Callable[[Any], list[Any]]) -> StateComparison:
+    """The comparison that all ranks have: what differs on any of them."""
+    of_ranks = gather([[difference.path, difference.how] for difference in comparison.differences])
+    if len(of_ranks) == 1:
+        return comparison
+    differences: dict[tuple[str, str], StateDifference] = {}
+    for rank, told in enumerate(of_ranks):
+        for path, how in told:
+            differences.setdefault((path, how), StateDifference(path, f"{how} (rank {rank})"))
+    return replace(comparison, differences=[*differences.values()])
 
 
 def timed_nodes(program: Program) -> list[BoundNode]:

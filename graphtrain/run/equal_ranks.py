@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from graphtrain.data.batch import feed
 from graphtrain.data.fingerprint import fingerprint, is_data
 from graphtrain.data.rank_local import RankLocal
-from graphtrain.errors import UsageError
+from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.plain import json_value
 from graphtrain.program.agreement import Agreement
@@ -79,11 +79,35 @@ def require_equal(
             continue
         values = [of_rank.get(name) for of_rank in lines]
         if hint == _WEIGHTS:
-            tensor = tensors.get(name.strip("`"))
-            elements = None if tensor is None else _elements(tensor)
-            gathered = agreement.gather(elements)
-            name, values = _first_element(name, gathered)
+            name, values = _first_weight(agreement, name, tensors)
         raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
+
+
+def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) -> None:
+    """Compare the parameters of all ranks, where a run begins and ends.
+
+    Raises:
+        RanksDivergedError: they differ; on all of them, with the first element that does.
+    """
+    tensors = dict(_tensors(resources, with_buffers=False))
+    weights = {f"`{name}`": _hash(tensor) for name, tensor in tensors.items()}
+    digest = hashlib.blake2b(json.dumps(weights).encode(), digest_size=8).digest()
+    if all(record.digest == digest for record in agreement.synchronise("start", digest=digest)):
+        return
+    name = _first_difference(agreement.gather(weights))
+    assert name is not None, "the hashes differ"
+    name, values = _first_weight(agreement, name, tensors)
+    raise RanksDivergedError(
+        f"ranks differ in {name}: {_by_rank(values)}",
+        "what changes weights must do the same on all ranks: draw no random numbers for them, and read no batch of one "
+        "rank",
+    )
+
+
+def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[Any]]:
+    """The first element of a tensor that differs, and its value on every rank."""
+    tensor = tensors.get(name.strip("`"))
+    return _first_element(name, agreement.gather(None if tensor is None else _elements(tensor)))
 
 
 def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:

@@ -66,7 +66,7 @@ from graphtrain.resume.setup_change import SetupHashes, made_otherwise, setup_ch
 from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of
-from graphtrain.run.equal_ranks import refuse_models, require_equal, require_one_folder
+from graphtrain.run.equal_ranks import refuse_models, require_equal, require_equal_weights, require_one_folder
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
@@ -540,6 +540,20 @@ class Trainer:
         with self._running(ResumeOptions(checkpoint, from_saved=True)):
             return self._compiled
 
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank passes, in the order of ranks; of one process its own value alone.
+
+        All ranks have to call it, at the same place.
+
+        Arguments:
+            value: plain data: numbers, strings, lists and mappings of them.
+
+        Raises:
+            RanksDivergedError: another rank is elsewhere.
+            RankFailedError: another rank has failed, or does not come.
+        """
+        return self._agreement.gather(value) if self._agreement is not None else [value]
+
     @fails_on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
@@ -870,6 +884,11 @@ class Trainer:
         if self._agreement is not None:
             self._agreement.synchronise("start")
 
+    def _expect_equal_weights(self) -> None:
+        """Several ranks train one model: what one of them has changed alone is an error on all."""
+        if self._agreement is not None:
+            require_equal_weights(self._agreement, self._resources)
+
     def _paused(self) -> AbstractContextManager[None]:
         """A span that is no time of the run, inside the node that is running."""
         bound = self._compiled.program.nodes[self._loop.position]
@@ -879,6 +898,7 @@ class Trainer:
         if not self._begun:
             self._begin(options)
             self._begun = True
+            self._expect_equal_weights()
         self._compiled.refuse_fractions("until", limit, self._loop.position)
         self._choose_again()
         if self._loop.ended and not self._end_is_saved:
@@ -1119,7 +1139,8 @@ class Trainer:
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
         self._save(self._sync_policy)
-        if self._run_files is None:
+        if self._run_files is None:  # a save would have compared them
+            self._expect_equal_weights()
             self._writer.release()
         self._writer.report_no_best(self._recorder)
         self._end_is_saved = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -261,6 +262,23 @@ def test_an_interrupt_ends_the_process_and_removes_the_files(
     for process in started:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_an_interrupt_while_a_process_starts_ends_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launch(("-S", "-c", "import time; time.sleep(100)"), os.environ, tmp_path / "log")
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_process_is_a_python_like_this_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from graphtrain import Graph, Outcome, node
 from graphtrain.distributed import Ranks
 from graphtrain.errors import RankFailedError, RanksDivergedError
+from graphtrain.program.agreement import Agreement
 from tests.distributed.fake_ranks import KilledError, World
 from tests.distributed.schedules import Plan
 
@@ -91,6 +93,50 @@ def test_save_on_one_rank_is_one_checkpoint_of_all() -> None:
     PLAN.settings["checkpoint"] = {"every": "never"}
     assert World(2, random.Random(3)).run(program) == [Outcome.FINISHED] * 2
     assert saves == {0: 1, 1: 1}
+
+
+def test_clocks_that_are_50_seconds_apart_take_ranks_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = PLAN.graph().set("validate", every="30 seconds").set("log", every="20 seconds")
+    graph = graph.set("finish", after="200 seconds")
+
+    def program(ranks: Ranks) -> tuple[Outcome, int, int]:
+        trainer = PLAN.trainer(graph)
+        ticks = itertools.count()
+
+        def clock(*now: float) -> float:
+            seconds = next(ticks)  # one whenever it is read
+            return float(seconds + 50 * ranks.rank * (seconds > 10))
+
+        monkeypatch.setattr(trainer._watch, "running", clock)
+        outcome = trainer.run()
+        return outcome, trainer.progress["validate"]["runs"], trainer.progress["next_batch"]["batches"]
+
+    first, second, third = World(3, random.Random(0)).run(program)
+    assert first == second == third
+    assert isinstance(first, tuple) and first[0] is Outcome.FINISHED and first[1] >= 6
+    monkeypatch.setattr(Agreement, "seconds", lambda agreement: agreement._clock())
+    assert any(isinstance(outcome, RanksDivergedError) for outcome in World(3, random.Random(0)).run(program))
+
+
+def test_weights_that_one_rank_changes_alone_are_found_without_a_save() -> None:
+    @node
+    def perturb(model: torch.nn.Module, rank: int, step: int) -> None:
+        if rank == 1 and step == 2:
+            with torch.no_grad():
+                model.counts[3] += 0.5
+
+    graph = PLAN.graph().insert("perturb", perturb, after="zero_grad", reads={"step": "step.steps"})
+    for error in run_with(graph, by_rank=True):
+        assert isinstance(error, RanksDivergedError)
+        assert "ranks differ in `model.counts[3]`: " in str(error) and " on rank 0, 2; " in str(error)
+
+    def changed_before(ranks: Ranks) -> None:
+        trainer = PLAN.trainer()
+        with torch.no_grad():
+            trainer.resources["model"].counts += ranks.rank
+        trainer.run()
+
+    assert raised(changed_before)[0].startswith("ranks differ in `model.counts[0]`: 0.0 on rank 0; 1.0 on rank 1")
 
 
 def raised(program: Callable[[Ranks], Any]) -> list[str]:

@@ -153,7 +153,7 @@ def test_a_request_that_comes_while_records_are_gathered_is_not_lost(monkeypatch
 
         return World(2, random.Random(5), ask).run(program)[0]  # type: ignore[return-value]
 
-    moments = range(60, 63)
+    moments = range(44, 47)
     assert [asked(at, clears=False) for at in moments] == [1 for _ in moments]
     assert 0 in [asked(at, clears=True) for at in moments]
 

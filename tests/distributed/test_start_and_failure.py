@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 from graphtrain import Graph, Loader, Trainer
 from graphtrain.distributed import current_ranks, on_all_ranks
@@ -247,6 +249,22 @@ def test_the_environment_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(UsageError, match="RANK and WORLD_SIZE are set, and MASTER_PORT is not"):
         current_ranks()
+
+
+def test_a_restart_finds_nothing_of_the_attempt_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun keeps its store, with the addresses of processes that have died."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    for name, value in {**variables, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    attempts = []
+    for attempt in ("0", "1", "0"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        attempts.append(Processes.join())
+        if len(attempts) == 1:
+            attempts[0].publish("joins/1", b"address")
+    assert [ranks.read("joins/1") for ranks in attempts] == [b"address", None, b"address"]
 
 
 def test_every_rank_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
