@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.metrics.values import check_metric, check_names, described
+from graphtrain.metrics.values import check_metric, check_names, described, detached
 
 
 def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[str, Any]]:
@@ -31,6 +32,29 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     else:
         returned = described(result)
     raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}")
+
+
+def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:
+    """How many the loss of a result is a sum over, a number or a scalar tensor, and what else it holds.
+
+    Arguments:
+        name: that of the count; "samples" is `samples` where the result does not have it.
+
+    Raises:
+        UsageError: there is no count, or it cannot be one.
+    """
+    rest = dict(result)
+    count = rest.pop(name, samples if name == "samples" else None)
+    if count is None:
+        raise UsageError(
+            f"`{function}` returned no `{name}`, over which its loss is a sum",
+            f'return it too, as in {{"loss": loss, "{name}": ...}}; or set per = "samples", which needs nothing',
+        )
+    if isinstance(count, torch.Tensor):
+        return detached(count).reshape(()), rest
+    if not 0 <= count < math.inf:
+        raise UsageError(f"`{function}` returned {name} = {count}", "it is how many the loss is a sum over")
+    return count, rest
 
 
 def metrics_of(result: Mapping[str, Any], function: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
-from graphtrain.nodes._step_result import metrics_of
+from graphtrain.nodes._step_result import count_and_metrics, metrics_of
 
 
 @node(family="compute")
@@ -25,6 +25,8 @@ class EvalBatch:
             bfloat16, and "16-mixed" in float16, by torch's autocast around the step function. "bf16-true" and "64-true"
             give model and floating tensors of the batch that type. Default: "32-true", whatever `train_batch` trains
             in; a model in "bf16-true" or "64-true" is evaluated in it too.
+        per: what the loss is a sum over, as that of `train_batch`: metrics are means over them. A `validation_step` may
+            return no such count; its loss is a mean over samples then. Default: none, the loss is a mean.
 
     Raises:
         UsageError: there is no step function, what it returned is no metrics, or the device has no such precision.
@@ -36,6 +38,7 @@ class EvalBatch:
     """
 
     precision: Precision = "32-true"
+    per: str | None = None
 
     model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
 
@@ -64,4 +67,9 @@ class EvalBatch:
         if result is None:
             raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")
         metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name)
-        self._recorder.means(split).add(metrics, samples)
+        means = self._recorder.means(split)
+        if self.per is None or (validation_step is not None and self.per not in metrics):
+            means.add(metrics, samples)
+        else:
+            count, metrics = count_and_metrics(metrics, self.per, samples, name)
+            means.add(metrics, count, sums=("loss",))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.kind import StepFunction, node
+from graphtrain.kind import StepFunction, node, progress
 from graphtrain.metrics.recorder import Means, Recorder
 from graphtrain.nodes._compiled import Compiled
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around, scaled
-from graphtrain.nodes._step_result import loss_and_metrics
+from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics
 
 
 @node(writes="loss", effects="backward", keeps="keep")
@@ -21,7 +21,7 @@ class TrainBatch:
 
     Reads:
         training_step: returns the loss, a scalar tensor, or a mapping with `loss` and metrics (numbers or scalars).
-        window: backward passes in one step of the optimizer; with 1 the loss is not divided.
+        window: backward passes in one step of the optimizer; with 1, or with `per`, the loss is not divided.
         loss_scale: what the loss is multiplied by before backward, for the node `unscale` to divide the gradients by.
             Default: it is not multiplied.
 
@@ -40,9 +40,16 @@ class TrainBatch:
             numbers are compiled in with their first value, and treated as variables from their second or third on.
             Default: False.
         keep: what `training_step` returns for slots and an epoch does not clear. Default: none.
+        per: what the loss is a sum over: the name under which `training_step` returns how many there were, a number or
+            a scalar tensor, or "samples" for those of the batch. A node of the kind `divide` divides the gradients of a
+            window by `counted`, as the overlay `token_windows` has it; metrics are means over them. Default: none, the
+            loss is a mean, and divided by `window`.
 
     Writes:
         loss: the loss before the division, detached.
+
+    Guard fields:
+        counted: with `per`, how many the window has so far, of this rank.
 
     More of what `training_step` returns is written to slots by `writes` of the node, as in ``writes = { hidden =
     "hidden" }``: tensors detached, and not among the metrics. A `training_step` that asks for `hidden` is given it.
@@ -59,6 +66,9 @@ class TrainBatch:
     precision: Precision = "32-true"
     compile: bool = False
     keep: tuple[str, ...] = ()
+    per: str | None = None
+
+    counted: float = progress(0.0, with_gradients=True, in_digest=False)  # which runs of earlier versions do not have
 
     row_prefixes: ClassVar[tuple[str, ...]] = ()
 
@@ -66,9 +76,18 @@ class TrainBatch:
 
     _means: Means
     _around: Around | None
+    _notify: Callable[[str], None] | None  # None once it is reported that batches differ in size
+    _size: int | None  # samples of the batch before
 
-    def setup(self, recorder: Recorder, device: torch.device, loss_scale: float | None = None) -> None:
+    def setup(
+        self,
+        recorder: Recorder,
+        device: torch.device,
+        loss_scale: float | None = None,
+        notify: Callable[[str], None] | None = None,
+    ) -> None:
         self._means = recorder.means("train", ("log", "epoch"))
+        self._notify, self._size = notify, None
         self._around = around(self.precision, device, Compiled() if self.compile else None)
         if self.precision == "16-mixed" and loss_scale is None:
             raise UsageError(
@@ -90,12 +109,40 @@ class TrainBatch:
         else:
             result = self._around(training_step, model, batch)
         loss, metrics = loss_and_metrics(result, "training_step")
+        if self.per is not None:
+            return self._add_sum(loss, metrics, samples, loss_scale)
         if loss_scale is not None:
             scaled(loss if window == 1 else loss / window, loss_scale).backward()  # type: ignore[no-untyped-call]
         elif window == 1:  # a division costs 5 us with its backward
             loss.backward()  # type: ignore[no-untyped-call]
         else:
+            if samples != self._size and self._notify is not None:
+                self._compare_sizes(model, samples)
             (loss / window).backward()  # type: ignore[no-untyped-call]
-        detached = loss.detach()
-        self._means.add({"loss": loss, **metrics} if metrics else detached, samples)
-        return detached
+        value = loss.detach()
+        self._means.add({"loss": loss, **metrics} if metrics else value, samples)
+        return value
+
+    def _add_sum(
+        self, loss: torch.Tensor, metrics: Mapping[str, Any], samples: int, loss_scale: float | None
+    ) -> torch.Tensor:
+        """Run backward for a loss that is a sum, and count what it is a sum over."""
+        assert self.per is not None, "asked before"
+        count, rest = count_and_metrics(metrics, self.per, samples, "training_step")
+        (loss if loss_scale is None else scaled(loss, loss_scale)).backward()  # type: ignore[no-untyped-call]
+        # A sum with a Python number would make a 32-bit float of whole numbers on a device.
+        self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
+        self._means.add({"loss": loss, **rest}, count, sums=("loss",))
+        return loss.detach()
+
+    def _compare_sizes(self, model: Any, samples: int) -> None:
+        """Report, once, that a batch joins one of another size in a window."""
+        before, self._size = self._size, samples
+        if before is None or all(parameter.grad is None for parameter in model.parameters()):  # a window opens
+            return
+        assert self._notify is not None, "asked before"
+        self._notify(
+            f"the batches of a window differ in size ({before} and {samples} samples), and their means weigh alike; to "
+            "weigh samples alike, or tokens, return sums, and add --overlay token_windows"
+        )
+        self._notify = None

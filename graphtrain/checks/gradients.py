@@ -129,6 +129,10 @@ _SCALED_TWICE = _out_of_order(
 )
 _SCALED_CLIPPED = _out_of_order("unscales", "clipped", "they were clipped while scaled", "unscale before clipping")
 
+_DIVIDED_CLIPPED = _out_of_order(
+    "divides", "clipped", "what was clipped is not what is stepped with", "divide before clipping"
+)
+
 # (effect, state) -> the state after it, and what is wrong, if anything is.
 _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
     ("backward", "clean"): ("fresh", None),
@@ -155,6 +159,12 @@ _RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
     ("clip", "scaled"): ("clipped", None),
     ("clip", "clipped"): ("clipped", None),
     ("clip", "used"): ("used", _too_late_to("clips")),
+    ("divide", "clean"): ("clean", _nothing_to("divides")),
+    ("divide", "fresh"): ("fresh", None),
+    ("divide", "exchanged"): ("exchanged", None),
+    ("divide", "scaled"): ("scaled", None),
+    ("divide", "clipped"): ("clipped", _DIVIDED_CLIPPED),
+    ("divide", "used"): ("used", _too_late_to("divides")),
     ("use", "clean"): ("clean", _nothing_to("uses")),
     ("use", "fresh"): ("used", None),
     ("use", "exchanged"): ("used", None),
@@ -208,6 +218,8 @@ _RULES_OF_RANKS: dict[tuple[str, State], tuple[State, Fault | None]] = {
     ("clip", "clipped apart"): ("clipped apart", None),
     ("backward", "scaled apart"): _RULES["backward", "scaled"],
     ("backward", "clipped apart"): _RULES["backward", "clipped"],
+    ("divide", "scaled apart"): ("scaled apart", None),
+    ("divide", "clipped apart"): ("clipped apart", _DIVIDED_CLIPPED),
     ("use", "scaled apart"): ("used", None),
     ("use", "clipped apart"): ("used", None),
     ("step", "fresh"): ("used", _STEP_APART),

@@ -248,6 +248,6 @@ def drawn_family(
         return "compute"
     if "exchange" in names:
         return "ranks"
-    if names & {"clip", "scale", "unscale", "use", "zero_grad"}:
+    if names & {"clip", "divide", "scale", "unscale", "use", "zero_grad"}:
         return "gradient"
     return "bookkeeping" if names or observer else "other"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
-OnGradients = Literal["backward", "clip", "exchange", "scale", "unscale", "use", "step", "zero_grad"]
+OnGradients = Literal["backward", "clip", "divide", "exchange", "scale", "unscale", "use", "step", "zero_grad"]
 ON_GRADIENTS: tuple[str, ...] = get_args(OnGradients)
 EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train")
 
@@ -111,6 +111,7 @@ class Field:
         full: for a counter of a window, the field that is true once it has reached that.
         exchanged: for a counter of a window, the field that is true once its gradients were summed over ranks.
         adds: what each visit adds to it, where that is always the same.
+        with_gradients: True for what belongs to the gradients of the node's optimizer, and is gone with them.
         in_digest: False for what no continuation depends on, such as a reading of the wall clock.
     """
 
@@ -126,6 +127,7 @@ class Field:
     full: str | None = None
     exchanged: str | None = None
     adds: int | None = None
+    with_gradients: bool = False
     in_digest: bool = True
 
 
@@ -142,6 +144,7 @@ class Progress:
     full: str | None
     exchanged: str | None
     adds: int | None
+    with_gradients: bool
     in_digest: bool
 
     def field(self, name: str, type: Any) -> Field:
@@ -159,6 +162,7 @@ def progress(
     full: str | None = None,
     exchanged: str | None = None,
     adds: int | None = None,
+    with_gradients: bool = False,
     in_digest: bool = True,
 ) -> Any:
     """Declare an attribute of a class kind as progress: saved in every checkpoint, readable in guards.
@@ -180,6 +184,10 @@ def progress(
             gradients were summed over ranks, and clears with them. Default: none.
         adds: what each visit adds to it, where that is always the same: with it, runs are counted ahead. Default: that
             is not known.
+        with_gradients: True for a sum that belongs to the gradients of the node's optimizer, and that another node or a
+            guard reads: the engine puts it back to its default where they are cleared. Among several ranks it is of
+            each rank, as gradients are before they are exchanged, and summed with them where the number of ranks
+            changes. Default: False.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
 
     >>> from graphtrain.kind import kind_of, node
@@ -192,7 +200,7 @@ def progress(
     >>> kind_of(Count).fields["twice"].default
     0
     """
-    return Progress(default, counts, restarts, target, last, window, full, exchanged, adds, in_digest)
+    return Progress(default, counts, restarts, target, last, window, full, exchanged, adds, with_gradients, in_digest)
 
 
 class derived_clock(property):  # noqa: N801 - used as a decorator, like property

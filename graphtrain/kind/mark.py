@@ -74,9 +74,10 @@ def node(
     Arguments:
         writes: the slots its return value goes to; several take a tuple of as many values. Default: none.
         effects: what a visit does to the gradients of the slot `optimizer`, or to the mode of the model, in order:
-            `backward`, `exchange` (among processes), `scale` (or `unscale`), `clip`, `use`, `step`, `zero_grad`,
-            `eval`, `train`. Another slot is named behind the effect: ``"use inner_optimizer"``. With ``"backward?"`` a
-            visit returns one value more than it writes, last: whether it ran backward. Default: nothing.
+            `backward`, `exchange` (among processes), `scale` (or `unscale`), `divide`, `clip`, `use`, `step`,
+            `zero_grad`, `eval`, `train`. Another slot is named behind the effect: ``"use inner_optimizer"``. With
+            ``"backward?"`` a visit returns one value more than it writes, last: whether it ran backward. Default:
+            nothing.
         optional: resources without which a visit would do nothing; the node is then bypassed. Default: none.
         idle_without: parameters without which a visit would do nothing; where one of them is None, or a bound of
             infinity, the node is bypassed. Default: none.

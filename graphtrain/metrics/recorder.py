@@ -5,7 +5,7 @@ Metrics are a store with names, not slots: any node may add to it without being 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -42,18 +42,20 @@ class Means:
 
     def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
-        self._waiting: list[tuple[Any, int]] = []
+        self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
 
-    def add(self, values: Mapping[str, Any] | torch.Tensor, samples: int) -> None:
+    def add(self, values: Mapping[str, Any] | torch.Tensor, samples: Any, sums: Collection[str] = ()) -> None:
         """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
 
         Arguments:
             values: by name; or only the loss, detached, in memory that nothing else writes to.
+            samples: how many; or how many of what else the means are over, a number or a tensor with one.
+            sums: the names of those that are sums over them. Default: all are means.
         """
         if not isinstance(values, torch.Tensor):
             values = {name: detached(value) for name, value in values.items()}
-        self._waiting.append((values, samples))
+        self._waiting.append((values, samples, sums))
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
 
@@ -78,17 +80,20 @@ class Means:
 
     def settle(self) -> None:
         """Update the sums: one transfer for all tensors that are still on the device."""
-        entries: list[tuple[str, Any, int]] = []
-        for values, samples in self._waiting:
+        entries: list[tuple[str, Any, Any, bool]] = []
+        for values, samples, summed in self._waiting:
             named = {"loss": values} if isinstance(values, torch.Tensor) else values
-            entries += [(name, value, samples) for name, value in named.items()]
+            entries += [(name, value, samples, name in summed) for name, value in named.items()]
         self._waiting.clear()
-        numbers = _numbers([value for _, value, _ in entries])
-        for (name, _, samples), number in zip(entries, numbers, strict=True):
+        numbers = _numbers([value for _, value, _, _ in entries])
+        weights = _weights([samples for _, _, samples, _ in entries])
+        for (name, _, _, is_sum), number, weight in zip(entries, numbers, weights, strict=True):
+            if not weight:  # a mean over nothing is no number
+                continue
             for sums in self._sums.values():
                 total = sums.setdefault(name, [0.0, 0])
-                total[0] += number * samples
-                total[1] += samples
+                total[0] += number if is_sum else number * weight
+                total[1] += weight
 
     def state_dict(self) -> dict[str, Any]:
         """The sums, as plain data."""
@@ -126,6 +131,13 @@ def _numbers(values: list[Any]) -> list[float]:
         transferred = iter(torch.stack(tensors).tolist())
         return [float(next(transferred) if isinstance(value, torch.Tensor) else value) for value in values]
     return [float(value) for value in values]
+
+
+def _weights(values: list[Any]) -> list[Any]:
+    """The same, of which Python numbers stay what they are, as whole numbers of samples."""
+    if not any(isinstance(value, torch.Tensor) for value in values):
+        return values
+    return _numbers(values)
 
 
 class Recorder:

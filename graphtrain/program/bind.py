@@ -510,8 +510,8 @@ class Program:
         for leaf in [leaf for target in targets for leaf in leaves(target)]:
             owner = self.by_path.get(leaf.node) if isinstance(leaf, FieldTarget) else None
             if owner is not None and isinstance(leaf, FieldTarget):
-                declared = owner.kind.fields.get(leaf.field)
-                if declared is not None and not declared.in_digest:
+                declared, counter = owner.kind.fields.get(leaf.field), owner.kind.counter(leaf.field)
+                if declared is not None and not declared.in_digest and counter is None:
                     yield f"{leaf.node}.{leaf.field}"
 
 

@@ -318,10 +318,14 @@ class CompiledGraph:
     def clear_windows(self) -> None:
         """Note that the gradients of windows are gone where no parameter of their optimizers has any."""
         for bound in self.program.nodes:
-            counted = [declared.name for declared in bound.kind.fields.values() if declared.counts is not None]
-            optimizers = [self.program.resources.get(name) for name in bound.planned.optimizers if counted]
-            if counted and not bound.bypassed and not any(map(_has_gradients, optimizers)):
-                bound.fields.update(dict.fromkeys(counted, 0))
+            gone = {
+                declared.name: declared.default
+                for declared in bound.kind.fields.values()
+                if declared.counts is not None or declared.with_gradients
+            }
+            optimizers = [self.program.resources.get(name) for name in bound.planned.optimizers if gone]
+            if gone and not bound.bypassed and not any(map(_has_gradients, optimizers)):
+                bound.fields.update(gone)
 
     def restart_makers(self, made: Collection[str]) -> None:
         """Let nodes count from the beginning whose own resources were made again: an average has nothing in it yet."""

@@ -87,6 +87,12 @@ class Compiler:
             for declared in bound.kind.fields.values()
             if declared.counts is not None and not bound.bypassed
         ]
+        self._with_gradients = [
+            (bound, declared)
+            for bound in program.nodes
+            for declared in bound.kind.fields.values()
+            if declared.with_gradients and (bound.path, declared.name) in program.plan.fields_read
+        ]
         # Most graphs have none: nothing is asked when they are entered.
         self._reports: dict[int, _Report] = {}
         self._fractions: dict[BoundGraph, list[Amount]] = {}
@@ -484,6 +490,16 @@ class Compiler:
                     act, is_cleared = _setting(act, counter.fields, declared.name, 0), True
                     if declared.exchanged is not None and self._rounds is not None:
                         act = _setting(act, counter.fields, declared.exchanged, False)
+        return self._clearing(bound, act)
+
+    def _clearing(self, bound: BoundNode, act: Act) -> Act:
+        """The call of a node; where it clears gradients, what belongs to them and is read begins again with them."""
+        cleared = {
+            name for action in bound.planned.actions if action.effect == "zero_grad" for name in action.optimizers
+        }
+        for owner, declared in self._with_gradients if cleared else ():
+            if owner is not bound and cleared & set(owner.planned.optimizers):
+                act = _setting(act, owner.fields, declared.name, declared.default)
         return act
 
     def _next_window(self, counter: BoundNode, declared: Field) -> Callable[[], int]:

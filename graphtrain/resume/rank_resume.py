@@ -272,7 +272,8 @@ def _progress(
 ) -> dict[str, Mapping[str, Any]]:
     """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round.
 
-    A node that only several ranks need, as `exchange`, has none in one process.
+    What belongs to gradients is summed, and given to rank 0. A node that only several ranks need, as `exchange`, has
+    none in one process.
     """
     of_ranks = [bound for bound in compiled.program.nodes if "ranks" in bound.kind.optional and not bound.bypassed]
     fresh = {
@@ -289,6 +290,10 @@ def _progress(
         if path in changed and IDLE in bound.kind.fields:
             is_idle = rank in states and states[rank]["progress"].get(path, {}).get(IDLE, False)
             changed[path] = {**changed[path], IDLE: is_idle}
+        sums = [field for field in bound.kind.fields.values() if field.with_gradients and path in changed]
+        for field in sums:
+            parts = [states[number]["progress"][path].get(field.name, field.default) for number in sorted(states)]
+            changed[path] = {**changed[path], field.name: sum(parts[1:], parts[0]) if rank == 0 else field.default}
     for name in compiled.exchanging():
         for bound, declared in compiled.exchanged_fields(name):
             path = _former(renaming, bound)

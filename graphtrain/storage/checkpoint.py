@@ -180,7 +180,8 @@ def _read_of_ranks(path: Path, manifest: Manifest, rank: int, world_size: int | 
         return Checkpoint(path, {**manifest, **manifest["own"][own]}, sections, rank=own)
     # What is summed is given to rank 0.
     states = read_ranks(path, manifest, range(saved) if rank == 0 else sorted({0, min(rank, saved - 1)}))
-    _expect_tables(path, states[0])
+    for state in states.values():
+        _expect_tables(path, state)
     return Checkpoint(path, {**manifest, **manifest["own"][0]}, states[0], others=states)
 
 

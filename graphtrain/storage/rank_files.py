@@ -34,7 +34,7 @@ _PIECE = 1 << 20
 DRIFT = "reachable"  # the section of what has changed since `setup`
 OWN_FACTS = ("aliases", "unknown")
 # What is no rank's alone, whatever they have in common: it is summed, or given to the rank of the same number.
-OF_RANKS = ("gradients", "metrics", "slots")
+OF_RANKS = ("gradients", "metrics", "progress", "slots")
 
 Manifest = Mapping[str, Any]
 Written = dict[str, list[Any]]

@@ -503,4 +503,5 @@ def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
     assert kind_of(exchange_words).synchronises
     del DECLARED["exchange_words"]
     shipped = {name for name in known_kinds() if is_shipped(name) and (kind := find_kind(name)) and kind.synchronises}
-    assert shipped == {"agree", "end_epoch", "end_evaluation", "end_sanity", "exchange", "log", "next_batch"}
+    ends = {"end_epoch", "end_evaluation", "end_sanity"}
+    assert shipped == {"agree", "divide", *ends, "exchange", "log", "next_batch", "split_batch"}

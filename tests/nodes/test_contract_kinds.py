@@ -269,7 +269,7 @@ def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, examp
 
 def visible(effects: tuple[str, ...]) -> set[str]:
     """The declared effects that can be seen from outside."""
-    names = {"clip": "alter", "exchange": "alter", "unscale": "alter"}
+    names = {"clip": "alter", "divide": "alter", "exchange": "alter", "unscale": "alter"}
     return {names.get(effect, effect) for effect in effects if effect != "use"}
 
 

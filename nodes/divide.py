@@ -1,0 +1,61 @@
+"""Gradients divided by what a window has counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphtrain.kind import node
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+from graphtrain.program.agreement import Agreement
+
+
+@node(effects="divide", synchronises=True)
+class Divide:
+    """Divide the gradients of `optimizer` by a number, such as the tokens that the window has counted.
+
+    By 1 nothing is divided, and by 0 neither: the loss of a window that counted nothing is a sum over nothing, and its
+    gradients are 0. Source of weighing tokens alike: transformers issue 34191, 2024.
+
+    Reads:
+        by: the number, or a tensor with one, which stays on its device; ``reads = { by = "train_batch.counted" }``.
+
+    Arguments:
+        over_ranks: True sums `by` over all ranks first, of which each has counted its own. Default: False, it is the
+            same on all.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").set("accumulate", every=2)
+    >>> graph = graph.insert("divide", after="exchange", reads={"by": "accumulate.count / max(1, accumulate.window)"})
+    >>> graph.check()
+    []
+    """
+
+    over_ranks: bool = False
+
+    _optimizers: tuple[Any, ...]
+    _ranks: Agreement | None
+
+    def setup(self, optimizer: Any, ranks: Agreement | None = None) -> None:
+        self._optimizers, self._ranks = optimizers_of(optimizer), ranks
+
+    def __call__(self, by: Any) -> None:
+        if self.over_ranks and self._ranks is not None:
+            by = sum(self._ranks.gather(float(by)))
+        if isinstance(by, torch.Tensor):
+            by = by.where(by != 0, 1)
+        elif by in (0, 1):
+            return
+        gradients = [tensor.grad for tensor in parameters_of(*self._optimizers) if tensor.grad is not None]
+        _divide(gradients, by)
+
+
+@torch.no_grad()
+def _divide(gradients: list[torch.Tensor], by: Any) -> None:
+    devices = {gradient.device for gradient in gradients}
+    if len(devices) == 1 and all(type(gradient) is torch.Tensor and not gradient.is_sparse for gradient in gradients):
+        torch._foreach_div_(gradients, by.to(devices.pop()) if isinstance(by, torch.Tensor) else by)
+        return
+    for gradient in gradients:
+        gradient.div_(by.to(gradient.device) if isinstance(by, torch.Tensor) else by)
