@@ -16,6 +16,14 @@ OVERLAYS = sorted(file.stem for file in (Path(graphtrain.__file__).parent / "gra
 SHORT = ("ema", "early_stop")
 
 
+def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def sum_of(model: torch.nn.Module, batch: Any) -> dict[str, Any]:
+    return {"loss": loss_of(model, batch) * len(batch[0]), "tokens": len(batch[0])}
+
+
 def trained(names: tuple[str, ...], every: int) -> tuple[list[torch.Tensor], list[dict[str, float]]]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
@@ -36,7 +44,7 @@ def trained(names: tuple[str, ...], every: int) -> tuple[list[torch.Tensor], lis
         scheduler=schedulers["plateau" in names],
         train_data=Loader(torch.utils.data.TensorDataset(inputs, targets), batch_size=4, shuffle=True),
         val_data=[(inputs[first : first + 4], targets[first : first + 4]) for first in range(0, 12, 4)],
-        training_step=lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]),
+        training_step=sum_of if "token_windows" in names else loss_of,
     )
     trainer.run()
     return [parameter.detach() for parameter in model.parameters()], trainer.metrics
