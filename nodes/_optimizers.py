@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -27,3 +28,21 @@ def parameters_of(*optimizers: Any) -> list[torch.Tensor]:
         for group in optimizer.param_groups:
             parameters += group["params"]
     return parameters
+
+
+def names_of(parameters: Iterable[torch.Tensor], model: Any, optimizers: Iterable[Any]) -> list[str]:
+    """The names of parameters in a model; of those that it has not, their group and number in their optimizer.
+
+    >>> linear, other = torch.nn.Linear(2, 3), torch.zeros(1, requires_grad=True)
+    >>> names_of([linear.bias, other], linear, [torch.optim.SGD([*linear.parameters(), other])])
+    ['bias', '0.2']
+    """
+    names = {
+        id(parameter): f"{index}.{number}"
+        for optimizer in optimizers
+        for index, group in enumerate(optimizer.param_groups)
+        for number, parameter in enumerate(group["params"])
+    }
+    if isinstance(model, torch.nn.Module):
+        names |= {id(parameter): name for name, parameter in model.named_parameters()}
+    return [names[id(parameter)] for parameter in parameters]

@@ -5,7 +5,7 @@ Metrics are a store with names, not slots: any node may add to it without being 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class Means:
 
     def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
+        # Of values by name; of a loss alone; or of names and a vector.
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
 
@@ -56,6 +57,12 @@ class Means:
         if not isinstance(values, torch.Tensor):
             values = {name: detached(value) for name, value in values.items()}
         self._waiting.append((values, samples, sums))
+        if len(self._waiting) >= _MOST_WAITING:
+            self.settle()
+
+    def add_vector(self, names: Sequence[str], values: torch.Tensor, samples: int) -> None:
+        """Add a value for each name, as `add`, from a detached vector in memory that nothing else writes to."""
+        self._waiting.append(((names, values), samples, ()))
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
 
@@ -82,8 +89,11 @@ class Means:
         """Update the sums: one transfer for all tensors that are still on the device."""
         entries: list[tuple[str, Any, Any, bool]] = []
         for values, samples, summed in self._waiting:
-            named = {"loss": values} if isinstance(values, torch.Tensor) else values
-            entries += [(name, value, samples, name in summed) for name, value in named.items()]
+            if isinstance(values, torch.Tensor):
+                entries.append(("loss", values, samples, "loss" in summed))
+            else:
+                named = zip(values[0], values[1].unbind(), strict=True) if isinstance(values, tuple) else values.items()
+                entries += [(name, value, samples, name in summed) for name, value in named]
         self._waiting.clear()
         numbers = _numbers([value for _, value, _, _ in entries])
         weights = _weights([samples for _, _, samples, _ in entries])
@@ -126,11 +136,15 @@ def added(parts: Iterable[Sums]) -> Sums:
 
 def _numbers(values: list[Any]) -> list[float]:
     """Every value as a Python number; tensors of one device and dtype are transferred together."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    if tensors and tensors[0].ndim == 0 and len({(value.device, value.dtype, value.shape) for value in tensors}) == 1:
-        transferred = iter(torch.stack(tensors).tolist())
-        return [float(next(transferred) if isinstance(value, torch.Tensor) else value) for value in values]
-    return [float(value) for value in values]
+    alike: dict[Any, list[torch.Tensor]] = {}
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            alike.setdefault((value.device, value.dtype, value.shape), []).append(value)
+    transferred = {form: iter(torch.stack(tensors).flatten().tolist()) for form, tensors in alike.items()}
+    return [
+        float(next(transferred[value.device, value.dtype, value.shape]) if isinstance(value, torch.Tensor) else value)
+        for value in values
+    ]
 
 
 def _weights(values: list[Any]) -> list[Any]:

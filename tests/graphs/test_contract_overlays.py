@@ -79,6 +79,7 @@ def graph_of(names: Names) -> Graph:
         "ema": {"decay": 0.9},
         "clip_value": {"max_value": 0.05},
         "split_batch": {"dimension": 0, "length": 4},
+        "clip_adaptive": {"max_ratio": 0.02},
         "fp16": {"init_scale": 2.0**20},
     }
     for name in settings.keys() & set(names):
@@ -126,8 +127,11 @@ def by_hand(names: Names) -> dict[str, Any]:
                 divisor = tokens if "token_windows" in names else count / WINDOW if "scaled" in names else 1
                 for parameter in model.parameters() if divisor != 1 else ():
                     parameter.grad /= divisor
-                if "clip_value" in names:
-                    torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
+                for name in names:  # what is inserted at one place stands in their order
+                    if name == "clip_value":
+                        torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
+                    elif name == "clip_adaptive":
+                        clip_units(model, 0.02)
                 scale = scaler.get_scale()
                 scaler.step(optimizer)
                 scaler.update()
@@ -158,6 +162,18 @@ def by_hand(names: Names) -> dict[str, Any]:
 
 def half_precision(names: Names) -> torch.autocast:
     return torch.autocast("cpu", torch.float16, enabled="fp16" in names)
+
+
+def clip_units(model: torch.nn.Module, ratio: float) -> None:
+    """Limit the gradients of every row of weights, and of every bias, by its norm."""
+    for weight in model.parameters():
+        if weight.grad is None:
+            continue
+        rows = [(weight.data, weight.grad)] if weight.ndim < 2 else zip(weight.data, weight.grad, strict=True)
+        for row, gradient in rows:
+            largest = ratio * torch.clamp(row.norm(), min=1e-3)
+            if gradient.norm() > largest:
+                gradient *= largest / gradient.norm()
 
 
 AVERAGES = {"average": "ema", "swa_model": "swa"}
@@ -206,6 +222,8 @@ def test_every_file_in_the_folder_is_an_overlay() -> None:
         "early_stop",
         "plateau",
         "clip_value",
+        "clip_adaptive",
+        "gradient_norm",
         "fp16",
         "carry",
         "drop",

@@ -1,0 +1,80 @@
+"""Gradient clipping by the weights that the gradients change."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import node
+from graphtrain.kind.parameter import Above
+from graphtrain.names import quoted, suggestion
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+
+
+@node(effects="clip", idle_without="max_ratio")
+class ClipAdaptive:
+    """Scale the gradient of each unit so that its norm is at most `max_ratio` times the norm of its weights.
+
+    A unit is an entry of the first dimension of a parameter, such as the weights of one output of a linear or
+    convolutional layer; a parameter of one dimension, such as a bias, is one unit.
+    Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021, who leave the
+    last layer out.
+
+    Arguments:
+        max_ratio: the largest ratio of both norms. Default: inf, no clipping; the node then costs nothing. The overlay
+            `clip_adaptive` sets 0.01.
+        least_norm: the norm that weights count with at least, so that those which begin as zeros can be trained.
+            Default: 0.001.
+        leave_out: parameters of `model` that are not clipped, by the beginning of their names, as in ``["head"]`` for
+            ``head.weight`` and ``head.bias``. Default: none.
+
+    Raises:
+        UsageError: `leave_out` names no parameter of the model.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("clip_adaptive").set("clip_adaptive", max_ratio=0.1)
+    >>> graph.check()
+    []
+    """
+
+    max_ratio: Annotated[float, Above(0)] = math.inf
+    least_norm: Annotated[float, Above(0)] = 1e-3
+    leave_out: tuple[str, ...] = ()
+
+    _optimizers: tuple[Any, ...]
+    _left_out: frozenset[int]
+
+    def setup(self, optimizer: Any, model: Any = None) -> None:
+        self._optimizers = optimizers_of(optimizer)
+        named = dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
+        left_out = {prefix: _below(prefix, named) for prefix in self.leave_out}
+        for prefix, names in left_out.items():
+            if not names:
+                raise UsageError(
+                    f"clip_adaptive.leave_out: `{prefix}` is no parameter of the model, and no part of it with some",
+                    suggestion(prefix, named) or f"its parameters are {quoted(named, 4)}",
+                )
+        self._left_out = frozenset(id(named[name]) for names in left_out.values() for name in names)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        for parameter in parameters_of(*self._optimizers):
+            gradient = parameter.grad
+            if gradient is None or id(parameter) in self._left_out:
+                continue
+            largest = _norms_of_units(parameter).clamp_(min=self.least_norm).mul_(self.max_ratio)
+            norms = _norms_of_units(gradient).clamp_(min=torch.finfo(gradient.dtype).tiny)
+            gradient.mul_((largest / norms).clamp_(max=1.0))
+
+
+def _below(prefix: str, names: Any) -> list[str]:
+    return [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
+
+
+def _norms_of_units(tensor: torch.Tensor) -> torch.Tensor:
+    of_unit = tuple(range(1, tensor.ndim)) or None
+    norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=of_unit, keepdim=True)
+    return norms

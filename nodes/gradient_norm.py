@@ -1,0 +1,66 @@
+"""The norm of the gradients, as a metric."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import torch
+
+from graphtrain.kind import node
+from graphtrain.kind.parameter import Above
+from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
+
+
+@node(observer=True, family="gradient")
+class GradientNorm:
+    """Record the total norm of the gradients of `optimizer`, as the metric `gradient_norm`.
+
+    Rows of `log` have its mean over the steps since the last row, and those of an epoch, `epoch/gradient_norm`, over
+    the steps of the epoch. It stays on the device until a row is recorded.
+
+    Arguments:
+        norm_type: the order of the norm. Default: 2; inf takes the largest absolute value.
+        per_parameter: True records the norm of each parameter too, as ``gradient_norm/layer.weight``. Parameters of a
+            `model` have their names in it, others their group and number in the optimizer. Default: False.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("gradient_norm").set("gradient_norm", per_parameter=True)
+    >>> graph.check()
+    []
+    """
+
+    norm_type: Annotated[float, Above(0)] = 2.0
+    per_parameter: bool = False
+
+    row_prefixes: ClassVar[tuple[str, ...]] = ()
+
+    _optimizers: tuple[Any, ...]
+    _model: Any
+    _means: Means
+
+    def setup(self, optimizer: Any, recorder: Recorder, model: Any = None) -> None:
+        self._optimizers, self._model = optimizers_of(optimizer), model
+        self._means = recorder.means("train", ("log", "epoch"))
+
+    def __call__(self) -> None:
+        parameters = [parameter for parameter in parameters_of(*self._optimizers) if parameter.grad is not None]
+        if not parameters:
+            return
+        norms = norms_of([parameter.grad for parameter in parameters if parameter.grad is not None], self.norm_type)
+        names, values = ["gradient_norm"], torch.linalg.vector_norm(norms, self.norm_type).reshape(1)
+        if self.per_parameter:
+            names += [f"gradient_norm/{name}" for name in names_of(parameters, self._model, self._optimizers)]
+            values = torch.cat([values, norms])
+        self._means.add_vector(names, values, 1)
+
+
+@torch.no_grad()
+def norms_of(gradients: list[torch.Tensor], norm_type: float) -> torch.Tensor:
+    """The norm of each gradient, on the device of the first; the norm of these is the norm of all.
+
+    >>> norms_of([torch.tensor([3.0, 4.0]), torch.tensor([[-2.0]])], 2.0)
+    tensor([5., 2.])
+    """
+    norms = torch._foreach_norm(gradients, norm_type)
+    return torch.stack([norm.to(norms[0].device) for norm in norms])
