@@ -1,4 +1,4 @@
-"""A run of several ranks: as many replay it bit for bit; one process reads it, and replays it up to the order of sums."""
+"""A run of several ranks: as many replay it bit for bit; one process reads it, and replays it up to the sums' order."""
 
 from __future__ import annotations
 
