@@ -31,11 +31,16 @@ def put_back(
 ) -> dict[str, float]:
     """Put back what `set_aside` returned, and record the means, which are returned."""
     metrics = {f"{split}/{name}": value for name, value in recorder.means(split).take("whole").items()}
-    for name, module in model.named_modules():
-        module.training = training_state["modes"].get(name, True)
-    restore_random(training_state["random"])
+    put_back_modes(model, training_state)
     if metrics:
         recorder.row(metrics)
     elif notify is not None:
         notify(f"nothing was recorded as `{split}/...`: there was no batch to evaluate, or it gave no metrics")
     return metrics
+
+
+def put_back_modes(model: torch.nn.Module, training_state: Mapping[str, Any]) -> None:
+    """Put back the modes and the random numbers that `set_aside` returned."""
+    for name, module in model.named_modules():
+        module.training = training_state["modes"].get(name, True)
+    restore_random(training_state["random"])

@@ -36,11 +36,13 @@ from graphtrain.plan.scope import (
 from graphtrain.plan.whole_run import WholeRun
 from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.program.ownership import is_foreign
-from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
+from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
 from graphtrain.state.generators import generator_of
 
 # What people supply to every graph, whether it is read or not.
-USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "train_data", "val_data")
+USUAL = (
+    "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
+)  # fmt: skip
 
 # What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
 _OF_TRAINING = ("step", "epoch")
