@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
-from graphtrain.nodes._precision import Precision, autocast_of
+from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 
 
 @node(writes="predictions", family="compute")
@@ -19,8 +20,7 @@ class PredictBatch:
     or a mapping of such.
 
     Arguments:
-        precision: "32-true" computes in the types that model and batch have, "bf16-mixed" matrix products in bfloat16,
-            by torch's autocast around the step function. Default: "32-true".
+        precision: as that of `eval_batch`. Default: "32-true", which computes in the types that model and batch have.
 
     Writes:
         predictions: what it returned.
@@ -36,19 +36,17 @@ class PredictBatch:
 
     precision: Precision = "32-true"
 
-    _autocast: torch.autocast | None
+    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+
+    _around: Around | None  # calls the step function; None for a plain call
 
     def setup(self, device: torch.device) -> None:
-        self._autocast = autocast_of(self.precision, device)
+        self._around = around(self.precision, device)
 
     def __call__(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> Any:
         function = predict_step or _of_model
         with torch.no_grad():
-            if self._autocast is None:
-                predictions = function(model, batch)
-            else:
-                with self._autocast:
-                    predictions = function(model, batch)
+            predictions = function(model, batch) if self._around is None else self._around(function, model, batch)
         if predictions is None:
             name = "predict_step" if predict_step is not None else "the model"
             raise UsageError(f"`{name}` must return a prediction for each sample; it returned nothing")

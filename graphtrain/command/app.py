@@ -14,12 +14,8 @@ import typer
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, takes_run_options
 from graphtrain.command.plain_command import PlainCommand, PlainGroup
-<<<<<<< HEAD
-from graphtrain.command.run_help import RunCommand
-from graphtrain.distributed.current import is_one_of_several
-=======
 from graphtrain.command.run_help import EvaluationCommand, RunCommand
->>>>>>> dd9c7a8 (Graphs test and predict, and commands that run them with the weights of a run; test --follow)
+from graphtrain.distributed.current import is_one_of_several
 from graphtrain.distributed.launcher import launched
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
