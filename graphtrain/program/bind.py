@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.data.length import epoch_length
+from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
@@ -445,8 +446,11 @@ class Program:
     def _mappings(self) -> Iterator[Problem]:
         for bound in self.nodes:
             reads = (*bound.planned.reads, *bound.planned.setup_reads)
-            for leaf in [leaf for read, target in reads if read.is_batches for leaf in leaves(target)]:
+            batches = [(read, leaf) for read, target in reads if read.is_batches for leaf in leaves(target)]
+            for read, leaf in batches:
                 data = self.resources.get(leaf.name) if isinstance(leaf, ResourceTarget) else None
+                if read.takes_loaders and are_loaders(data):
+                    continue
                 if isinstance(leaf, ResourceTarget) and isinstance(data, Mapping):
                     keys = quoted(map(str, data), 4) or "no keys"
                     message = f"`{leaf.name}` is a mapping ({keys}): to iterate over it gives its keys, not batches"

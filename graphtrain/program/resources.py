@@ -18,6 +18,7 @@ from graphtrain.names import nearest, quoted
 # What the engine itself supplies under the names of slots.
 PROVIDED = (
     "checkpoints",
+    "current_loader",
     "data_state",
     "device",
     "notify",
