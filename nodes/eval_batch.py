@@ -70,10 +70,11 @@ class EvalBatch:
         if result is None:
             raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")
         metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name)
-        count, sums = samples, ()
+        count: Any = samples
+        sums: tuple[str, ...] = ()
         if self.per is not None and (validation_step is None or self.per in metrics):
             count, metrics = count_and_metrics(metrics, self.per, samples, name)
             sums = ("loss",)
         if self._loader is not None and (loader := self._loader()):
-            metrics, sums = of_loader(loader, metrics), (*of_loader(loader, dict.fromkeys(sums)),)
+            metrics, sums = of_loader(loader, metrics), tuple(of_loader(loader, dict.fromkeys(sums)))
         self._recorder.means(split).add(metrics, count, sums=sums)
