@@ -19,6 +19,7 @@ from graphtrain.data.shares import Share, Shared, Windows, round_size
 from graphtrain.data.source import Indexed, Ordered, Source
 from graphtrain.distributed import Record
 from graphtrain.errors import DataError, RanksDivergedError
+from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.program.agreement import Agreement
 
 NOTHING = object()
@@ -34,6 +35,7 @@ class Drawing(NamedTuple):
         opens: True in the first round of an epoch.
         take: the next batch; `NOTHING` at the end.
         count: the samples in a batch.
+        limit: the most micro-batches of the epoch, of all ranks; None for all.
     """
 
     batches: Iterator[Any]
@@ -42,6 +44,7 @@ class Drawing(NamedTuple):
     opens: bool
     take: Callable[[], Any]
     count: Callable[[Any], int]
+    limit: int | None
 
 
 class Round(NamedTuple):
@@ -155,7 +158,7 @@ class _ByNumber(_Turns):
         windows: Windows,
         name: Callable[[], str],
         notify: Callable[[str], None],
-        limit: int | None,
+        limit: BatchLimit,
         *,
         counts_by_hand: bool,
     ) -> None:
@@ -193,15 +196,14 @@ class _DrawnByAll(_Turns):
         windows: Windows,
         name: Callable[[], str],
         notify: Callable[[str], None],
-        limit: int | None,
     ) -> None:
         super().__init__(ranks, windows, name, notify)
-        self.source, self.early, self._limit = source, ranks.world_size, limit
+        self.source, self.early = source, ranks.world_size
 
     def draw(self, drawing: Drawing) -> Round:
         first, rank, end = drawing.first, self._ranks.rank, drawing.length
         if end is None or first >= end:  # it may have more than its length says
-            end = self._limit
+            end = drawing.limit
         taken = (drawing.take() for _ in range(self._size(first, end)))
         batches = list(itertools.takewhile(lambda batch: batch is not NOTHING, taken))
         counts = [*map(drawing.count, batches)]
@@ -219,12 +221,12 @@ class _EachItsOwn(Division):
     synchronises = True
     early = 1
 
-    def __init__(self, source: Source, data: Any, ranks: Agreement, limit: int | None) -> None:
-        self.source, self._data, self._ranks, self._limit = source, data, ranks, limit
+    def __init__(self, source: Source, data: Any, ranks: Agreement) -> None:
+        self.source, self._data, self._ranks = source, data, ranks
 
     def draw(self, drawing: Drawing) -> Round:
         first, ranks = drawing.first, self._ranks
-        size = round_size(first, self._limit, ranks.world_size, [])
+        size = round_size(first, drawing.limit, ranks.world_size, [])
         batch = drawing.take() if ranks.rank < size else NOTHING
         samples = 0 if batch is NOTHING else drawing.count(batch)
         own_length = length_of(self._data) if drawing.opens else None
@@ -239,7 +241,7 @@ class _EachItsOwn(Division):
         if drawing.opens:
             shortest = min(record.length for record in records)
             length = shortest * ranks.world_size if shortest > 0 else None
-        ends = [end for end in (length, self._limit) if end is not None]
+        ends = [end for end in (length, drawing.limit) if end is not None]
         counts = [record.samples for record in records[:size]]
         is_last = any(first + size >= end for end in ends)
         return Round(batch, samples, counts, self.drawn(first), is_last, length)
@@ -259,7 +261,7 @@ def division_of(
     *,
     name: Callable[[], str],
     seed: int,
-    limit: int | None,
+    limit: BatchLimit,
     counts_by_hand: bool,
     notify: Callable[[str], None],
 ) -> Division:
@@ -270,14 +272,19 @@ def division_of(
         windows: those that its batches fill.
         name: what the data is called.
         seed: of the run.
-        limit: the most micro-batches in an epoch, of all ranks; None for all.
+        limit: the most micro-batches in an epoch, of all ranks.
         counts_by_hand: True where a function of the user's counts the samples of a batch.
 
     Raises:
-        DataError: a sampler divides the data already.
+        DataError: a sampler divides the data already, or a share is to be taken of data whose length differs.
     """
     if isinstance(data, RankLocal):
-        return _EachItsOwn(source, data.data, ranks, limit)
+        if limit.is_share:
+            raise DataError(
+                f"next_batch.limit = {limit} is a share of the batches, and each rank has another number of them",
+                "set limit to a number of batches, of all ranks",
+            )
+        return _EachItsOwn(source, data.data, ranks)
     if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts_of(data)):
         raise DataError(
             f"{name()} has a DistributedSampler, which gives every rank another part; and ranks take turns in the "
@@ -293,7 +300,7 @@ def division_of(
             "batch is loaded once"
         )
         source = Common(source, data, seed)
-    return _DrawnByAll(source, ranks, windows, name, notify, limit)
+    return _DrawnByAll(source, ranks, windows, name, notify)
 
 
 def _batches(length: int) -> str:

@@ -10,6 +10,14 @@ import torch
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.state.random import capture_random, restore_random, seed_everything
 
+# What stands between the name of a loader and that of its metric, among the means; names that people give have none.
+_OF_LOADER = "\x1f"
+
+
+def of_loader(loader: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Metrics of one of several loaders, under names that tell so."""
+    return {f"{loader}{_OF_LOADER}{name}": value for name, value in metrics.items()}
+
 
 def set_aside(model: torch.nn.Module, recorder: Recorder, split: str, seed: int | None) -> dict[str, Any]:
     """Put `model` into evaluation mode and seed the random numbers; returns the modes and numbers of the training."""
@@ -29,13 +37,37 @@ def put_back(
     recorder: Recorder,
     notify: Callable[[str], None] | None,
 ) -> dict[str, float]:
-    """Put back what `set_aside` returned, and record the means, which are returned."""
-    metrics = {f"{split}/{name}": value for name, value in recorder.means(split).take("whole").items()}
-    for name, module in model.named_modules():
-        module.training = training_state["modes"].get(name, True)
-    restore_random(training_state["random"])
+    """Put back what `set_aside` returned, and record the means, which are returned.
+
+    Of several loaders those of each are recorded under its name, and their mean, in which each loader counts alike.
+    """
+    means = _over_loaders(recorder.means(split).take("whole"))
+    metrics = {f"{split}/{name}": value for name, value in means.items()}
+    put_back_modes(model, training_state)
     if metrics:
         recorder.row(metrics)
     elif notify is not None:
         notify(f"nothing was recorded as `{split}/...`: there was no batch to evaluate, or it gave no metrics")
     return metrics
+
+
+def put_back_modes(model: torch.nn.Module, training_state: Mapping[str, Any]) -> None:
+    """Put back the modes and the random numbers that `set_aside` returned."""
+    for name, module in model.named_modules():
+        module.training = training_state["modes"].get(name, True)
+    restore_random(training_state["random"])
+
+
+def _over_loaders(means: Mapping[str, float]) -> dict[str, float]:
+    """The means as they are recorded.
+
+    >>> _over_loaders(of_loader("clean", {"loss": 1.0}) | of_loader("noisy", {"loss": 3.0, "f1/macro": 0.5}))
+    {'clean/loss': 1.0, 'noisy/loss': 3.0, 'noisy/f1/macro': 0.5, 'loss': 2.0, 'f1/macro': 0.5}
+    """
+    recorded, values = {}, dict[str, list[float]]()
+    for text, value in means.items():
+        loader, mark, name = text.rpartition(_OF_LOADER)
+        recorded[f"{loader}/{name}" if mark else text] = value
+        if mark:
+            values.setdefault(name, []).append(value)
+    return recorded | {name: sum(of_loaders) / len(of_loaders) for name, of_loaders in values.items()}

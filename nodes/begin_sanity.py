@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from graphtrain.data.samplers import held_generators
+from graphtrain.data.loaders import loaders_of
+from graphtrain.data.samplers import generators_of
 from graphtrain.data.source import keeps_position
 from graphtrain.kind import node
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._evaluation import set_aside
-from graphtrain.state.generators import any_generator
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split")
@@ -45,10 +45,12 @@ class BeginSanity:
         notify: Callable[[str], None] | None = None,
     ) -> tuple[str, dict[str, Any]]:
         training_state = set_aside(model, recorder, self.split, seed)
-        training_state["generators"] = [any_generator(value).get_state() for value in held_generators(val_data)]
-        if notify is not None and (keeps_position(val_data) or hasattr(val_data, "__next__")):
-            notify(
-                f"`{self.split}` takes batches of a {type(val_data).__name__}, which keeps its own position: the first "
-                "validation begins after them; leave the overlay `sanity` out if that matters"
-            )
+        loaders = [*loaders_of(val_data).values()] or [val_data]
+        training_state["generators"] = [generator.get_state() for generator in generators_of(val_data)]
+        for data in loaders:
+            if notify is not None and (keeps_position(data) or hasattr(data, "__next__")):
+                notify(
+                    f"`{self.split}` takes batches of a {type(data).__name__}, which keeps its own position: the first "
+                    "validation begins after them; leave the overlay `sanity` out if that matters"
+                )
         return self.split, training_state

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from graphtrain.data.samplers import held_generators
+from graphtrain.data.samplers import generators_of
 from graphtrain.kind import node
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._evaluation import put_back
-from graphtrain.state.generators import any_generator
 
 
 @node(effects="train", synchronises=True)
@@ -31,5 +30,5 @@ def end_sanity(
     'sanity'
     """
     put_back(model, split, training_state, recorder, notify)
-    for value, state in zip(held_generators(val_data), training_state["generators"], strict=True):
-        any_generator(value).set_state(state)
+    for generator, state in zip(generators_of(val_data), training_state["generators"], strict=True):
+        generator.set_state(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes._evaluation import of_loader
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 from graphtrain.nodes._step_result import count_and_metrics, metrics_of
 
@@ -18,7 +19,8 @@ from graphtrain.nodes._step_result import count_and_metrics, metrics_of
 class EvalBatch:
     """Call ``validation_step(model, batch)`` without gradients, or `training_step` where there is none.
 
-    It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded.
+    It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded. Of
+    several loaders, those of each are.
 
     Arguments:
         precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
@@ -43,10 +45,11 @@ class EvalBatch:
     model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
 
     _recorder: Recorder
+    _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several
     _around: Around | None
 
-    def setup(self, recorder: Recorder, device: torch.device) -> None:
-        self._recorder = recorder
+    def setup(self, recorder: Recorder, device: torch.device, current_loader: Callable[[], str] | None = None) -> None:
+        self._recorder, self._loader = recorder, current_loader
         self._around = around(self.precision, device)
 
     def __call__(
@@ -67,9 +70,11 @@ class EvalBatch:
         if result is None:
             raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")
         metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name)
-        means = self._recorder.means(split)
-        if self.per is None or (validation_step is not None and self.per not in metrics):
-            means.add(metrics, samples)
-        else:
+        count: Any = samples
+        sums: tuple[str, ...] = ()
+        if self.per is not None and (validation_step is None or self.per in metrics):
             count, metrics = count_and_metrics(metrics, self.per, samples, name)
-            means.add(metrics, count, sums=("loss",))
+            sums = ("loss",)
+        if self._loader is not None and (loader := self._loader()):
+            metrics, sums = of_loader(loader, metrics), tuple(of_loader(loader, dict.fromkeys(sums)))
+        self._recorder.means(split).add(metrics, count, sums=sums)

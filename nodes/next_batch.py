@@ -14,16 +14,19 @@ from typing import Annotated, Any, ClassVar
 
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
 from graphtrain.data.common import Common
+from graphtrain.data.loaders import loaders_of
 from graphtrain.data.rank_local import RankLocal, own_data
 from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.shares import Share, Windows
 from graphtrain.data.source import Indexed, Recut, Resume, Source, source_of
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError, UsageError
-from graphtrain.kind import Batches, Indices, WrittenBatches, derived_clock, node, progress
+from graphtrain.kind import Batches, Indices, Loaders, WrittenBatches, derived_clock, node, progress
+from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.parameter import Above
 from graphtrain.nodes._division import NOTHING, Division, Drawing, Round, division_of
+from graphtrain.nodes._in_turn import InTurn
 from graphtrain.program.agreement import Agreement
 from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
@@ -36,7 +39,12 @@ _NEVER = 2**62
     synchronises=True,
     writes=("batch", "samples"),
     activity="data",
-    step_inputs={"epoch": "epoch", "batch_index": "own_batch_index", "batch_idx": "own_batch_index"},
+    step_inputs={
+        "epoch": "epoch",
+        "batch_index": "own_batch_index",
+        "batch_idx": "own_batch_index",
+        "loader": "loader",
+    },
 )
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
@@ -50,13 +58,17 @@ class NextBatch:
     is taken when an epoch is opened, as is `train_data` itself where a node writes it. Until it is written, and where
     it is None, an epoch has everything.
 
+    Where the data is a mapping of loaders, an epoch has the batches of each, one loader after the other, and `limit` is
+    that of each.
+
     Among several ranks, a visit fetches a batch for each of them, or as many as the epoch and the open window still
     have, and counts them all; the others get None, and nodes that read the batch are not called there. Of a
     `graphtrain.Loader` a rank loads its own batches alone; other data is drawn alike by all ranks, except what
     `graphtrain.rank_local` has wrapped, of which each has its own.
 
     Arguments:
-        limit: the most batches in an epoch. Default: all.
+        limit: the most batches in an epoch, as a number, or as a share below 1 of those that the data has: 0.25.
+            Default: all.
         resume: how a resume finds its place in data that has a `state_dict`: "state" takes it, "replay" draws the
             epoch's batches again. Default: "auto", the state where that is exact, as it is not for torchdata's
             `StatefulDataLoader` with workers.
@@ -77,6 +89,7 @@ class NextBatch:
         epoch_length: batches that the current epoch will have; 0 where that is not known.
         batch_index: the number of the last batch in its epoch, from 0; own_batch_index: of that of this process.
         epochs: epochs fetched, as an exact fraction where the length is known.
+        loader: of several loaders that are read in turn, the name of the one that is read.
         seconds: time spent training, in seconds, summed over interruptions; not while the run is stopped.
 
     Raises:
@@ -94,7 +107,7 @@ class NextBatch:
 
     epoch_fields: ClassVar[EpochFields] = EpochFields()
 
-    limit: Annotated[int, Above(0)] | None = None
+    limit: Annotated[int | float, Above(0)] | None = None
     resume: Resume = "auto"
     prefetch: bool = False
 
@@ -112,6 +125,10 @@ class NextBatch:
     # Of several ranks. Runs of one process, and of earlier versions, need not say it.
     round_batches: int = progress(1, in_digest=False)
     rank_local: int = progress(0, in_digest=False)  # the ranks among which the data divides itself
+    # Of several loaders: the one that is read, whether it has ended, and the batches of the epoch before it.
+    loader: str = progress("", in_digest=False)
+    between: bool = progress(False, in_digest=False)
+    loader_first: int = progress(0, in_digest=False)
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)
 
@@ -129,6 +146,10 @@ class NextBatch:
     _begin_copy: Callable[[list[Any]], None] | None  # of what was fetched early, by one of several ranks
     _seed: int
     _windows: Windows  # those that the batches fill
+    _limit: BatchLimit
+    _most: int | None  # batches of the epoch, by the limit
+    _in_turn: InTurn | None
+    _total: int | None  # batches of all loaders; 0 where that is not known
     _is_common: bool  # the epoch was begun by several ranks
     _ranks: Agreement | None
     _divide: Callable[[Any, Source], Division]
@@ -139,6 +160,7 @@ class NextBatch:
         self._source: Source = Indexed(())  # until it is set up, or its data is written
         self._data = NOTHING
         self._written: WrittenBatches | None = None  # looked up when an epoch is opened
+        self._in_turn = self._total = None
         self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
@@ -148,7 +170,7 @@ class NextBatch:
 
     def setup(
         self,
-        train_data: Batches | WrittenBatches,
+        train_data: Batches | Loaders | WrittenBatches,
         seed: int,
         device: Any,
         saving: bool,
@@ -159,14 +181,20 @@ class NextBatch:
         ranks: Agreement | None = None,
         windows: Windows | None = None,
     ) -> None:
+        self._limit, self._most = BatchLimit(self.limit), None
         self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
         self._data_state, self._notify = data_state or DataState(), notify
         self._held, self._begin_cut = NOTHING, None
         position, self._position = self._position, {}
-        inside = self.opened and not self.last  # of an epoch: this is a resume
+        inside = not self._opens_next()  # of an epoch: this is a resume
         self._written = train_data if isinstance(train_data, WrittenBatches) else None
         self._read = functools.partial(
-            source_of, seed=seed, saving=saving, notify=notify, resume=self.resume, limit=self.limit
+            source_of,
+            seed=seed,
+            saving=saving,
+            notify=notify,
+            resume=self.resume,
+            limit=self.limit if self._limit else None,
         )
         if ranks is not None:
             self._divide = functools.partial(
@@ -175,12 +203,14 @@ class NextBatch:
                 windows=self._windows,
                 name=lambda: self._data_state.name(self._data),
                 seed=self._seed,
-                limit=self.limit,
+                limit=self._limit,
                 counts_by_hand=batch_size is not None,
                 notify=notify,
             )
         self._is_common = inside and ranks is None and bool(self.source_state.get("common"))
-        if self._written is None:
+        if loaders := loaders_of(train_data):
+            self._turn_to(loaders, position, inside=inside)
+        elif self._written is None:
             self._take(train_data)
         elif inside:
             self._take(position["epoch_data"] if "epoch_data" in position else self._written.now())
@@ -188,6 +218,8 @@ class NextBatch:
         self._turns = 0
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
+        if inside:
+            self._most = self._limit.of(self.length)
         self._certain = self._first_uncertain()
         self._source.load_position(dict(position), inside=inside)
         self._ahead = position.get("ahead", []) if inside else []  # into which a resume puts what the batch shares
@@ -204,12 +236,29 @@ class NextBatch:
             else:
                 self._move, self._begin_copy = early.move, early.begin_only
 
+    def _turn_to(self, loaders: dict[str, Any], position: Mapping[str, Any], *, inside: bool) -> None:
+        """Read several loaders, one after the other."""
+        if self._in_turn is None or self._in_turn.loaders != loaders:
+            self._in_turn = InTurn(loaders)
+        self._in_turn.positions.update(position.get("loaders", {}))
+        self._total = None
+        self._take_loader(self._in_turn, self.loader if inside else self._in_turn.after(""))
+
+    def _opens_next(self) -> bool:
+        """True if the next visit opens an epoch, or another loader of one."""
+        return self.last or self.between or not self.opened
+
+    def _take_loader(self, in_turn: InTurn, name: str) -> None:
+        if name not in in_turn.sources:
+            in_turn.sources[name] = self._read(own_data(in_turn[name]))
+        self._take(in_turn[name], in_turn.sources[name])
+
     def follow_windows(self, windows: Windows) -> None:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
         self._windows.follow(windows)
 
-    def _take(self, data: Any) -> None:
-        self._data, self._source = data, self._read(own_data(data))
+    def _take(self, data: Any, source: Source | None = None) -> None:
+        self._data, self._source = data, source or self._read(own_data(data))
         if self._source.replays:
             self._data_state.is_redrawn(data)
         if self._ranks is not None:
@@ -228,7 +277,7 @@ class NextBatch:
                 f"resume with {self.rank_local} processes and rank_local data; a graphtrain.Loader can be resumed with "
                 "any number of them",
             )
-        if ranks and self.opened and not self.last and not self.rank_local:
+        if ranks and not self._opens_next() and not self.rank_local:
             raise DataError(
                 "the run is inside an epoch in whose batches ranks took turns, and its data is rank_local now",
                 "change the data at the end of an epoch",
@@ -242,7 +291,7 @@ class NextBatch:
         if recut is not None:
             return self._recut(recut, drawn)
         saved = self.last_batch.get("tensors")
-        compares = bool(saved) and self._source.redraws and self.epoch_batches > 0 and state.is_known(self._data)
+        compares = bool(saved) and self._source.redraws and self._of_loader() > 0 and state.is_known(self._data)
         again = 1 + len(self._ahead) if compares else 0
         if compares and "number" in self.last_batch:  # of the batches of several ranks, that of this one
             again = drawn - self.last_batch["number"]
@@ -260,7 +309,8 @@ class NextBatch:
 
     def _drawn(self) -> int:
         """How many batches of the epoch its data has given, those ahead included."""
-        consumed = self.epoch_batches if self._ranks is None else self._division.drawn(self.epoch_batches)
+        batches = self._of_loader()
+        consumed = batches if self._ranks is None else self._division.drawn(batches)
         return consumed + len(self._ahead)
 
     def _fetch_ahead_again(self, iterator: Iterator[Any]) -> None:
@@ -283,6 +333,7 @@ class NextBatch:
         def begin() -> None:
             self._begin_cut = None
             self.length, self.source_state = length, state
+            self._most = self._limit.of(length)
             self._certain = self._first_uncertain()
             self._turns += 1
 
@@ -319,7 +370,7 @@ class NextBatch:
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
-        if self.last or not self.opened:
+        if self.last or not self.opened or self.between:
             self._open_epoch(indices)
         batch = self._next()
         kind = type(batch)
@@ -327,7 +378,7 @@ class NextBatch:
         if batch is NOTHING:
             self.exhausted = True
             self._close_epoch()
-            return None, 0
+            return self(indices) if self.between else (None, 0)
         self.epoch_batches += 1
         self.batches += 1
         if self.epoch_batches >= self._certain:
@@ -347,7 +398,7 @@ class NextBatch:
 
     def _take_part(self, ranks: Agreement, indices: Indices | None) -> tuple[Any, int]:
         """Take the batch of this rank in the next round of all of them."""
-        opens = self.last or not self.opened
+        opens = self._opens_next()
         if opens:
             self._open_epoch(indices)
             self._held, self.last_batch = NOTHING, {}
@@ -357,12 +408,14 @@ class NextBatch:
         if not (opens or self._division.synchronises):
             ranks.before_batch()
         length = self._expected_length()
-        drawing = Drawing(self._iterator, self.epoch_batches, length, opens, self._next, self._count)
+        drawing = Drawing(self._iterator, self._of_loader(), length, opens, self._next, self._count, self._most)
         drawn = self._division.draw(drawing)
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
         self._follow(drawn)
+        if not drawn.counts and self.between:
+            return self._take_part(ranks, indices)
         if drawn.batch is NOTHING:
             return None, 0
         batch, kind = drawn.batch, type(drawn.batch)
@@ -395,7 +448,7 @@ class NextBatch:
         if isinstance(self._iterator, Share):
             fetched = self._iterator.fetch_early()
         else:
-            rest = self._division.early if self.limit is None else self.limit - self.epoch_batches
+            rest = self._division.early if self._most is None else self._most - self._of_loader()
             fetched = [*itertools.islice(self._iterator, min(self._division.early, rest) - len(self._ahead))]
             self._ahead += fetched
             self.fetched_ahead = len(self._ahead)
@@ -404,9 +457,10 @@ class NextBatch:
 
     def _look_ahead(self) -> None:
         """See whether the epoch has another batch after this one."""
-        if self.epoch_batches == self.limit:
+        batches = self._of_loader()
+        if batches == self._most:
             self._close_epoch()
-        elif not self._ahead and (self.prefetch or self.length is None or self.epoch_batches >= self.length):
+        elif not self._ahead and (self.prefetch or self.length is None or batches >= self.length):
             following = next(self._iterator, NOTHING)
             if following is NOTHING:
                 self._close_epoch()
@@ -418,26 +472,44 @@ class NextBatch:
         """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
         if self.prefetch or not (length := self._expected_length()):
             return 0
-        return length
+        return self.loader_first + length
 
     def _open_epoch(self, indices: Indices | None) -> None:
         if self._written is not None:
             self._take_written(self._written.now())
+        elif self._in_turn is not None:
+            self._take_next(self._in_turn, indices)
         selected = self._source.select(indices)
-        if self.opened:
-            self.epoch += 1
-        self.opened = True
-        self.epoch_batches = 0
+        if self.between:
+            self.loader_first = self.epoch_batches
+        else:
+            self.epoch += self.opened
+            self.epoch_batches = self.loader_first = 0
+        self.opened, self.between = True, False
         self.last = self.exhausted = self.empty = False
         # Before the data is told the epoch: a resume draws the epoch again from here.
         state = self._data_state.capture(self._data)
         self._iterator, self.length, self.source_state = self._source.open(self.epoch)
+        self._most = self._limit.of(self.length) if self._limit else None
         if state:
             self.source_state["data"] = state
         if selected is not None:
             self.source_state["indices"] = selected
         self._certain = self._first_uncertain()
         self._turns += 1
+
+    def _take_next(self, in_turn: InTurn, indices: Indices | None) -> None:
+        """Take the next loader."""
+        if indices is not None:
+            raise DataError(
+                f"`indices` selects samples of one data set, and there are the loaders {', '.join(in_turn.loaders)}",
+                "select the samples of each in its loader, as by a Subset",
+            )
+        self.loader = in_turn.after(self.loader if self.between else "")
+        self._is_common, self.rank_local = False, 0  # which the loader before may have been
+        self._take_loader(in_turn, self.loader)
+        if self.loader in in_turn.positions:
+            self._source.load_position(in_turn.positions.pop(self.loader), inside=False)
 
     def _take_written(self, data: Any) -> None:
         if data is None:
@@ -449,8 +521,15 @@ class NextBatch:
             self._take(data)
 
     def _close_epoch(self) -> None:
-        self.last = True
+        self.between = self._in_turn is not None and not self._in_turn.is_last(self.loader)
+        self.last = not self.between
         self.empty = self.epoch_batches == 0
+        if self._in_turn is not None and not self._of_loader():
+            raise DataError(
+                f"the loader `{self.loader}` gave no batch: it is empty, or was iterated over before and does not "
+                "start over",
+                "leave it out of the mapping, or give it data",
+            )
         if self.empty:
             epoch = f" in epoch {self.epoch + 1}" if self.epoch else ""
             self._notify(
@@ -464,7 +543,7 @@ class NextBatch:
 
     def release(self) -> None:
         """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
-        if self._source.release(self._iterator) and self.opened and not self.last:
+        if self._source.release(self._iterator) and not self._opens_next():
             self._iterator = self._reopened(self._drawn())
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
@@ -485,8 +564,12 @@ class NextBatch:
                 self.last_batch["number"] = self._held_number
         for line in self._source.unsaved():
             self._data_state.unsaved[f"{self._data_state.name(self._data)}{line}"] = None
-        position = self._source.position()
-        if self._written is not None and self.opened and not self.last and self._data is not self._written.now():
+        inside = not self._opens_next()
+        position = self._source.position() if inside or self._in_turn is None else {}
+        if self._in_turn is not None:
+            others = self._in_turn.position(self.loader if inside else "")
+            position |= {"loaders": others} if others else {}
+        if self._written is not None and inside and self._data is not self._written.now():
             position["epoch_data"] = self._data  # another is written, for the next epoch
         # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
         if self._ahead:
@@ -515,32 +598,47 @@ class NextBatch:
     @property
     def epoch_length(self) -> int:
         """Batches that the current epoch will have; 0 where that is not known."""
-        return self._expected_length() or 0
+        return self._epoch_length() or 0
 
     @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at", fractions="_has_length")
     def epochs(self) -> Fraction:
         """Epochs fetched so far; the fraction of the current one where its length is known."""
         if self.last or not self.opened:
             return Fraction(self.epoch + (self.last and not self.empty))  # an epoch without a batch is none
-        length = self._expected_length()
+        length = self._epoch_length()
         if not length:
             return Fraction(self.epoch)
         return self.epoch + Fraction(min(self.epoch_batches, length - 1), length)
 
     def _epoch_batches_at(self, epochs: Fraction) -> int:
-        length = self._expected_length()
+        length = self._epoch_length()
         if self.last or not self.opened or not length:
             return _NEVER  # nothing within this epoch; its end voids this answer
         batches = math.ceil((epochs - self.epoch) * length)
         return batches if batches < length else _NEVER
 
     def _has_length(self) -> bool:
+        if self._in_turn is not None:
+            return self._epoch_length() is not None
         return self._source.has_length() and not self.rank_local
 
+    def _of_loader(self) -> int:
+        """The batches that were fetched of the loader that is read; of one alone, those of the epoch."""
+        return self.epoch_batches - self.loader_first
+
+    def _epoch_length(self) -> int | None:
+        """The batches of the epoch, over all loaders, as far as it is known."""
+        if self._in_turn is None:
+            return self._expected_length()
+        if self._total is None:
+            self._total = self._in_turn.length(self._limit)
+        return self._total or None
+
     def _expected_length(self) -> int | None:
-        if self.limit is None or self.length is None:
+        """The batches of the loader that is read, of which there may be one alone."""
+        if self._most is None or self.length is None:
             return self.length
-        return min(self.limit, self.length)
+        return min(self._most, self.length)
 
 
 def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:

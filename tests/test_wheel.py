@@ -51,7 +51,7 @@ def test_one_name_at_the_top(wheel: Path) -> None:
     top = {name.partition("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == {"graphtrain"}
     assert len(top) == 2
-    assert not [name for name in names if "test" in name or name.endswith(".pyc")]
+    assert not [name for name in names if "tests/" in name or "test_" in name or name.endswith(".pyc")]
 
 
 def test_everything_is_inside(wheel: Path) -> None:

@@ -14,7 +14,7 @@ import typer
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, takes_run_options
 from graphtrain.command.plain_command import PlainCommand, PlainGroup
-from graphtrain.command.run_help import RunCommand
+from graphtrain.command.run_help import EvaluationCommand, RunCommand
 from graphtrain.distributed.current import is_one_of_several
 from graphtrain.distributed.launcher import launched
 from graphtrain.errors import UsageError
@@ -473,6 +473,147 @@ ArgumentsOfSetup = Annotated[
     list[str] | None,
     typer.Argument(metavar="NAME=VALUE", help="Arguments of setup, in place of those that the run had."),
 ]
+
+
+WeightsOption = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="WHAT",
+        help="Whose: best, newest, the name of a checkpoint of the run, or the path of another one.",
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="The model in the checkpoint whose weights `model` is given, as in average. Default: the one that the run "
+        "validates.",
+    ),
+]
+EvaluatedRunOption = Annotated[
+    Path, typer.Option("--run-dir", metavar="RUN_DIR", help="The run whose weights are used; it is not changed.")
+]
+EvaluationDeviceOption = Annotated[
+    str | None,
+    typer.Option("--device", metavar="DEVICE", help="Where: auto, cpu, cuda, ... Default: where the run was trained."),
+]
+EvaluationProcessesOption = Annotated[
+    int | None,
+    typer.Option("--processes", metavar="NUMBER", help="In so many processes, each with its own part of the batches."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print the result and errors only.")]
+EvaluationSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME=VALUE",
+        help="NAME=VALUE sets an argument of setup, in place of the one that the run had; NODE.PARAM=VALUE a parameter "
+        "of a node, as in next_batch.limit=10.",
+    ),
+]
+
+
+@_command(
+    "test",
+    "graphtrain test train.py --run-dir runs/first",
+    "graphtrain test train.py --run-dir runs/first --weights newest",
+    "graphtrain test train.py --follow runs/first",
+    cls=EvaluationCommand,
+)
+def test(
+    script: ScriptArgument,
+    settings: EvaluationSettings = None,
+    *,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", metavar="RUN_DIR", help="The run whose weights are tested; it is not changed."),
+    ] = None,
+    weights: WeightsOption = "best",
+    follow: Annotated[
+        Path | None,
+        typer.Option(
+            "--follow",
+            metavar="RUN_DIR",
+            help="Test every checkpoint of this run that was not tested yet, and each that comes, until it is over.",
+        ),
+    ] = None,
+    model: ModelOption = None,
+    graph: Annotated[
+        str,
+        typer.Option(
+            "--graph", metavar="GRAPH", help="Another graph: evaluate, for the validation data, or a TOML file."
+        ),
+    ] = "test",
+    device: EvaluationDeviceOption = None,
+    processes: EvaluationProcessesOption = None,
+    quiet: QuietOption = False,
+) -> int:
+    """Evaluate `test_data` of a script with the weights of a checkpoint of a run, the best one by default.
+
+    It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
+    RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run.
+
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal.
+    """
+    if (run_dir is None) == (follow is None):
+        raise UsageError(
+            "name one run, with --run-dir or with --follow", "graphtrain test train.py --run-dir runs/first"
+        )
+    if follow is not None and weights != "best":
+        raise UsageError("--follow tests every checkpoint", "leave --weights out")
+    if (code := launched(processes)) is not None:
+        return code
+    from graphtrain.command.evaluate import Weights, test_command
+
+    named = run_dir if run_dir is not None else follow
+    assert named is not None, "one of them is"
+    of_run = Weights(named, weights, model, device, quiet)
+    return test_command(script, settings or [], of_run, graph, follow=follow is not None)
+
+
+@_command(
+    "predict",
+    "graphtrain predict train.py --run-dir runs/first",
+    "graphtrain predict train.py --run-dir runs/first --weights newest --output predictions.jsonl",
+    cls=EvaluationCommand,
+)
+def predict(
+    script: ScriptArgument,
+    settings: EvaluationSettings = None,
+    *,
+    run_dir: EvaluatedRunOption,
+    weights: WeightsOption = "best",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write, .safetensors or .jsonl; it must not exist. Default: predictions.safetensors in "
+            "RUN_DIR/predict/CHECKPOINT.",
+        ),
+    ] = None,
+    model: ModelOption = None,
+    graph: Annotated[
+        str, typer.Option("--graph", metavar="GRAPH", help="Another graph, a TOML file. Default: predict.")
+    ] = "predict",
+    device: EvaluationDeviceOption = None,
+    processes: EvaluationProcessesOption = None,
+    quiet: QuietOption = False,
+) -> int:
+    """Write what the model predicts for `predict_data` of a script, with the weights of a checkpoint of a run.
+
+    It calls `predict_step`, or else the model with the batch. Every sample is written once, in the order of the data.
+    Stopped or killed, the same command continues where it was, with the weights that it has begun with.
+
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+    """
+    if (code := launched(processes)) is not None:
+        return code
+    from graphtrain.command.evaluate import Weights, predict_command
+
+    return predict_command(script, settings or [], Weights(run_dir, weights, model, device, quiet), graph, output)
 
 
 _OF_A_RUN = "To verify a run that was made"

@@ -10,9 +10,16 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.output import ignore
 from graphtrain.command.script import not_state_of, resources_of, setup_function
-from graphtrain.command.settings import arguments_in_force, setup_arguments, split_settings, toml_value
+from graphtrain.command.settings import (
+    arguments_in_force,
+    setup_arguments,
+    split_settings,
+    toml_value,
+    with_parameters,
+)
 from graphtrain.command.warm_start import warm_start
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.graph import Graph
 from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
 from graphtrain.replay.history import SavedCheckpoint
@@ -24,12 +31,13 @@ from graphtrain.storage.saved_graph import graph_of
 
 @final
 class TrainerFactory:
-    """Makes trainers that write nothing. Each imports the script again and calls its setup.
+    """Makes trainers that write nothing to the run. Each imports the script again and calls its setup.
 
     Arguments:
         script: ``SCRIPT[:FUNCTION]``.
-        settings: ``NAME=VALUE``, in place of the arguments that the run had.
+        settings: ``NAME=VALUE``, in place of the arguments that the run had; ``NODE.PARAM=VALUE`` for a graph.
         notify: called once, with what changed since the run.
+        graph: another graph. Default: that of the run, with its parameters.
 
     Attributes:
         changes: that line; empty if nothing changed, None before the first trainer.
@@ -38,10 +46,13 @@ class TrainerFactory:
         UsageError: there is no such script or function, or a setting is none of its arguments.
     """
 
-    def __init__(self, script: str, settings: list[str], notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, script: str, settings: list[str], notify: Callable[[str], None], graph: Graph | None = None
+    ) -> None:
         self._script, self._notify = script, notify
         self._given, parameters = split_settings(settings)
-        if parameters:
+        self._graph = checked_graph(with_parameters(graph, parameters)) if graph is not None else None
+        if parameters and graph is None:
             raise UsageError(
                 f"`{next(iter(parameters))}=`: the graph is that of the run, with its parameters",
                 "NAME=VALUE sets an argument of setup",
@@ -50,8 +61,11 @@ class TrainerFactory:
         self._is_imported = True
         self.changes: str | None = None
 
-    def trainer(self, checkpoint: SavedCheckpoint, *, from_the_beginning: bool) -> Trainer:
+    def trainer(self, checkpoint: SavedCheckpoint, *, from_the_beginning: bool, **options: Any) -> Trainer:
         """A trainer as the run had it when it made a checkpoint.
+
+        Arguments:
+            options: further arguments and resources of it, or others.
 
         Raises:
             UsageError: an argument of the run cannot be read back, or setup no longer takes it.
@@ -63,7 +77,7 @@ class TrainerFactory:
         name = f"{self._path.name}:{self._name}"
         arguments = setup_arguments(self._setup, {**self._saved(about), **self._given}, name)
         in_force = arguments_in_force(self._setup, arguments)
-        graph = checked_graph(graph_of(checkpoint.path, manifest))
+        graph = self._graph if self._graph is not None else checked_graph(graph_of(checkpoint.path, manifest))
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         if seed is not None:
             if not isinstance(seed, int) or not 0 <= seed < 2**63:
@@ -78,19 +92,18 @@ class TrainerFactory:
         about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(self._path)}
         if self.changes is None:
             now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
-            self.changes = now.partition("changed: ")[2]
+            self.changes = now.partition("what changed: ")[2]
             self._notify(now or "what changed since the run is not known")
-        return Trainer(
-            graph,
-            seed=seed,
-            device=checkpoint.device,
-            deterministic=deterministic,
-            display=None,
-            notify=ignore,
-            about=about,
-            not_state=not_state,
-            **resources,
-        )
+        made = {
+            "seed": seed,
+            "device": checkpoint.device,
+            "deterministic": deterministic,
+            "display": None,
+            "notify": ignore,
+            "about": about,
+            "not_state": not_state,
+        }
+        return Trainer(graph, **{**made, **resources, **options})
 
     def _import(self) -> None:
         """Import the script again: its global variables must not come from the replay before."""

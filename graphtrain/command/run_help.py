@@ -64,3 +64,10 @@ class RunCommand(PlainCommand):
             elif word.startswith(f"{option}="):
                 values.append(word.partition("=")[2])
         return values
+
+
+class EvaluationCommand(RunCommand):
+    """The command `test` or `predict`: without another graph, it is that of its name."""
+
+    def _named_graph(self, script: str | None) -> Graph | str | Path:
+        return self._value("--graph") or str(self.name)

@@ -103,11 +103,6 @@ def _settings(loader: Any) -> dict[str, Any]:
     }
 
 
-def is_data(name: str, resource: Any) -> bool:
-    """True for a resource that is data by its name: ``train_data``, ``val_data``, ..."""
-    return name.endswith("data") and resource is not None
-
-
 def _length(data: Any) -> int | None:
     try:
         return len(data)

@@ -15,6 +15,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from graphtrain.data.loaders import loaders_of
 from graphtrain.data.rank_local import own_data
 from graphtrain.state.generators import AnyGenerator, generator_of
 
@@ -45,7 +46,9 @@ def generators_of(data: Any) -> list[AnyGenerator]:
     >>> len(generators_of(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
     1
     """
-    return [generator for value in held_generators(data) if (generator := generator_of(value)) is not None]
+    loaders = [*loaders_of(data).values()] or [data]
+    values = {id(value): value for loader in loaders for value in held_generators(loader)}.values()
+    return [generator for value in values if (generator := generator_of(value)) is not None]
 
 
 def held_generators(data: Any) -> list[Any]:

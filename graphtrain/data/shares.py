@@ -16,6 +16,7 @@ import torch
 
 from graphtrain.data.loader import NumberedEpoch
 from graphtrain.data.source import Opened, Ordered, Recut, Source
+from graphtrain.kind.batch_limit import BatchLimit
 
 
 class Window(NamedTuple):
@@ -236,13 +237,13 @@ class Shared(Source):
 
     Arguments:
         source: that of all batches.
-        limit: the most batches in an epoch; None for all.
+        limit: the most batches in an epoch.
         windows: those that the batches fill.
     """
 
     redraws = True
 
-    def __init__(self, source: Ordered, rank: int, world_size: int, limit: int | None, windows: Windows) -> None:
+    def __init__(self, source: Ordered, rank: int, world_size: int, limit: BatchLimit, windows: Windows) -> None:
         self._source, self._rank, self._world_size = source, rank, world_size
         self._limit, self._windows = limit, windows
 
@@ -251,7 +252,8 @@ class Shared(Source):
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Share:
         numbered = self._source.numbered(epoch, drawn, state)
-        end = numbered.length if self._limit is None else min(numbered.length, self._limit)
+        limit = self._limit.of(numbered.length)
+        end = numbered.length if limit is None else min(numbered.length, limit)
         number = drawn - again if again and drawn - again >= state.get("cut", {}).get("batches", 0) else None
         share = Share(
             numbered, end, self._rank, self._world_size, drawn, self._windows, self._source.end_workers, number

@@ -149,7 +149,7 @@ def source_of(
     saving: bool,
     notify: Callable[[str], None],
     resume: Resume = "auto",
-    limit: int | None = None,
+    limit: float | None = None,
 ) -> Source:
     """The source for this kind of data.
 
@@ -258,7 +258,7 @@ def _has_state(data: Any) -> bool:
     return all(callable(getattr(data, name, None)) for name in ("state_dict", "load_state_dict", "__iter__"))
 
 
-def _restores_itself(data: Any, limit: int | None) -> bool:
+def _restores_itself(data: Any, limit: float | None) -> bool:
     """True if the state of data that has one determines its batches completely, apart from the global generators.
 
     That is assumed of all data except torchdata's `StatefulDataLoader`, which does not restore the random numbers of

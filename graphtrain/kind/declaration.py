@@ -55,6 +55,10 @@ class WrittenBatches:
     now: Callable[[], Any]
 
 
+class Loaders:
+    """Annotation of a slot that may hold a mapping of loaders, beside ``Batches``: ``Batches | Loaders``."""
+
+
 class Indices:
     """Annotation of a slot with numbers of samples, which a node of the graph writes; where none does, it is empty."""
 
@@ -81,6 +85,7 @@ class Read:
     is_batches: bool = False
     takes_written: bool = False
     is_selection: bool = False
+    takes_loaders: bool = False
 
     @property
     def required(self) -> bool:

@@ -74,6 +74,7 @@ class EpochFields(NamedTuple):
     length: str = "epoch_length"
     batch_index: str = "batch_index"
     limit: str = "limit"
+    loader: str = "loader"
 
     @property
     def stored(self) -> tuple[str, ...]:

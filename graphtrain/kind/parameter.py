@@ -100,7 +100,10 @@ def type_name(annotation: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(show_value(choice) for choice in arguments)
     if origin in (Union, types.UnionType):
-        return " or ".join(type_name(member) for member in arguments if member is not type(None))
+        named = [
+            member for member in arguments if member is not type(None) and not (member is int and float in arguments)
+        ]
+        return " or ".join(map(type_name, named))
     if origin is list and arguments:
         return "a list of " + _PLURALS.get(arguments[0], "values")
     if origin is tuple and arguments[1:] == (...,):

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from graphtrain.kind.declaration import FROM, Batches, Indices, Read, StepFunction, WrittenBatches
+from graphtrain.kind.declaration import FROM, Batches, Indices, Loaders, Read, StepFunction, WrittenBatches
 from graphtrain.kind.fields import EFFECTS, Field, Progress
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
@@ -157,6 +157,6 @@ def _read(function: Callable[..., Any], name: str, *, method: bool) -> tuple[tup
             parameters[argument.name] = Parameter(argument.name, annotation, default)
         else:
             annotations = (annotation, *get_args(annotation))
-            marks = (mark in annotations for mark in (StepFunction, Batches, WrittenBatches, Indices))
+            marks = (mark in annotations for mark in (StepFunction, Batches, WrittenBatches, Indices, Loaders))
             reads.append(Read(argument.name, default, *marks))
     return tuple(reads), parameters

@@ -7,6 +7,7 @@ from typing import final
 
 from graphtrain.errors import UsageError
 from graphtrain.graph.renaming import paths_of
+from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.trigger import COUNTS_RUN, Term
 from graphtrain.names import suggestion
 from graphtrain.plan.counting import Counted, Counting, EndlessError, EpochLength, Surroundings, data_read_by
@@ -152,7 +153,7 @@ class WholeRun:
                 f"`{names[0]}` has no length, so how many batches `{planned.path}` will fetch is not known ahead",
                 "give the data a `__len__`, or compute the number where it is needed from what you know of the data",
             )
-        limit = planned.parameters.get("limit")
+        limit = BatchLimit(planned.parameters.get("limit")).of(length.batches)
         if limit is not None and limit < length.batches:
             return EpochLength(limit, length.samples, length.samples)
         return length

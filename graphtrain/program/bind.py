@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.data.length import epoch_length
+from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
@@ -36,11 +37,13 @@ from graphtrain.plan.scope import (
 from graphtrain.plan.whole_run import WholeRun
 from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.program.ownership import is_foreign
-from graphtrain.program.resources import PROVIDED, StepCall, keeps_state, with_step_functions
+from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
 from graphtrain.state.generators import generator_of
 
 # What people supply to every graph, whether it is read or not.
-USUAL = ("model", "optimizer", "scheduler", "training_step", "validation_step", "train_data", "val_data")
+USUAL = (
+    "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
+)  # fmt: skip
 
 # What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
 _OF_TRAINING = ("step", "epoch")
@@ -443,8 +446,11 @@ class Program:
     def _mappings(self) -> Iterator[Problem]:
         for bound in self.nodes:
             reads = (*bound.planned.reads, *bound.planned.setup_reads)
-            for leaf in [leaf for read, target in reads if read.is_batches for leaf in leaves(target)]:
+            batches = [(read, leaf) for read, target in reads if read.is_batches for leaf in leaves(target)]
+            for read, leaf in batches:
                 data = self.resources.get(leaf.name) if isinstance(leaf, ResourceTarget) else None
+                if read.takes_loaders and are_loaders(data):
+                    continue
                 if isinstance(leaf, ResourceTarget) and isinstance(data, Mapping):
                     keys = quoted(map(str, data), 4) or "no keys"
                     message = f"`{leaf.name}` is a mapping ({keys}): to iterate over it gives its keys, not batches"

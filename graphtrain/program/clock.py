@@ -220,7 +220,7 @@ class RunClock:
                 parts.append(f"{word} {text}")
         if (window := self.window()) is not None:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
-        units = self._scope.graph.units
+        units = [unit for unit in self._scope.graph.units if unit != "seconds"]  # which no two runs share
         return ", ".join(parts or [f"{decimal(self.count(unit) or Fraction(0))} {unit}" for unit in units])
 
 

@@ -18,6 +18,7 @@ from graphtrain.names import nearest, quoted
 # What the engine itself supplies under the names of slots.
 PROVIDED = (
     "checkpoints",
+    "current_loader",
     "data_state",
     "device",
     "notify",
@@ -31,7 +32,8 @@ PROVIDED = (
     "windows",
 )
 
-STEP_FUNCTIONS = ("training_step", "validation_step")
+STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
+_STEP_INSTEAD = {"test_step": "validation_step"}  # where there is no function of the name
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
             prepared[name] = step_call(given, name)
         elif callable(own := getattr(model, name, None)):
             prepared[name] = step_call(own, f"model.{name}", model)
+        elif (instead := prepared.get(_STEP_INSTEAD.get(name, ""))) is not None:
+            prepared[name] = instead
     return prepared
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, final, get_type_hints
 import numpy
 import torch
 
-from graphtrain.data.fingerprint import is_data
+from graphtrain.data.loaders import by_name, is_data
 from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position, parts_beside_position
 from graphtrain.data.state import DataState
@@ -391,7 +391,7 @@ class StatefulObjects:
         self.objects = SavedObjects({name: value for name, value in resources.items() if keeps_state(value)})
         self.generators = {
             f"{name}/{number}": generator
-            for name, value in resources.items()
+            for name, value in by_name(resources)
             if not isinstance(value, torch.nn.Module | torch.optim.Optimizer)
             for number, generator in enumerate(held_generators(value))
         }
@@ -425,7 +425,7 @@ class StatefulObjects:
         factories = renewals.factories.items() if isinstance(renewals, Renewals) else ()
         # Before what they make: what a function holds is not replaced with it.
         roots: dict[str, Any] = {f"factory {name}": factory.function for name, factory in factories}
-        roots |= {name: value for name, value in self._resources.items() if value is not None}
+        roots |= {name: value for name, value in by_name(self._resources) if value is not None}
         for bound in self.program.nodes:
             implementation = bound.kind.implementation
             if is_users(implementation.__module__):
@@ -506,10 +506,10 @@ class StatefulObjects:
 
     def _watch_further(self, baseline: Baseline, former: StatefulObjects) -> None:
         """Note what was supplied since the run began: of that nothing but its `state_dict` is saved."""
-        listed, known = baseline.reachable, {id(value) for value in former._resources.values()}
+        listed, known = baseline.reachable, {id(value) for _, value in by_name(former._resources)}
         further = {
             name: value
-            for name, value in self._resources.items()
+            for name, value in by_name(self._resources)
             if value is not None and listed.find(value) is None and id(value) not in known and name not in self.renewed
         }
         self._further = former._further

@@ -175,11 +175,22 @@ class Compiler:
         if asks_for_windows(read) and self._rounds is not None:
             windows = self._rounds.windows(bound, self._window_counters, self._next_window)
             return lambda: windows
+        if read.name == "current_loader":
+            return lambda: self._current_loader(bound)
         get = self._getter(bound, read, target)
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get
         data = WrittenBatches(get)
         return lambda: data
+
+    def _current_loader(self, bound: BoundNode) -> Act | None:
+        """A call that returns which of several loaders batches are of, as step functions are told of their `loader`."""
+        target = self._program.step_input(bound, Read("loader"))
+        return (
+            self.field_getter(self._program.by_path[target.node], target.field)
+            if isinstance(target, FieldTarget)
+            else None
+        )
 
     # ---- triggers
 

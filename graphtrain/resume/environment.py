@@ -12,7 +12,8 @@ from typing import Any
 import numpy
 import torch
 
-from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint, is_data
+from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
+from graphtrain.data.loaders import by_name, is_data
 from graphtrain.printable import one_line
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
 from graphtrain.state.reachable import Reachable
@@ -49,9 +50,10 @@ class RunEnvironment:
             former: the resources so far.
             resources: those from now on.
         """
-        data = {name: value for name, value in self.data.items() if resources.get(name) is not None}
-        for name, resource in resources.items():
-            if former.get(name) is not resource and is_data(name, resource):
+        now, before = dict(by_name(resources)), dict(by_name(former))
+        data = {name: value for name, value in self.data.items() if now.get(name) is not None}
+        for name, resource in now.items():
+            if before.get(name) is not resource and is_data(name, resource):
                 data[name] = fingerprint(resource)
         return replace(self, data=data)
 
@@ -133,7 +135,7 @@ def run_environment(
         "seed": seed,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
-    data = {name: fingerprint(resource) for name, resource in resources.items() if is_data(name, resource)}
+    data = {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
     return RunEnvironment(provenance(Path(script) if script else None), data, environment, about)
 
 

@@ -16,7 +16,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from graphtrain.data.batch import feed
-from graphtrain.data.fingerprint import fingerprint, is_data
+from graphtrain.data.fingerprint import fingerprint
+from graphtrain.data.loaders import by_name, is_data
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
@@ -164,7 +165,7 @@ def _lines_of(name: str, text: str) -> Lines:
 
 
 def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, data in resources.items():
+    for name, data in by_name(resources):
         if not is_data(name, data):
             continue
         is_own = isinstance(data, RankLocal)

@@ -14,8 +14,8 @@ from typing import Any, Literal, NoReturn, final
 import torch
 
 from graphtrain.checks import checked_graph
-from graphtrain.data.fingerprint import is_data
 from graphtrain.data.loader import derived_seed
+from graphtrain.data.loaders import is_data
 from graphtrain.data.state import DataState
 from graphtrain.display.choose import display_for
 from graphtrain.display.snapshot import Display, Snapshot

@@ -36,13 +36,13 @@ T = TypeVar("T")
 Bytes = numpy.ndarray[Any, numpy.dtype[numpy.uint8]]
 
 # The names of types in the format.
-_TYPES = {
+TYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
     torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.complex64: "C64",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
-_BY_TYPE = {name: dtype for dtype, name in _TYPES.items()}
+_BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Layout:
         entries, places, end = {}, [], 0
         for name, tensor in ordered:
             start, end = end, end + tensor.nbytes
-            entries[name] = {"dtype": _TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": (start, end)}
+            entries[name] = {"dtype": TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": (start, end)}
             places.append((tensor, start))
         if not is_file_name(tensors.file + TENSOR_SUFFIX):
             raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
-        header = _header_of(entries)
+        header = header_of(entries)
         if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
             raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
         return cls(header, places, len(header) + end)
@@ -139,7 +139,7 @@ class Layout:
         return any(tensor.device.type == "cuda" for tensor, _ in self.places)
 
 
-def _header_of(entries: Mapping[str, Any]) -> bytes:
+def header_of(entries: Mapping[str, Any]) -> bytes:
     """The bytes before the first tensor, as many as keep that one aligned."""
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -257,7 +257,7 @@ def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     for name, tensor in ordered:
         start, end = end, end + len(tensor.data)
         entries[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (start, end)}
-    return [_header_of(entries), *(tensor.data for _, tensor in ordered)]
+    return [header_of(entries), *(tensor.data for _, tensor in ordered)]
 
 
 @dataclass(frozen=True)

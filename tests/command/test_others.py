@@ -34,6 +34,8 @@ COMMANDS = [
     "export",
     "ls",
     "status",
+    "test",
+    "predict",
     "verify",
     "replay",
 ]

@@ -115,8 +115,8 @@ def test_a_test_is_limited_like_any_other_evaluation() -> None:
         device="cpu",
         display=None,
         model=materials.model,
-        val_data=materials.val_data[0],
-        validation_step=lambda model, batch, batch_idx: materials.val_loss(batch, batch_idx),
+        test_data=materials.val_data[0],
+        test_step=lambda model, batch, batch_idx: materials.val_loss(batch, batch_idx),
     )
     trainer.run()
     assert materials.record.events == [("val", 0, 0), ("val", 0, 1)]

@@ -524,7 +524,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "pipe.toml", "it is not a regular file"),
         (tmp_path / "loop.toml", "loop"),
         ("fitt", "did you mean `fit`?"),
-        ("qqqqq", "known: evaluate, fit; a path ends in .toml"),
+        ("qqqqq", "known: evaluate, fit, predict, test; a path ends in .toml"),
         ("", "there is no graph ``"),
         ("a\0b", "embedded null byte"),
         ("a\0b.toml", "embedded null byte"),

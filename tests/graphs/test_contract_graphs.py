@@ -109,13 +109,16 @@ def test_it_runs_to_its_end_with_stand_ins(graph: Graph, tmp_path: Path) -> None
         scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1),
         train_data=batches(2, 0),
         val_data=batches(2, 1),
+        test_data=batches(2, 1),
+        predict_data=batches(2, 1),
+        **({"predictions_file": tmp_path / "predictions.jsonl"} if graph.name == "predict" else {}),
         device="cpu",
         notify=lambda line: None,
     )
     assert trainer.position == graph.start
     assert trainer.run() is Outcome.FINISHED
     assert trainer.position == "end"
-    assert trainer.metrics
+    assert trainer.metrics or (tmp_path / "predictions.jsonl").read_text()
 
 
 # An evaluation on its own

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import math
 import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,6 +170,9 @@ class Net(torch.nn.Module):
     def training_step(self, batch: torch.Tensor) -> torch.Tensor:
         return 100 * self.layer(batch).square().mean()
 
+    def predict_step(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.layer(batch)
+
 
 @dataclass
 class Example:
@@ -189,7 +193,12 @@ class Example:
             "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9),
             "train_data": [torch.rand(4, 2) for _ in range(3)],
             "val_data": [torch.rand(4, 2) for _ in range(2)],
+            "predict_data": [torch.rand(4, 2) for _ in range(2)],
         }
+        if "write_predictions" in self.graph.nodes:
+            folder = run_dir or Path(tempfile.mkdtemp())
+            folder.mkdir(exist_ok=True)
+            usual["predictions_file"] = folder / "predictions.jsonl"
         resources = usual | copy.deepcopy(self.resources)
         return Trainer(graph or self.graph, run_dir, device="cpu", notify=lambda line: None, **resources)
 

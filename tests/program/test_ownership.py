@@ -78,7 +78,7 @@ def test_all_problems_are_reported_at_once() -> None:
         make_trainer(
             model=copy.deepcopy(model),
             optimizer=sgd(model),
-            train_data={"train": [torch.ones(2, 1)], "test": []},
+            train_data={"train": torch.ones(2, 1), "test": []},
             epochs=3,
         )
     foreign, mapping, unread = sorted(caught.value.problems, key=lambda problem: problem.message)

@@ -1,0 +1,64 @@
+"""Several loaders in one mapping, which is what data may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy
+import torch
+
+from graphtrain.data.rank_local import own_data
+from graphtrain.errors import DataError
+
+# What is no loader: the columns of one data set, as they come in a mapping too.
+_NO_LOADERS = (torch.Tensor, numpy.ndarray, str, bytes, int, float, bool, type(None))
+
+
+def are_loaders(data: Any) -> bool:
+    """True for a mapping of loaders; the columns of a data set are none.
+
+    >>> are_loaders({"clean": [1, 2], "noisy": [3]}), are_loaders({"inputs": torch.ones(2)}), are_loaders({})
+    (True, False, False)
+    """
+    if not isinstance(data, Mapping) or not data:
+        return False
+    return not any(isinstance(own_data(loader), _NO_LOADERS) for loader in data.values())
+
+
+def loaders_of(data: Any) -> dict[str, Any]:
+    """The loaders in a mapping, by name; none for other data.
+
+    Raises:
+        DataError: a name is no text, is empty, or has a slash, which separates parts of the names of metrics.
+
+    >>> loaders_of({"clean": [1]}), loaders_of([1])
+    ({'clean': [1]}, {})
+    """
+    if not are_loaders(data):
+        return {}
+    for name in data:
+        if not isinstance(name, str) or not name or "/" in name:
+            raise DataError(
+                f"a loader is named {name!r}, and metrics have its name, as in `val/NAME/loss`",
+                "name each loader in the mapping by a text without a slash",
+            )
+    return dict(data)
+
+
+def by_name(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Resources by name, and instead of a mapping of loaders each of them.
+
+    >>> dict(by_name({"val_data": {"clean": [1]}, "train_data": [2]}))
+    {'val_data.clean': [1], 'train_data': [2]}
+    """
+    for name, value in resources.items():
+        if is_data(name, value) and are_loaders(value):
+            yield from ((f"{name}.{key}", loader) for key, loader in value.items())
+        else:
+            yield name, value
+
+
+def is_data(name: str, resource: Any) -> bool:
+    """True for a resource that is data by its name: ``train_data``, ``val_data``, and each loader in one of them."""
+    return name.partition(".")[0].endswith("data") and resource is not None

@@ -1,0 +1,64 @@
+"""The most batches of an epoch: a number, or a share of what the data has."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import final
+
+from graphtrain.errors import DataError, UsageError
+
+
+@final
+class BatchLimit:
+    """The most batches of an epoch.
+
+    Arguments:
+        amount: a whole number, or a share below 1, which is exact in decimal: 0.29 of 100 batches are 29. None and
+            infinity: all of them.
+
+    Attributes:
+        is_share: True for a share, which needs data with a length.
+
+    Raises:
+        UsageError: it is neither.
+
+    >>> BatchLimit(3).of(10), BatchLimit(0.29).of(100), BatchLimit(None).of(10), BatchLimit(3).of(None)
+    (3, 29, None, 3)
+    """
+
+    def __init__(self, amount: float | None) -> None:
+        self._amount = None if amount == math.inf else amount
+        self.is_share = isinstance(self._amount, float)
+        if isinstance(self._amount, float) and not 0 < self._amount < 1:
+            raise UsageError(
+                f"next_batch.limit = {amount:g} is no whole number, and no share between 0 and 1",
+                "write limit = 100 for as many batches, limit = 0.25 for a quarter of them; leave it out for all",
+            )
+
+    def __bool__(self) -> bool:
+        return self._amount is not None
+
+    def __str__(self) -> str:
+        return str(self._amount)
+
+    def of(self, length: int | None) -> int | None:
+        """The most batches of an epoch of data with this length; None for all.
+
+        Raises:
+            DataError: it is a share, and the data has no length, or so few batches that none is left.
+        """
+        if self._amount is None or isinstance(self._amount, int):
+            return self._amount
+        if length is None:
+            raise DataError(
+                f"next_batch.limit = {self} is a share of the batches, and the data has no length",
+                "set limit to a number of batches, or give the data a `__len__`",
+            )
+        batches = int(Fraction(str(self._amount)) * length)
+        if not batches and length:
+            raise DataError(
+                f"next_batch.limit = {self} of {length} batches is none",
+                "set limit to a number of batches, as in limit = 1",
+            )
+        return batches

@@ -1,0 +1,40 @@
+"""Where predicting ends: the file is complete, and the model as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphtrain.kind import node
+from graphtrain.nodes._evaluation import put_back_modes
+from graphtrain.program.agreement import Agreement
+from graphtrain.storage.predictions import PredictionsFile
+
+
+@node(effects="train", synchronises=True)
+def end_prediction(
+    model: torch.nn.Module,
+    training_state: dict[str, Any],
+    predictions_file: str | Path,
+    written: dict[str, Any] | None = None,
+    ranks: Agreement | None = None,
+) -> None:
+    """Give the file of predictions its name, and put back what `begin_evaluation` has set aside.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("predict")
+    >>> graph.edges["end_prediction"][0].target
+    'end'
+    """
+    put_back_modes(model, training_state)
+    if written is None:
+        return
+    file, columns, samples = PredictionsFile(predictions_file), written["columns"], written["samples"]
+
+    def finish() -> None:
+        file.open(columns)
+        file.finish(columns, samples)
+
+    finish() if ranks is None else ranks.lead(finish)

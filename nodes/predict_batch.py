@@ -1,0 +1,57 @@
+"""What the model predicts for one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import StepFunction, node
+from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
+
+
+@node(writes="predictions", family="compute")
+class PredictBatch:
+    """Call ``predict_step(model, batch)`` without gradients, or the model with the batch where there is none.
+
+    It returns what is predicted for each sample of the batch: a tensor or a list whose first dimension is the samples,
+    or a mapping of such.
+
+    Arguments:
+        precision: as that of `eval_batch`. Default: "32-true", which computes in the types that model and batch have.
+
+    Writes:
+        predictions: what it returned.
+
+    Raises:
+        UsageError: it returned nothing, or the device has no such precision.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("predict").set("predict_batch", precision="bf16-mixed")
+    >>> graph.check()
+    []
+    """
+
+    precision: Precision = "32-true"
+
+    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+
+    _around: Around | None  # calls the step function; None for a plain call
+
+    def setup(self, device: torch.device) -> None:
+        self._around = around(self.precision, device)
+
+    def __call__(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> Any:
+        function = predict_step or _of_model
+        with torch.no_grad():
+            predictions = function(model, batch) if self._around is None else self._around(function, model, batch)
+        if predictions is None:
+            name = "predict_step" if predict_step is not None else "the model"
+            raise UsageError(f"`{name}` must return a prediction for each sample; it returned nothing")
+        return predictions
+
+
+def _of_model(model: Any, batch: Any) -> Any:
+    return model(batch)

@@ -1,0 +1,243 @@
+"""`graphtrain test` and `graphtrain predict`: the weights of a run, and no change of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from graphtrain.command import evaluate
+from graphtrain.command.failure import STOPPED
+from graphtrain.distributed import Alone, Ranks
+from graphtrain.storage.named import checkpoint_folder
+from tests.command.conftest import Command
+from tests.command.test_verify import contents, forget
+from tests.distributed.fake_ranks import run_ranks
+
+SCRIPT = """\
+import os
+import torch
+from graphtrain import Graph, main
+
+graph = Graph.load("fit").overlay("ema").set("checkpoint", best="val/level", every="1 epochs", keep=9)
+
+def training_step(model, batch):
+    return model(batch).square().mean()
+
+def validation_step(model, batch, epoch):
+    return {"level": abs(epoch - 1.0)}
+
+def test_step(model, batch):
+    return {"mean": model(batch).mean(), "number": 1.0}
+
+def predict_step(model, batch):
+    if os.path.exists("stop") and batch[0, 0] == 2.0:
+        os.kill(os.getpid(), 15)
+        os.unlink("stop")
+    return {"output": model(batch)[:, 0], "first": batch[:, 0]}
+
+def setup(width: int = 1, lr: float = 0.1):
+    model = torch.nn.Linear(2, width)
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=lr),
+        "train_data": [torch.randn(2, 2) for _ in range(4)],
+        "val_data": [torch.ones(2, 2)],
+        "test_data": [torch.full((2, 2), float(number)) for number in range(5)],
+        "predict_data": [torch.full((2, 2), float(number)) for number in range(5)],
+        "training_step": training_step,
+        "validation_step": validation_step,
+        "test_step": test_step,
+        "predict_step": predict_step,
+    }
+
+if __name__ == "__main__":
+    main(setup)
+"""
+
+
+@pytest.fixture
+def trained(folder: Path, command: Command) -> Path:
+    """A run of three epochs whose second checkpoint is the best, with an argument that is no default."""
+    (folder / "script.py").write_text(SCRIPT)
+    words = ("run", "script.py", "width=3", "finish.after=3 epochs", "--run-dir", "r", "--quiet")
+    assert command(*words).code == 0
+    return folder / "r"
+
+
+def files(run_dir: Path) -> dict[str, Any]:
+    return {name: content for name, content in contents(run_dir).items() if name != "."}
+
+
+def output(path: Path, model: str, value: float) -> torch.Tensor:
+    """What the weights of a model in a checkpoint make of two samples of one value."""
+    weights = load_file(path / f"{model}.safetensors")
+    return torch.nn.functional.linear(torch.full((2, 2), value), weights["weight"], weights["bias"])
+
+
+def expected_mean(path: Path, model: str = "average") -> float:
+    return float(torch.stack([output(path, model, float(number)).mean() for number in range(5)]).double().mean())
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "test.jsonl").read_text().splitlines()]
+
+
+def test_the_best_weights_are_tested(trained: Path, command: Command) -> None:
+    """Those of the average, which the run validates; and the row has the step of the checkpoint."""
+    before = files(trained)
+    best, newest = checkpoint_folder(trained / "best"), checkpoint_folder(trained / "newest")
+    assert best != newest
+    result = command("test", "script.py", "--run-dir", "r")
+    assert result.code == 0, result.err
+    assert f"weights: `average` of r/checkpoints/{best.name}" in result.err and "changed since" not in result.err
+    assert result.out.startswith(f"{best.name}  test/mean ")
+    (row,) = rows(trained)
+    assert (row["checkpoint"], row["step"], row["epoch"]) == (best.name, 8, 2.0)
+    assert row["test/mean"] == pytest.approx(expected_mean(best), rel=1e-6) and row["test/number"] == 1.0
+    for weights, path in (("newest", newest), (best.name, best), (str(newest), newest)):
+        assert command("test", "script.py", "--run-dir", "r", "--weights", weights, "--quiet").code == 0
+        assert rows(trained)[-1]["checkpoint"] == path.name
+    assert sorted(row["checkpoint"] for row in rows(trained)) == [best.name, newest.name], "one row for each"
+    words = ("--model", "model", "next_batch.limit=1")
+    assert command("test", "script.py", "--run-dir", "r", *words, "--quiet").code == 0
+    assert rows(trained)[-1]["test/mean"] == pytest.approx(float(output(best, "model", 0.0).mean()), rel=1e-6)
+    (trained / "test.jsonl").unlink()
+    assert files(trained) == before, "nothing else was written"
+
+
+def test_predictions_are_written_beside_the_run(trained: Path, command: Command) -> None:
+    before = files(trained)
+    best = checkpoint_folder(trained / "best")
+    result = command("predict", "script.py", "--run-dir", "r")
+    assert result.code == 0, result.err
+    file = trained / "predict" / best.name / "predictions.safetensors"
+    assert f"the run is finished: r/predict/{best.name}/predictions.safetensors" in result.err
+    written = load_file(file)
+    expected = torch.cat([output(best, "average", float(number))[:, 0] for number in range(5)])
+    assert torch.equal(written["output"], expected)
+    assert written["first"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    content = file.read_bytes()
+    assert command("predict", "script.py", "--run-dir", "r").code == 0, "it was finished before"
+    assert file.read_bytes() == content
+    assert command("predict", "script.py", "--run-dir", "r", "-o", "again.safetensors").code == 0
+    assert Path("again.safetensors").read_bytes() == content, "another file is another prediction"
+    file.unlink()
+    result = command("predict", "script.py", "--run-dir", "r")
+    assert (result.code, "was predicted before, and is gone" in result.err) == (2, True)
+    shutil.rmtree(trained / "predict")
+    assert files(trained) == before
+
+    # A signal in the third batch; meanwhile another checkpoint becomes the newest, and the first one is removed.
+    Path("stop").touch()
+    result = command("predict", "script.py", "--run-dir", "r", "-o", "p.jsonl")
+    assert (result.code, Path("p.jsonl").exists()) == (STOPPED, False), result.err
+    assert command("predict", "script.py", "--run-dir", "r", "-o", "p.jsonl").code == 0
+    lines = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
+    assert [line["first"] for line in lines] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert [line["output"] for line in lines] == pytest.approx(expected.tolist(), abs=0)
+
+
+def test_several_ranks_write_the_same(trained: Path) -> None:
+    weights = evaluate.Weights(trained, quiet=True)
+    for world_size in (1, 2):
+
+        def program(ranks: Ranks, world_size: int = world_size) -> int:
+            path = Path(f"p{world_size}.safetensors")
+            code = evaluate.predict_command("script.py", [], weights, "predict", path)
+            return code or evaluate.test_command("script.py", [], weights, "test", follow=False)
+
+        assert (run_ranks(world_size, program, 0) if world_size > 1 else [program(Alone())]) == [0] * world_size
+        shutil.rmtree(trained / "predict")
+        (row,) = rows(trained)
+        assert row["test/mean"] == pytest.approx(expected_mean(checkpoint_folder(trained / "best")), rel=1e-6)
+        (trained / "test.jsonl").unlink()
+    assert Path("p1.safetensors").read_bytes() == Path("p2.safetensors").read_bytes()
+
+
+# ---- beside training
+
+
+def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command, monkeypatch: Any) -> None:
+    """Until the run is over: checkpoints come while it is followed, and one is gone before its turn."""
+    monkeypatch.setattr(evaluate, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    all_of_them = sorted(path.name for path in (trained / "checkpoints").iterdir())
+    assert len(all_of_them) == 3
+    aside = trained.parent / "aside"
+    shutil.move(trained / "checkpoints", aside)
+    (trained / "checkpoints").mkdir()
+    finished = (trained / "status.json").read_text()
+    status = {**json.loads(finished), "state": "running", "process": 1}  # alive, as long as it says so
+    (trained / "status.json").write_text(json.dumps(status))
+    tested = evaluate._tested
+
+    def then_another_comes(*arguments: Any) -> int:
+        code = tested(*arguments)
+        come(len(rows(trained)))
+        return code
+
+    def come(number: int) -> None:
+        if number < 3:
+            shutil.copytree(aside / all_of_them[number], trained / "checkpoints" / all_of_them[number])
+        else:
+            (trained / "status.json").write_text(finished)
+
+    monkeypatch.setattr(evaluate, "_tested", then_another_comes)
+    threading.Timer(0.05, come, [0]).start()
+    result = command("test", "script.py", "--follow", "r", "--quiet")
+    assert result.code == 0, result.err
+    assert [row["checkpoint"] for row in rows(trained)] == all_of_them
+    assert [row["step"] for row in rows(trained)] == [4, 8, 12]
+    for row in rows(trained):
+        path = trained / "checkpoints" / row["checkpoint"]
+        assert row["test/mean"] == pytest.approx(expected_mean(path), rel=1e-6)
+
+    # Followed again, what has a row is left out, and what is removed meanwhile is reported.
+    (trained / "test.jsonl").write_text(json.dumps(rows(trained)[0]) + "\n")
+
+    def removes_the_last(*arguments: Any) -> int:
+        if (trained / "checkpoints" / all_of_them[2]).exists():
+            shutil.rmtree(trained / "checkpoints" / all_of_them[2])
+        return tested(*arguments)
+
+    monkeypatch.setattr(evaluate, "_tested", removes_the_last)
+    result = command("test", "script.py", "--follow", "r")
+    assert result.code == 0, result.err
+    assert f"r/checkpoints/{all_of_them[2]} was removed before it was tested" in result.err
+    assert [row["checkpoint"] for row in rows(trained)] == all_of_them[:2]
+
+
+# ---- what is refused
+
+
+def test_bad_input(trained: Path, command: Command) -> None:
+    for words, message in (
+        (("test", "script.py"), "name one run, with --run-dir or with --follow"),
+        (("test", "script.py", "--run-dir", "r", "--follow", "r"), "name one run"),
+        (("test", "script.py", "--run-dir", "none"), "there is no run in `none`"),
+        (("test", "script.py", "--run-dir", "r", "--weights", "bst"), "there is no checkpoint `bst`"),
+        (("test", "script.py", "--run-dir", "r", "--model", "averge"), "did you mean `average`"),
+        (("test", "script.py", "--run-dir", "r", "width=4"), "weight: float32 (3, 2) in the file, float32 (4, 2)"),
+        (("test", "script.py", "--run-dir", "r", "next_batch.limt=4"), "limit"),
+        (("test", "script.py", "--follow", "r", "--weights", "newest"), "--follow tests every checkpoint"),
+        (("predict", "script.py", "--run-dir", "r", "-o", "p.csv"), "the name must end in .safetensors or .jsonl"),
+        (("predict", "script.py", "--run-dir", "r", "-o", "script.jsonl"), "exists; a file is never overwritten"),
+    ):
+        Path("script.jsonl").touch()
+        result = command(*words)
+        assert (result.code, message in result.err, "Traceback" in result.err) == (2, True, False), (words, result.err)
+    (trained / "test.jsonl").write_text("mine\n")
+    result = command("test", "script.py", "--run-dir", "r")
+    assert (result.code, "does not hold the rows of tests" in result.err) == (2, True)
+    assert (trained / "test.jsonl").read_text() == "mine\n"
+    (trained / "test.jsonl").unlink()
+    forget("script")
+    Path("script.py").write_text(SCRIPT.replace('"test_data"', '"other_data"'))
+    result = command("test", "script.py", "--run-dir", "r")
+    assert (result.code, "test_data" in result.err) == (2, True), result.err
