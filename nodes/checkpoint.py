@@ -32,6 +32,10 @@ class Checkpoint:
             its value of `best` is among the best. Default: "wait".
         if_failed: what to do when a checkpoint cannot be written, as on a full disk: "stop" the run, or "continue".
             Earlier checkpoints stay in either case. Default: "stop".
+        slim: True stores parameters that are not trained apart from the others, and files that have not changed as hard
+            links to those of the checkpoint before, where the file system has them: a frozen model is written once, by
+            whichever number of checkpoints it is kept. Weights are then in several files, which `graphtrain export`
+            joins. Default: False.
         best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
             asked for at the step at which it was recorded. Default: none.
         best_mode: whether the smallest values are best, "min", or the largest, "max". Default: "min".
@@ -56,6 +60,7 @@ class Checkpoint:
     mode: Literal["async", "sync"] = "async"
     if_busy: Literal["wait", "skip"] = "wait"
     if_failed: Literal["stop", "continue"] = "stop"
+    slim: bool = False
     best: str | None = None
     best_mode: Literal["min", "max"] = "min"
     keep_best: Annotated[int, Above(0)] = 1
@@ -75,7 +80,7 @@ class Checkpoint:
     def setup(self, checkpoints: Requests, recorder: Recorder) -> None:
         self._requests, self._recorder = checkpoints, recorder
         self._failures = checkpoints.failures
-        self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed)
+        self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed, self.slim)
 
     def retention(self) -> Retention:
         return Retention(self.keep, self.best, self.best_mode, self.keep_best)

@@ -26,6 +26,7 @@ from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.rank_files import OWN_FACTS, manifest_of_ranks, write_files_of_rank
 from graphtrain.storage.run_files import Written
 from graphtrain.storage.sharing import Digests, MustBeEqual, RankState, Sharing, differences, different_files
+from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState
 
 _SLICE_SECONDS = 0.5
@@ -93,31 +94,41 @@ class RankSaves:
         """True if all ranks know by now what has become of the last save: rank 0 said so when they synchronised."""
         return self.agreement.saves_known >= self.begun
 
-    def save(self, staged: StagedState, required: MustBeEqual, folder: Path, facts: Manifest) -> RankSave:
+    def save(
+        self, staged: StagedState, required: MustBeEqual, folder: Path, facts: Manifest, slim: Slim | None
+    ) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
-        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, required, folder, facts)
+        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, required, folder, facts, slim)
 
 
 @final
 class RankSave:
-    """One rank's part in one checkpoint.
+    """One rank's part in one checkpoint; or all of it, where one process writes it in the files of several.
 
     Arguments:
         key: that of the save in the store.
         required: what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
         facts: what this rank knows for the manifest; what is not its own is taken of rank 0.
+        slim: how the files are divided; that of rank 0 holds for all. Default: tensors by their resource.
 
     Attributes:
         hurried: once it is set, ranks that may be dead are not waited for any more.
     """
 
     def __init__(
-        self, ranks: Ranks, key: str, staged: StagedState, required: MustBeEqual, folder: Path, facts: Manifest
+        self,
+        ranks: Ranks,
+        key: str,
+        staged: StagedState,
+        required: MustBeEqual,
+        folder: Path,
+        facts: Manifest,
+        slim: Slim | None = None,
     ) -> None:
         self._ranks, self._key, self._staged, self._required = ranks, key, staged, required
-        self._folder, self._facts = folder, facts
+        self._folder, self._facts, self._slim = folder, facts, slim
         self.hurried = Event()
         self._hurried_at: float | None = None
         self._told: set[str] = set()
@@ -158,7 +169,8 @@ class RankSave:
             RankFailedError: a rank has ended.
         """
         try:
-            folder = self._folder / self._read("folder", 0)
+            name, slim = self._read("folder", 0)
+            folder, self._slim = self._folder / name, Slim(**slim) if slim is not None else None
             if not folder.is_dir():
                 raise CheckpointError(
                     f"{folder} cannot be seen, in which rank 0 writes",
@@ -180,14 +192,14 @@ class RankSave:
     def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
         def write(folder: Path) -> Manifest:
             try:
-                self._publish("folder", folder.name)
+                self._publish("folder", [folder.name, self._slim.as_plain() if self._slim is not None else None])
                 state, sharing, summaries = self._write_files(folder)
                 told = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
             except Exception as error:
                 self._give_up(reason_of(error))
                 self._await_others()
                 raise
-            return manifest_of_ranks(facts, state, sharing, summaries, told)
+            return manifest_of_ranks(facts, state, sharing, summaries, told, self._slim)
 
         return write_folder(path, write, staged.given_up)
 
@@ -210,7 +222,7 @@ class RankSave:
                 "it must be the same on all ranks: let no rank change it by itself",
             )
         sharing = Sharing.of(state, summaries, leaves)
-        written = write_files_of_rank(folder, self._ranks.rank, state, sharing)
+        written = write_files_of_rank(folder, self._ranks.rank, state, sharing, self._slim)
         self._files = {"files": written, "own": {name: self._facts[name] for name in OWN_FACTS}}
         self._publish("files", self._files)
         return state, sharing, summaries

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from graphtrain.distributed import Alone
 from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.rows import Rows
@@ -26,6 +27,8 @@ from graphtrain.storage.held import HeldCheckpoint
 from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written, named_checkpoint
+from graphtrain.storage.sharing import MustBeEqual
+from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
@@ -393,11 +396,17 @@ class CheckpointWriter:
             facts["replaces"] = newest.first_number
         self._hold(run, staged, facts)
         self._staged, self._written_moment = staged, moment
+        slim = Slim(_frozen(run), newest.path.name if newest is not None else "") if self._policy.slim else None
         if self._ranks is not None:
-            self._writing = self._begin_part(self._ranks, run, run_files, facts, problem, value, replaced)
+            self._writing = self._begin_part(self._ranks, run, run_files, facts, problem, value, replaced, slim)
             return
         post_written = functools.partial(self._requests.post, "written")
-        self._writing = Background(lambda: run_files.save(staged, facts, retention, value, replaced), post_written)
+        save = functools.partial(run_files.save, staged, facts, retention, value, replaced)
+        if slim is not None:  # in the files of several ranks, of which this is the only one
+            part = RankSave(Alone(), "save", staged, MustBeEqual(), run_files.checkpoints, facts, slim)
+            self._writing = Background(lambda: part.lead(save), post_written)
+            return
+        self._writing = Background(save, post_written)
 
     def _begin_part(
         self,
@@ -408,11 +417,13 @@ class CheckpointWriter:
         problem: CheckpointError | None,
         value: float | None,
         replaced: Path | None,
+        slim: Slim | None,
     ) -> Background[Written]:
         """Begin this rank's part of a checkpoint. That it is over all ranks learn when they synchronise."""
         staged, retention = self._staged, self._policy.retention
         assert staged is not None, "set before"
-        part = self._part = ranks.save(staged, run.compiled.state.must_be_equal(), run_files.checkpoints, facts)
+        required = run.compiled.state.must_be_equal()
+        part = self._part = ranks.save(staged, required, run_files.checkpoints, facts, slim)
 
         def write(write_folder: WriteFolder) -> Written:
             if problem is not None:
@@ -466,6 +477,14 @@ class CheckpointWriter:
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False
+
+
+def _frozen(run: Resumable) -> dict[str, list[str]]:
+    """The parameters of every module that are not trained, by the names that they have in its file."""
+    return {
+        name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
+        for name, module in run.compiled.state.objects.modules.items()
+    }
 
 
 def _is_of_slot(path: str, name: str) -> bool:

@@ -4,6 +4,7 @@
 | --- | --- |
 | `model.00001.safetensors` | of the tensors of `model` that are the same on all ranks, those that rank 1 has written |
 | `progress.msgpack` | everything but tensors that is the same on all ranks |
+| `model.frozen.00001.safetensors` | those of them that are not trained, if `checkpoint.slim` |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 
 The manifest has, for every tensor in common, its file, its global shape, and where in that this piece begins: at the
@@ -26,8 +27,9 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import FORMAT_OF_RANKS, read_files
 from graphtrain.storage.regular import HashedReader
 from graphtrain.storage.sharing import Digests, RankState, Sharing
+from graphtrain.storage.slim import EarlierFiles, Slim
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, file_of, read_tensors
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
 _PIECE = 1 << 20
 # The facts in a manifest that each rank has its own of.
@@ -41,19 +43,28 @@ Written = dict[str, list[Any]]
 """Name of a file -> its size and its checksum."""
 
 
-def write_files_of_rank(folder: Path, rank: int, state: RankState, sharing: Sharing) -> Written:
+def write_files_of_rank(
+    folder: Path, rank: int, state: RankState, sharing: Sharing, slim: Slim | None = None
+) -> Written:
     """Write and flush the files of one rank.
+
+    Arguments:
+        slim: how they are divided. Default: each tensor by its resource, and all files are written.
 
     Raises:
         OSError: the disk refuses, or the folder cannot be seen.
     """
     written: Written = {}
+    earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
     for file, ranks in sharing.tensors.items():
-        tensors = state.tensors(file)
-        share = {name: tensors[name] for name, writer in ranks.items() if writer == rank}
-        if share:
-            name = _shared_file(file, rank)
-            written[name] = _write(folder / name, file_of(share))
+        tensors, shares = state.tensors(file), dict[str, dict[str, StagedTensor]]()
+        for name, writer in ranks.items():
+            if writer == rank:
+                shares.setdefault(_file_with(file, name, rank, slim), {})[name] = tensors[name]
+        for physical, share in shares.items():
+            pieces = file_of(share)
+            linked = earlier.link(folder / physical, pieces) if earlier is not None else None
+            written[physical] = linked or _write(folder / physical, pieces)
     own = {
         f"{file}/{name}": tensor
         for file in state.summary.files
@@ -85,17 +96,19 @@ def manifest_of_ranks(
     sharing: Sharing,
     summaries: Sequence[Digests],
     told: Sequence[Mapping[str, Mapping[str, Any]]],
+    slim: Slim | None = None,
 ) -> dict[str, Any]:
     """The manifest of a checkpoint whose files all ranks have written.
 
     Arguments:
         facts: those that are the same on all ranks, and rank 0's.
         told: of each rank, the `files` that it has written, and its `own` facts.
+        slim: how they are divided.
     """
     digests = [summary.digest for summary in summaries]
     places = {
         file: {
-            name: [_shared_file(file, rank), shape, [0] * len(shape)]
+            name: [_file_with(file, name, rank, slim), shape, [0] * len(shape)]
             for name, rank in ranks.items()
             for shape in [state.tensors(file)[name].shape]
         }
@@ -105,7 +118,7 @@ def manifest_of_ranks(
         "format": FORMAT_OF_RANKS,
         **facts,
         "ranks": len(summaries),
-        "digest": hashlib.sha256(" ".join(digests).encode()).hexdigest(),
+        "digest": digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest(),
         "digests": digests,
         "tensors": places,
         "own": [dict(each["own"]) for each in told],
@@ -122,6 +135,12 @@ def _drift(digests: Digests) -> tuple[Mapping[str, str], str | None]:
 def _shared_file(file: str, rank: int) -> str:
     stem = f"{file}.shared" if file == "rank" else file  # whose name files of ranks have
     return f"{stem}.{rank:05d}{TENSOR_SUFFIX}"
+
+
+def _file_with(file: str, name: str, rank: int, slim: Slim | None) -> str:
+    """The file in which a rank writes a tensor that all have."""
+    is_frozen = slim is not None and name in slim.frozen.get(file, ())
+    return _shared_file(f"{file}.frozen" if is_frozen else file, rank)
 
 
 def _own_tensors(rank: int) -> str:

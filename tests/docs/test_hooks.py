@@ -42,7 +42,7 @@ def test_every_name_is_answered_once_and_no_other(section: str) -> None:
 def test_what_an_answer_names_is_there() -> None:
     """Nodes and guards of `fit` in the first table; overlays, and parameters of nodes, anywhere."""
     fit = Graph.load("fit")
-    assert list(rows_of("A batch, from hook to hook")) == [name for name in fit.nodes]
+    assert list(rows_of("A batch, from hook to hook")) == list(fit.nodes)
     text = without_fences(PAGE.read_text(encoding="utf-8"))
     assert {*re.findall(r"--overlay (\w+)", text)} <= {*known_overlays()}
     for guard in re.findall(r"the guard `(\w+)`", text):
