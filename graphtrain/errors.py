@@ -7,6 +7,7 @@
     │   └── UnknownMetricError   a metric that nothing records
     ├── GuardError        a guard that raised during the run              (RuntimeError)
     ├── ExpressionError   an expression without a value that fits         (RuntimeError)
+    ├── NotFiniteError    losses, gradients or weights that diverged      (ArithmeticError)
     ├── DataError         data whose position cannot be saved             (ValueError)
     ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
     ├── RanksError        ranks that cannot go on together                (RuntimeError)
@@ -80,6 +81,10 @@ class ExpressionError(GraphtrainError, RuntimeError):
             or "an expression must have a value wherever it is read; bound it with `max` or `min`, or write "
             "`... if ... else ...`",
         )
+
+
+class NotFiniteError(GraphtrainError, ArithmeticError):
+    """Losses, gradients or weights that are infinite or no numbers, where a node was asked to stop at them."""
 
 
 class DataError(GraphtrainError, ValueError):

@@ -9,6 +9,7 @@ import torch
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.nodes._norms import norms_of
 from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
 
 
@@ -53,14 +54,3 @@ class GradientNorm:
             names += [f"gradient_norm/{name}" for name in names_of(parameters, self._model, self._optimizers)]
             values = torch.cat([values, norms])
         self._means.add_vector(names, values, 1)
-
-
-@torch.no_grad()
-def norms_of(gradients: list[torch.Tensor], norm_type: float) -> torch.Tensor:
-    """The norm of each gradient, on the device of the first; the norm of these is the norm of all.
-
-    >>> norms_of([torch.tensor([3.0, 4.0]), torch.tensor([[-2.0]])], 2.0)
-    tensor([5., 2.])
-    """
-    norms = torch._foreach_norm(gradients, norm_type)
-    return torch.stack([norm.to(norms[0].device) for norm in norms])

@@ -267,7 +267,8 @@ class Editable(ABC):
     def set(self, name: str, /, **parameters: Any) -> Self:
         """Set parameters of a node; `reads`, `writes` and `graph` are set the same way.
 
-        A parameter has a value, or an expression in `reads`: the one that is set takes the place of the other.
+        A parameter has a value, or an expression in `reads`: the one that is set takes the place of the other. `use`
+        sets the kind: what is set of the node stays, as `replace` does not let it.
 
         Arguments:
             name: the node; ``"validate/next_batch"`` is a node inside the body of ``validate``.
@@ -282,9 +283,12 @@ class Editable(ABC):
         """
         outer, _, inner = str(name).partition("/")
         node = self.nodes[self._known(outer, "set")]
-        if "use" in parameters:
-            raise EditError(f"set: `use` is not a parameter of `{name}`", f'use replace("{name}", "KIND")')
         if not inner:
+            if "use" in parameters:
+                rest = {key: value for key, value in parameters.items() if key != "use"}
+                body = {key: value for key, value in parameters.items() if key == "graph"}
+                kind = _node(name, parameters["use"], body, "set")
+                node, parameters = replace(node, use=kind.use, kind=kind.kind, body=None, reference=None), rest
             return self._with(nodes={**self.nodes, outer: _with_parameters(node, parameters)})
         if node.body is None:
             raise EditError(f"set: `{outer}` has no graph inside", f"its parameters are set as `{outer}.NAME`")

@@ -107,6 +107,8 @@ class Edit:
             case "rename":
                 yield of.node(name), f"renamed {arguments['new']}"
             case "set":
+                if "use" in arguments:
+                    yield f"`{name}.use`", show_value(arguments["use"])
                 yield from self._parameters()
             case "guard":
                 if arguments.get("expression") is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +42,18 @@ def check_names(names: Iterable[str], source: str) -> None:
     for name in names:
         if name in ROW_POSITION:
             raise UsageError(f"{source} `{name}`, which every row of metrics has already", "choose another name")
+
+
+def loss_that_is_not_finite(row: Mapping[str, float]) -> str:
+    """The first loss of a row that is infinite or no number, in words; empty if there is none.
+
+    >>> loss_that_is_not_finite({"loss": 0.5, "val/loss": float("nan"), "ratio": float("inf")})
+    '`val/loss` is nan'
+    """
+    for name, value in row.items():
+        if name.rpartition("/")[2] == "loss" and not math.isfinite(value):
+            return f"`{name}` is {value}"
+    return ""
 
 
 def detached(value: Any) -> Any:

@@ -41,6 +41,7 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.metrics.values import loss_that_is_not_finite
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -77,6 +78,8 @@ from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import RandomAside, global_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, read_manifest
 from graphtrain.storage.run_files import Lead, RunFiles, named_checkpoint, named_folder
+
+_NOT_FINITE = "--overlay check_finite names the batch, and can drop it"
 
 
 @final
@@ -220,6 +223,7 @@ class Trainer:
         self._resumed_from: Path | None = None  # without a run directory
         self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
+        self._losses_are_finite = True  # as far as rows have told
         self._is_replay = False  # whose save points are those of the run that it replays
         if self._agreement is not None:
             settings = {"seed": seed, "deterministic": deterministic, **self._about.get("arguments", {})}
@@ -1131,6 +1135,9 @@ class Trainer:
 
     def _hear_row(self, row: Mapping[str, float], step: int) -> None:
         """A logger: nodes that hear of rows are told, and what evaluations record is noted."""
+        if self._losses_are_finite and (loss := loss_that_is_not_finite(row)):
+            self._losses_are_finite = False
+            self._notify(f"{loss} at step {step}, the first loss that is not finite; {_NOT_FINITE}")
         self._compiled.hear_row(row, self._loop.position)
         if self._compiled.activity(self._loop.position) is not None:
             self._ranked_metric.hear_evaluation(row)

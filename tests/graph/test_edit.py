@@ -199,6 +199,24 @@ def test_set_takes_a_parameter_of_any_name() -> None:
     assert graph.nodes["x"].parameters == {"name": "a", "self": 1, "after": "b"}
 
 
+def test_set_use_keeps_what_is_set() -> None:
+    graph = FIT.set("train_batch", precision="bf16-mixed").set("train_batch", use="train_finite_batch", compile=True)
+    node = graph.nodes["train_batch"]
+    assert node.use == "train_finite_batch"
+    assert dict(node.parameters) == {"precision": "bf16-mixed", "compile": True}
+    assert node.reads == FIT.nodes["train_batch"].reads
+    assert graph.check() == []
+    assert Graph.loads(graph.to_toml()) == graph
+    assert [str(problem.code) for problem in FIT.set("clip", max_norm=1.0).set("clip", use="step").check()][:1] == [
+        "G103"
+    ]
+    inner = FIT.set("validate/eval_batch", use="train_finite_batch").nodes["validate"].body
+    assert inner is not None and inner.nodes["eval_batch"].use == "train_finite_batch"
+    assert FIT.set("validate", use="choice").nodes["validate"].body is None
+    with pytest.raises(EditError, match="has both `use` and `graph`"):
+        FIT.set("clip", use="step", graph="evaluate")
+
+
 def test_set_graph_replaces_the_body() -> None:
     graph = FIT.set("validate", graph=EVALUATE.set("next_batch", limit=2))
     body = graph.nodes["validate"].body
@@ -342,7 +360,6 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.set("stp", x=1), "set: there is no node `stp`", "`step`"),
     (lambda g: g.set("clip/x", x=1), "set: `clip` has no graph inside", "`clip.NAME`"),
     (lambda g: g.set("validate/nxt_batch", x=1), "set: there is no node `nxt_batch`", "`next_batch`"),
-    (lambda g: g.set("clip", use="x"), "set: `use` is not a parameter of `clip`", 'replace("clip", "KIND")'),
     (lambda g: g.set("clip", reads=3), "clip.reads: expected a table", ""),
     (lambda g: g.set("clip", reads={"a": 3}), "clip.reads.a: expected the name of a slot, got 3", ""),
     (lambda g: g.set("clip", writes={"a": ["b"]}), "clip.writes.a: expected the name of a slot", ""),

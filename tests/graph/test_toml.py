@@ -348,7 +348,6 @@ BAD_EDITS: list[tuple[str, str, str]] = [
     ('inser = "x"', "no verb in {'inser': 'x'}", "did you mean `insert`?"),
     ("", "no verb in {}", "known: clock, connect"),
     ('insert = "a"\nset = "b"', "two verbs in one table, `insert` and `set`", "[[edit]]"),
-    ('set = "clip"\nuse = "x"', "`use` is not a parameter of `clip`", "replace"),
     ('set = "clip"\nreads = 3', "clip.reads: expected a table", ""),
     ('set = "clip"\nwrites = { a = 3 }', "clip.writes.a: expected the name of a slot, got 3", ""),
     ('set = "clip"\ngraph = 3', "expected a name, a path or a Graph, got 3", ""),

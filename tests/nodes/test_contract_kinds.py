@@ -148,7 +148,7 @@ def test_the_defaults_of_progress_are_plain_data_of_the_declared_type(kind: Kind
 
 
 def test_effects_slots_and_fields_are_known(kind: Kind) -> None:
-    assert set(kind.effects) <= set(EFFECTS)
+    assert {effect.removesuffix("?") for effect in kind.effects} <= set(EFFECTS)
     assert all(name.isidentifier() for name in (*kind.slots, *kind.writes))
     assert set(kind.optional) <= {read.name for read in (*kind.reads, *(kind.setup_reads or ()))}
     assert not set(kind.parameters) & set(kind.fields)
@@ -279,7 +279,7 @@ def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, examp
 def visible(effects: tuple[str, ...]) -> set[str]:
     """The declared effects that can be seen from outside."""
     names = {"clip": "alter", "divide": "alter", "exchange": "alter", "unscale": "alter"}
-    return {names.get(effect, effect) for effect in effects if effect != "use"}
+    return {names.get(effect, effect.removesuffix("?")) for effect in effects if effect != "use"}
 
 
 Snapshot = tuple[torch.Tensor, torch.Tensor, bool]

@@ -1,0 +1,88 @@
+"""Forward and backward for a batch, but for one whose loss is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from graphtrain.kind import StepFunction, node, progress
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes._step_result import loss_and_metrics
+from graphtrain.nodes.train_batch import TrainBatch
+
+
+class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is skipped
+    def __init__(self, loss: torch.Tensor) -> None:
+        self.loss = loss
+
+
+@node(writes="loss", effects="backward?", keeps="keep")
+class TrainFiniteBatch(TrainBatch):
+    """Do what `train_batch` does, and skip batches whose loss is infinite or no number.
+
+    A batch that is skipped has no backward pass, counts for no window, and is in no mean. Every visit waits for the
+    device, and, among several ranks, for the others, which tell each other whether their batches count.
+
+    Reads:
+        training_step, window, loss_scale: as of `train_batch`.
+
+    Arguments:
+        precision: as of `train_batch`. Default: "32-true".
+        compile: as of `train_batch`. Default: False.
+        keep: as of `train_batch`. Default: none.
+        per: as of `train_batch`. Default: none.
+
+    Writes:
+        loss: the loss, detached, also of a batch that is skipped.
+
+    Guard fields:
+        skipped: batches that were skipped, of this rank.
+
+    Raises:
+        UsageError: as of `train_batch`.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("skip_not_finite")
+    >>> graph.check()
+    []
+    """
+
+    skipped: int = progress(0)
+
+    def setup(
+        self,
+        recorder: Recorder,
+        device: torch.device,
+        loss_scale: float | None = None,
+        notify: Callable[[str], None] | None = None,
+    ) -> None:
+        super().setup(recorder, device, loss_scale, notify)
+        call, self._tell = self._around, notify
+
+        def around(function: Any, model: Any, batch: Any) -> Any:
+            result = function(model, batch) if call is None else call(function, model, batch)
+            loss = loss_and_metrics(result, "training_step")[0].detach()
+            if not torch.isfinite(loss):
+                raise _NotFiniteLoss(loss)
+            return result
+
+        self._around = around
+
+    def __call__(
+        self,
+        model: Any,
+        batch: Any,
+        training_step: StepFunction,
+        samples: int,
+        window: int = 1,
+        loss_scale: float | None = None,
+    ) -> Any:
+        try:
+            return super().__call__(model, batch, training_step, samples, window, loss_scale), True
+        except _NotFiniteLoss as skipped:
+            if not self.skipped and self._tell is not None:
+                self._tell(f"a batch is skipped: its loss is {float(skipped.loss)}; so are later ones like it")
+            self.skipped += 1
+            return skipped.loss, False

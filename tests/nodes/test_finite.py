@@ -1,0 +1,325 @@
+"""What becomes of losses, gradients and weights that are not finite; against loops by hand, cut, and on ranks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphtrain import Graph, Outcome, Trainer, UsageError
+from graphtrain.errors import NotFiniteError
+from graphtrain.state.random import seed_everything
+from tests.distributed.fake_ranks import run_ranks
+
+BATCHES, EPOCHS, WINDOW = 7, 3, 2
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """Infinite for a batch with an infinite value; its gradients alone are so for one with a 0 in its corner."""
+    corner = torch.sqrt(batch[0, 0] * model[0].weight[0, 0] ** 2)
+    return (model(batch) - batch.sum(1, keepdim=True)).square().mean() + 1e-3 * corner
+
+
+def resources(faults: dict[int, float], **others: Any) -> dict[str, Any]:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.25), nn.Linear(6, 1))
+    batches = [torch.rand(6, 4) + 0.1 for _ in range(BATCHES)]
+    for number, value in faults.items():
+        batches[number][0, 0] = value
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        "train_data": batches,
+        "training_step": loss_of,
+        **others,
+    }
+
+
+def graph_of(window: int = WINDOW, overlays: tuple[str, ...] = ("check_finite",), **actions: str) -> Graph:
+    graph = Graph.load("fit").overlay(*overlays)
+    for name, action in actions.items():
+        graph = graph.set(f"check_{name}", action=action)
+    graph = graph.set("accumulate", every=window).set("finish", after=f"{EPOCHS} epochs")
+    return graph.set("log", every="3 steps").set("checkpoint", every="never")
+
+
+def trainer_of(
+    graph: Graph, faults: dict[int, float], run_dir: Path | None = None, said: list[str] | None = None
+) -> Trainer:
+    notify = (lambda line: None) if said is None else said.append
+    return Trainer(graph, run_dir, display=None, notify=notify, **resources(faults))
+
+
+def by_hand(faults: dict[int, float], window: int, of: str, ranks: int = 1) -> tuple[Any, int]:
+    """A loop that gives up the windows with a fault: the weights, and the steps."""
+    supplied = resources(faults)
+    model, optimizer = supplied["model"], supplied["optimizer"]
+    seed_everything(0)
+    count = steps = 0
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(supplied["train_data"], start=1):
+            loss = loss_of(model, batch)
+            (loss / window).backward()  # type: ignore[no-untyped-call]
+            count += 1
+            if of == "loss" and not math.isfinite(loss.detach()):
+                optimizer.zero_grad()
+                count = 0
+            if count == window or (number == BATCHES and count):
+                if of == "loss" or all(weight.grad.isfinite().all() for weight in model.parameters()):
+                    optimizer.step()
+                    steps += 1
+                optimizer.zero_grad()
+                count = 0
+    return [weight.tolist() for weight in model.parameters()], steps
+
+
+def weights_of(trainer: Trainer) -> list[Any]:
+    return [weight.tolist() for weight in trainer.resources["model"].parameters()]
+
+
+LOSS, GRADIENT = {2: math.inf, 5: math.nan}, {2: 0.0}
+
+
+# ---- stop, and report
+
+
+def test_a_loss_that_is_not_finite_is_named_when_a_row_is_recorded() -> None:
+    trainer = trainer_of(graph_of(), LOSS)
+    with pytest.raises(NotFiniteError) as error:
+        trainer.run()
+    assert error.value.message == (
+        "the loss is nan at batch 3 of epoch 1, samples 13 to 18 of the run; 3 of 6 since the row before"
+    )
+    assert trainer.read("next_batch.batches") == 6, "where the first row was due"
+    assert 'action = "drop"' in error.value.hint
+
+
+def test_it_is_named_at_the_end_where_no_row_is_due() -> None:
+    graph = graph_of().set("log", every="never").set("finish", after="4 batches")
+    with pytest.raises(NotFiniteError, match="the loss is nan at batch 3 of epoch 1"):
+        trainer_of(graph, LOSS).run()
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        ("gradients", "a gradient is nan in the window that ends with batch 4 of epoch 1"),
+        ("parameters", "a weight is nan after batch 4 of epoch 1"),
+    ],
+)
+def test_gradients_and_weights_are_named_too(of: str, expected: str) -> None:
+    trainer = trainer_of(graph_of(loss="off", **{of: "stop"}), GRADIENT)
+    with pytest.raises(NotFiniteError, match=expected):
+        trainer.run()
+
+
+def test_a_report_is_one_line_and_the_run_goes_on() -> None:
+    said: list[str] = []
+    trainer = trainer_of(graph_of(loss="report"), LOSS, said=said)
+    assert trainer.run() is Outcome.FINISHED
+    assert ["batch 3 of epoch 1" in line for line in said if "the loss is nan at batch" in line] == [True]
+
+
+def test_finite_runs_are_the_same_with_and_without() -> None:
+    plain = trainer_of(graph_of(overlays=()), {})
+    checked = trainer_of(graph_of(gradients="stop", parameters="stop"), {})
+    for trainer in (plain, checked):
+        assert trainer.run() is Outcome.FINISHED
+    assert weights_of(plain) == weights_of(checked)
+    assert plain.metrics == checked.metrics
+
+
+def test_nothing_is_read_before_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    trainer = trainer_of(graph_of(gradients="report", parameters="report").set("log", every="6 steps"), {})
+    trainer.run(until="1 steps")
+    for name in ("item", "tolist", "__float__", "__bool__", "__int__"):
+        read = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda tensor, read=read, name=name: (reads.append(name), read(tensor))[1]
+        )
+    while trainer.read("step.steps") < 3:
+        trainer.advance()
+    assert reads == []
+    trainer.run()
+    assert "tolist" in reads
+
+
+def test_the_first_loss_in_a_row_is_reported_without_the_overlay() -> None:
+    said: list[str] = []
+    trainer = trainer_of(graph_of(overlays=()), LOSS, said=said)
+    assert trainer.run() is Outcome.FINISHED
+    assert [line for line in said if "not finite" in line] == [
+        "`loss` is nan at step 3, the first loss that is not finite; --overlay check_finite names the batch, and can "
+        "drop it"
+    ]
+    said.clear()
+    trainer_of(graph_of(overlays=()), {}, said=said).run()
+    assert not [line for line in said if "finite" in line]
+
+
+# ---- drop
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+@pytest.mark.parametrize(("of", "faults"), [("loss", LOSS), ("gradients", GRADIENT)])
+def test_windows_with_a_fault_are_dropped_as_by_hand(of: str, faults: dict[int, float], window: int) -> None:
+    said: list[str] = []
+    actions = {"loss": "off"} | {of: "drop"}
+    trainer = trainer_of(graph_of(window, **actions), faults, said=said)
+    assert trainer.run() is Outcome.FINISHED
+    weights, steps = by_hand(faults, window, of)
+    assert weights_of(trainer) == weights
+    assert trainer.read("step.steps") == steps
+    assert trainer.read(f"check_{of}.dropped") == EPOCHS * len(faults)
+    assert len([line for line in said if "the window is dropped" in line]) == 1
+
+
+def test_another_check_would_drop_other_windows() -> None:
+    """What the comparison above would not notice."""
+    assert by_hand(LOSS, WINDOW, "loss") != by_hand(LOSS, WINDOW, "gradients") != by_hand({}, WINDOW, "loss")
+
+
+def test_weights_cannot_be_dropped() -> None:
+    with pytest.raises(UsageError, match='action = "drop" of "parameters"'):
+        trainer_of(graph_of(parameters="drop"), {}).run()
+
+
+@pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
+def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
+    graph = graph_of(loss="drop", gradients="report")
+    whole, length = trainer_of(graph, LOSS), 0
+    while whole.position != "end":
+        whole.advance()
+        length += 1
+    for cut in (20, length // 2) if cuts == "some" else range(1, length):
+        first = trainer_of(graph, LOSS, tmp_path / str(cut))
+        first.advance(cut)
+        first.save()
+        second = trainer_of(graph, LOSS, tmp_path / str(cut))
+        second.run()
+        assert second.digest() == whole.digest(), f"cut before {first.position}"
+
+
+def test_what_was_not_read_before_a_cut_is_named_after_it(tmp_path: Path) -> None:
+    trainer_of(graph_of(), LOSS, tmp_path).run(until="4 batches")
+    with pytest.raises(NotFiniteError, match=r"the loss is nan at batch 3 of epoch 1, samples 13 to 18 .*; 3 of 6"):
+        trainer_of(graph_of(), LOSS, tmp_path).run()
+
+
+# ---- skip_not_finite
+
+
+def skipping_by_hand(faults: dict[int, float], window: int) -> tuple[Any, int]:
+    """A loop in which a batch with a fault is as one that there is not."""
+    supplied = resources(faults)
+    model, optimizer = supplied["model"], supplied["optimizer"]
+    seed_everything(0)
+    count = steps = 0
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(supplied["train_data"], start=1):
+            loss = loss_of(model, batch)
+            if math.isfinite(loss.detach()):
+                (loss / window).backward()  # type: ignore[no-untyped-call]
+                count += 1
+            if count == window or (number == BATCHES and count):
+                optimizer.step()
+                optimizer.zero_grad()
+                steps, count = steps + 1, 0
+    return [weight.tolist() for weight in model.parameters()], steps
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+@pytest.mark.parametrize("faults", [LOSS, {6: math.nan}, dict.fromkeys(range(BATCHES), math.inf)])
+def test_batches_with_a_fault_are_skipped_as_by_hand(faults: dict[int, float], window: int) -> None:
+    said: list[str] = []
+    trainer = trainer_of(graph_of(window, ("skip_not_finite",)), faults, said=said)
+    assert trainer.run() is Outcome.FINISHED
+    weights, steps = skipping_by_hand(faults, window)
+    assert weights_of(trainer) == weights
+    assert trainer.read("step.steps") == steps
+    assert trainer.read("train_batch.skipped") == EPOCHS * len(faults)
+    assert [line for line in said if "is skipped" in line] == [
+        "a batch is skipped: its loss is nan; so are later ones like it"
+    ]
+    assert all(math.isfinite(value) for row in trainer.metrics for value in row.values())
+
+
+def test_skipping_and_dropping_differ() -> None:
+    """What the comparison above would not notice."""
+    assert skipping_by_hand(LOSS, 3) != by_hand(LOSS, 3, "loss")
+    assert skipping_by_hand(LOSS, 3) != skipping_by_hand({}, 3)
+
+
+@pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
+def test_a_cut_run_that_skips_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
+    graph = graph_of(2, ("skip_not_finite", "check_finite"), loss="report")
+    whole, length = trainer_of(graph, LOSS), 0
+    while whole.position != "end":
+        whole.advance()
+        length += 1
+    for cut in (17, length // 2) if cuts == "some" else range(1, length):
+        first = trainer_of(graph, LOSS, tmp_path / str(cut))
+        first.advance(cut)
+        first.save()
+        second = trainer_of(graph, LOSS, tmp_path / str(cut))
+        second.run()
+        assert second.digest() == whole.digest(), f"cut before {first.position}"
+
+
+def test_it_goes_together_with_a_scale_of_the_loss() -> None:
+    for names in (("fp16", "skip_not_finite"), ("skip_not_finite", "fp16")):
+        trainer = trainer_of(graph_of(1, names), LOSS)
+        trainer.run()
+        assert trainer.read("train_batch.skipped") == EPOCHS * len(LOSS)
+        assert trainer.read("train_batch.precision") == "16-mixed"
+        assert trainer.read("step.steps") + trainer.read("unscale.overflows") == EPOCHS * (BATCHES - len(LOSS))
+
+
+def test_ranks_skip_a_batch_of_one_of_them() -> None:
+    def run(ranks: Any) -> Any:
+        trainer = trainer_of(graph_of(1, ("skip_not_finite",)), {2: math.inf})
+        trainer.run()
+        return weights_of(trainer), trainer.read("step.steps"), trainer.read("accumulate.count")
+
+    first, second = run_ranks(2, run)
+    assert first == second
+    assert all(math.isfinite(value) for row in first[0][0] for value in row)
+
+
+# ---- ranks
+
+
+def test_ranks_drop_a_window_together() -> None:
+    """A rank without a fault drops its part too."""
+
+    def run(ranks: Any) -> Any:
+        trainer = trainer_of(graph_of(1, loss="drop"), LOSS)
+        trainer.run()
+        return weights_of(trainer), trainer.read("step.steps"), trainer.read("check_loss.dropped")
+
+    first, second = run_ranks(2, run)
+    assert first == second
+    assert all(math.isfinite(value) for row in first[0][0] for value in row)
+    rounds_with_a_fault = 2  # batches 3 and 4, and 5 and 6, of an epoch of 7
+    assert first[1:] == (EPOCHS * (4 - rounds_with_a_fault), EPOCHS * rounds_with_a_fault)
+
+
+def test_ranks_stop_with_the_same_error() -> None:
+    def run(ranks: Any) -> str:
+        with pytest.raises(NotFiniteError) as error:
+            trainer_of(graph_of(1), {5: math.nan}).run()
+        return error.value.message
+
+    first, second = run_ranks(2, run)
+    assert first == second
+    assert first.startswith("the loss is nan at batch 6 of epoch 1") and first.endswith("on rank 1")
