@@ -160,7 +160,7 @@ class NextBatch:
         self._source: Source = Indexed(())  # until it is set up, or its data is written
         self._data = NOTHING
         self._written: WrittenBatches | None = None  # looked up when an epoch is opened
-        self._in_turn = self._total = None
+        self._in_turn = self._total = self._most = None
         self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
         self._ahead: list[Any] = []
@@ -181,7 +181,7 @@ class NextBatch:
         ranks: Agreement | None = None,
         windows: Windows | None = None,
     ) -> None:
-        self._limit, self._most = BatchLimit(self.limit), None
+        self._limit = BatchLimit(self.limit)
         self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
         self._data_state, self._notify = data_state or DataState(), notify
         self._held, self._begin_cut = NOTHING, None
