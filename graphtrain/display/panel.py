@@ -32,7 +32,7 @@ class Parts:
         ends: what else ends the run, or stops it before its end: ``"until 2 hours"``, ``"until 500 steps (40 %)"``.
         done: the share of the run that is done, or else of what it is to do now, or of the epoch, 0 to 1; None where
             none of them is known.
-        place: the inner graph that the run is in, or its state unless it is running.
+        place: how far the evaluation is that the run is in, or which inner graph, or its state unless it is running.
         metrics: names and values.
         rates: ``"2.81 k batches/s"``.
         elapsed, left: times.
@@ -151,6 +151,9 @@ def _epoch_share(snapshot: Snapshot) -> float | None:
 
 def _place(snapshot: Snapshot) -> str:
     match snapshot.state:
+        case "running" if snapshot.evaluation is not None and snapshot.evaluation_batch is not None:
+            batch = _of(snapshot.evaluation_batch, snapshot.evaluation_batches)
+            return f"batch {batch} of {one_line(snapshot.evaluation)}"
         case "running":
             inner, slash, _ = snapshot.position.rpartition("/")
             return f"in {one_line(inner)}" if slash else ""

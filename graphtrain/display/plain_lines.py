@@ -99,6 +99,7 @@ class PlainLines(Display):
             f"epoch {epoch:.2f}" if epoch is not None and snapshot.epoch is not None else "",
             *(f"{name} {value}" for name, value in texts.metrics),
             texts.batch,
+            texts.place if snapshot.evaluation is not None and snapshot.state == "running" else "",
             *texts.rates,
             texts.left,
         ]

@@ -31,12 +31,14 @@ class Snapshot:
         until_done: the share of that which is done, 0 to 1; None where it is not known.
         batch: batches fetched in the current epoch.
         epoch_batches: batches that the epoch will have, where the length of the data is known.
+        evaluation: the name of the evaluation that the run is inside of: ``"val"``.
+        evaluation_batch, evaluation_batches: batches fetched in that, and how many it will have, where that is known.
         window: backward passes in the open window, and how many it will have; None between two windows.
         metrics: the latest value of each metric, by name, the latest row's last.
         rates: for each unit of things trained on (`batches`, `samples`, `tokens`): how many per second, lately.
         elapsed_seconds: how long the run has run, summed over interruptions, without pauses.
         earlier_seconds: how much of that was before this process resumed the run.
-        seconds_left: until the end, at the average rate so far.
+        seconds_left: until the end, at the average pace of this process; evaluations that are to come included.
         memory_bytes: memory in use where the model is.
         device: where the model is: ``"cpu"``, ``"cuda:0"``.
         seconds: host time by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
@@ -54,6 +56,9 @@ class Snapshot:
     until_done: float | None = None
     batch: int | None = None
     epoch_batches: int | None = None
+    evaluation: str | None = None
+    evaluation_batch: int | None = None
+    evaluation_batches: int | None = None
     window: tuple[int, int] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -138,6 +143,10 @@ def _text(value: Any) -> str:
     return value[:_MOST_CHARACTERS] if isinstance(value, str) else _UNKNOWN
 
 
+def _optional_text(value: Any) -> str | None:
+    return value[:_MOST_CHARACTERS] if isinstance(value, str) else None
+
+
 def _number(value: Any) -> float | None:
     """A number of JSON, or the name of one it does not have."""
     if isinstance(value, str):
@@ -196,6 +205,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "until_done": _share,
     "batch": _whole,
     "epoch_batches": _whole,
+    "evaluation": _optional_text,
+    "evaluation_batch": _whole,
+    "evaluation_batches": _whole,
     "window": _window,
     "metrics": _numbers(_number),
     "rates": _numbers(_finite),
@@ -203,6 +215,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "earlier_seconds": _finite,
     "seconds_left": _finite,
     "memory_bytes": _whole,
-    "device": lambda value: value[:_MOST_CHARACTERS] if isinstance(value, str) else None,
+    "device": _optional_text,
     "seconds": _numbers(_finite),
 }

@@ -15,6 +15,7 @@ from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.evaluations import Evaluations
 
 # An epoch that comes no further than this is shown as 0.00.
 _LEAST_EPOCHS = Fraction(1, 200)
@@ -49,11 +50,13 @@ class RunClock:
 
     Attributes:
         columns: what rows of metrics have beside step and epoch: the names of the clocks around graphs that train.
+        evaluations: those of the program.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self._read = program.plan.fields_read
+        self.evaluations = Evaluations(program)
         self._outer_clocks = {scope: _outer_clocks(scope) for scope in program.training}
         self.columns: tuple[str, ...] = tuple(
             dict.fromkeys(name for clocks in self._outer_clocks.values() for name in clocks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import deque
 from pathlib import Path
@@ -35,18 +36,29 @@ class Observer:
         self._earlier: float | None = None
         self._started = 0.0
         self._shares_at_start: dict[Term, float] = {}
+        self._evaluated_at_start: dict[str, tuple[float, float]] = {}
 
-    def begin(self, run_clock: RunClock, until: Trigger | None) -> None:
-        """The run starts, or continues, in this process; `until` has amounts at which it is to pause."""
+    def begin(self, run_clock: RunClock, until: Trigger | None, position: int) -> None:
+        """The run starts, or continues, in this process, with the node at a position.
+
+        Arguments:
+            until: amounts at which it is to pause.
+        """
         self._until = until or Trigger("never")
         self._samples.clear()
         self._rates(self._watch.seconds(), run_clock.counts())
         self._started = self._watch.running()
         self._earlier = self._started if self._earlier is None else self._earlier
         self._shares_at_start = self._shares(run_clock)
+        self._evaluated_at_start = self._evaluated(run_clock, position)
 
-    def snapshot(self, state: str, graph: str, position: str, run_clock: RunClock) -> Snapshot:
-        """The run as it is now."""
+    def snapshot(self, state: str, graph: str, path: str, position: int, run_clock: RunClock) -> Snapshot:
+        """The run as it is now.
+
+        Arguments:
+            path: what is shown as its position.
+            position: of the node that is running, or next.
+        """
         seconds = self._watch.seconds()
         elapsed = self._watch.running()
         shares = self._shares(run_clock)
@@ -56,10 +68,11 @@ class Observer:
         )
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         epochs_move = run_clock.epochs_move()
+        evaluation = run_clock.evaluations.now(position)
         return Snapshot(
             state=state,
             graph=graph,
-            position=position,
+            position=path,
             step=int(steps) if steps is not None else None,
             epoch=float(epochs) if epochs is not None and epochs_move else None,
             clocks=run_clock.outer_counts(),
@@ -69,12 +82,15 @@ class Observer:
             until_done=until_done,
             batch=int(batch) if batch is not None else None,
             epoch_batches=run_clock.epoch_length() if epochs_move else None,
+            evaluation=evaluation.name if evaluation is not None else None,
+            evaluation_batch=evaluation.batch if evaluation is not None else None,
+            evaluation_batches=evaluation.batches if evaluation is not None else None,
             window=run_clock.window(),
             metrics=dict(self._recorder.latest),
             rates=self._rates(seconds, run_clock.counts()),
             elapsed_seconds=elapsed,
             earlier_seconds=self._earlier or 0.0,
-            seconds_left=self._seconds_left(shares, elapsed - self._started),
+            seconds_left=self._seconds_left(shares, elapsed - self._started, run_clock, position),
             memory_bytes=memory_bytes(self._device),
             device=str(self._device),
             seconds=seconds,
@@ -101,15 +117,35 @@ class Observer:
         """How much of each amount that ends or pauses the run is reached, where the clock counts it."""
         return {**run_clock.ends_done(), **run_clock.done(self._until)}
 
-    def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
-        """Until the end that comes first, at the average pace since the run was started or continued."""
+    def _evaluated(self, run_clock: RunClock, position: int) -> dict[str, tuple[float, float]]:
+        """Of each evaluation: how often it has run, and the seconds that took."""
+        seconds = self._watch.seconds()
+        return {name: (runs, seconds.get(name, 0.0)) for name, runs in run_clock.evaluations.passes(position).items()}
+
+    def _seconds_left(
+        self, shares: dict[Term, float], elapsed: float, run_clock: RunClock, position: int
+    ) -> float | None:
+        """Until the end that comes first, at the average pace since the run was started or continued.
+
+        An evaluation has a pace of its own, and takes as long as it still runs, where that is known.
+        """
         if elapsed < _SAMPLE_SECONDS:
             return None
-        left = [
-            (1 - share) * elapsed / (share - before)
-            for term, share in shares.items()
-            if (before := self._shares_at_start.get(term, share)) < share
-        ]
+        begun, now = self._evaluated_at_start, self._evaluated(run_clock, position)
+        lately = {name: tuple(map(operator.sub, now[name], begun.get(name, (0.0, 0.0)))) for name in now}
+        left = []
+        for term, share in shares.items():
+            before = self._shares_at_start.get(term, share)
+            if before >= share:
+                continue
+            seconds, further = elapsed, (1 - share) / (share - before)
+            to_come = 0.0
+            for name, (passes, spent) in lately.items():
+                planned = run_clock.evaluations.planned(name) if passes > 0 and term in run_clock.ends else None
+                if planned is not None and term.base.unit != "seconds":  # which go on in evaluations too
+                    seconds -= spent
+                    to_come += max(planned - now[name][0], 0.0) * spent / passes
+            left.append(seconds * further + to_come)
         return min(left, default=None)
 
 

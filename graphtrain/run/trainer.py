@@ -391,7 +391,8 @@ class Trainer:
 
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
-        return self._observer.snapshot(self.state, self.graph.title, self.position, self._compiled.run_clock)
+        position = self._loop.position
+        return self._observer.snapshot(self.state, self.graph.title, self.position, position, self._compiled.run_clock)
 
     def summary(self) -> Summary:
         """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
@@ -913,7 +914,7 @@ class Trainer:
                     f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
                     f"call {name}.train() before, unless that is meant"
                 )
-        self._observer.begin(self._compiled.run_clock, limit)
+        self._observer.begin(self._compiled.run_clock, limit, self._loop.position)
         self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import sys
@@ -17,7 +18,9 @@ from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
 from graphtrain.display.panel import parts
 from graphtrain.display.plain_lines import PlainLines
 from graphtrain.display.snapshot import Display, Snapshot
+from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.run import reporter
+from graphtrain.run import trainer as run_trainer
 from graphtrain.storage.run_files import RunFiles
 
 
@@ -321,3 +324,67 @@ def test_memory_is_that_of_this_process() -> None:
     ballast = torch.ones(64 * 2**20)
     after = run.snapshot().memory_bytes  # the system may have taken other pages back meanwhile: half is enough
     assert after is not None and after - before > 0.5 * ballast.numel() * 4
+
+
+# ---- inside an evaluation
+
+
+@pytest.mark.usefixtures("at_every_tick")
+def test_how_far_an_evaluation_is_is_shown() -> None:
+    seen = Seen()
+    data = {"a": [torch.ones(2, 1)] * 3, "b": [torch.ones(2, 1)] * 2}
+    trainer(display=seen, val_data=data).run(until="1 epochs")
+    inside = [one for one in seen.snapshots if one.evaluation is not None]
+    assert {one.evaluation for one in inside} == {"val"}
+    counts = [(one.evaluation_batch, one.evaluation_batches) for one in inside if one.position == "validate/next_batch"]
+    assert counts == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+    shown = inside[-1]
+    assert parts(shown).place == "batch 5/5 of val"
+    assert Snapshot.from_plain(json.loads(json.dumps(shown.as_plain()))) == shown
+    lines: list[str] = []
+    display = PlainLines(lines.append, interval_seconds=0)
+    display.begin()
+    display.show(shown)
+    assert lines[0].split("  ")[-2:] == ["batch 6/6", "batch 5/5 of val"] or "batch 5/5 of val" in lines[0]
+    assert seen.snapshots[-1].evaluation is None
+
+
+def test_an_evaluation_without_a_length_is_shown_by_its_batches() -> None:
+    class Unsized:
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter([torch.ones(2, 1)] * 3)
+
+    run = trainer(val_data=Unsized())
+    while run.position != "validate/eval_batch":
+        run.advance()
+    assert (run.snapshot().evaluation_batch, run.snapshot().evaluation_batches) == (1, None)
+
+
+@pytest.mark.usefixtures("at_every_tick")
+def test_the_time_left_knows_of_validations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three epochs of 10 batches of 0.2 s, each with a validation of 10 batches of 0.2 s."""
+    now = [0.0]
+    monkeypatch.setattr(run_trainer, "Stopwatch", functools.partial(Stopwatch, clock=lambda: now[0]))
+
+    def step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        now[0] += 0.2
+        return model(batch).mean()
+
+    data, seen = [torch.ones(2, 1)] * 10, Seen()
+    graph = Graph.load("fit").set("finish", after="3 epochs")
+    trainer(graph, seen, training_step=step, train_data=data, val_data=data).run()
+    expected: dict[tuple[float, int | None], float] = {}
+    for fetched in range(1, 31):  # of which the last is not trained on
+        trained, validations = 0.2 * (fetched - 1), (fetched - 1) // 10
+        to_come = 2.0 * (3 - validations) if validations else 0.0  # nothing is known of them before the first
+        if trained + 2.0 * validations >= 0.5:
+            expected[fetched / 10, None] = trained * (30 - fetched) / fetched + to_come
+    for validated in range(1, 11):  # in the second validation
+        passes, spent = 1 + validated / 10, 2.0 + 0.2 * (validated - 1)
+        expected[2.0, validated] = 4.0 * (1 / 2) + (3 - passes) * spent / passes
+    found = {
+        (one.epoch, one.evaluation_batch): one.seconds_left
+        for one in seen.snapshots
+        if one.position in ("next_batch", "validate/next_batch") and (one.epoch, one.evaluation_batch) in expected
+    }
+    assert found == pytest.approx(expected)
