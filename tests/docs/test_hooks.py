@@ -97,10 +97,22 @@ def schedule_of(name: str) -> Callable[[Optimizer], Any] | None:
     return (lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)) if "scheduler" in name else None
 
 
-def examples() -> dict[str, Graph]:
+def page() -> dict[str, Any]:
+    """What the Python of the page defines."""
     names: dict[str, Any] = {}
-    exec(next(block.text for block in BLOCKS if block.language == "python"), names)  # noqa: S102  # of our own page
-    return dict(names["examples"])
+    for block in BLOCKS:
+        if block.language == "python":
+            # By its place on the page, where the source of its kinds is found.
+            exec(compile("\n" * (block.line - 1) + block.text, str(PAGE), "exec"), names)  # noqa: S102  # our own page
+    return names
+
+
+def graph_of_page(name: str) -> Graph:
+    return Graph.loads(next(block.text for block in BLOCKS if block.words == (name,)))
+
+
+def examples() -> dict[str, Graph]:
+    return dict(page()["examples"])
 
 
 @pytest.mark.parametrize("name", examples())
@@ -147,9 +159,62 @@ def test_two_optimizers_train_as_the_loop_by_hand() -> None:
                 for parameter, gradient in zip(parameters, gradients, strict=True):
                     parameter.grad = gradient
                 expected[f"{name[0]}_optimizer"].step()
-    graph = Graph.loads(next(block.text for block in BLOCKS if block.language == "toml"))
+    graph = graph_of_page("two.toml")
     steps: dict[str, Any] = {"critic_step": critic_step, "generator_step": generator_step}
     Trainer(graph, **trained, **steps, display=None, notify=lambda line: None).run()
     for weight, weight_by_hand in zip(trained["model"].parameters(), model.parameters(), strict=True):
         assert torch.equal(weight, weight_by_hand)
         assert weight.grad is None, "cleared, and none of the other optimizer's"
+
+
+# ---- the Loops
+
+
+def assert_equal(trained: dict[str, Any], expected: dict[str, Any]) -> None:
+    for weight, weight_by_hand in zip(trained["model"].parameters(), expected["model"].parameters(), strict=True):
+        assert torch.equal(weight, weight_by_hand)
+
+
+def test_gradients_scaled_by_a_validation_train_as_the_loop_by_hand() -> None:
+    expected, trained = resources(None), resources(None)
+    guiding = [torch.full((2, 3), 0.5), torch.ones(2, 3)]
+    for batch in 2 * expected["train_data"]:
+        loss_of(expected["model"], batch).backward()
+        with torch.no_grad():
+            val_loss = sum(loss_of(expected["model"], each) for each in guiding)
+        for parameter in expected["model"].parameters():
+            assert parameter.grad is not None
+            parameter.grad /= val_loss
+        expected["optimizer"].step()
+        expected["optimizer"].zero_grad()
+    graph = page()["guided"].set("finish", after="2 epochs")
+    given = {**trained, "guiding_data": guiding, "training_step": loss_of}
+    Trainer(graph, **given, display=None, notify=lambda line: None).run()
+    assert_equal(trained, expected)
+
+
+def test_a_loop_of_ones_own_trains_as_the_loop_by_hand() -> None:
+    expected, trained = resources(None), resources(None)
+    for batch in 2 * expected["train_data"]:
+        loss_of(expected["model"], batch).backward()
+        expected["optimizer"].step()
+        expected["optimizer"].zero_grad()
+    graph = graph_of_page("own.toml")
+    Trainer(graph, **trained, training_step=loss_of, display=None, notify=lambda line: None).run()
+    assert_equal(trained, expected)
+
+
+def test_a_hook_is_called_and_a_loop_inside_another_is_shorter() -> None:
+    names = page()
+    seen: list[int] = []
+
+    def validation_step(model: Model, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        seen.append(1)
+        return {"loss": loss_of(model, batch)}
+
+    given = {**resources(None), "training_step": loss_of}
+    Trainer(names["hooked"].set("finish", after="1 epochs"), **given, display=None, notify=lambda line: None).run()
+    assert names["calls"] == list(range(1, BATCHES + 1))
+    given |= {"val_data": [torch.ones(2, 3)] * 5, "validation_step": validation_step}
+    Trainer(names["nested"].set("finish", after="3 epochs"), **given, display=None, notify=lambda line: None).run()
+    assert len(seen) == 3 * 2
