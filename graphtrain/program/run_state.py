@@ -689,15 +689,18 @@ class StatefulObjects:
             }
         return parts
 
+    def weights(self) -> dict[str, set[str]]:
+        """The names of the parameters of each module."""
+        return {name: {*dict(module.named_parameters())} for name, module in self.objects.modules.items()}
+
     def must_be_equal(self) -> MustBeEqual:
         """What has to be equal on all ranks of a run: parameters, optimizers, schedulers, and progress."""
         stateful, optimizers = self.objects.stateful, self.objects.optimizers
         schedulers = {
             name for name, value in stateful.items() if isinstance(value, torch.optim.lr_scheduler.LRScheduler)
         }
-        of_modules = {name: {*dict(module.named_parameters())} for name, module in self.objects.modules.items()}
         return MustBeEqual(
-            {**of_modules, **dict.fromkeys([*optimizers, *schedulers])},
+            {**self.weights(), **dict.fromkeys([*optimizers, *schedulers])},
             {"resources": {*optimizers, *schedulers}, "optimizers": {*optimizers}},
             {bound.path: _OF_DATA for bound in self.program.nodes if is_fetching(bound)},
         )

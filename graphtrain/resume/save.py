@@ -437,7 +437,10 @@ class CheckpointWriter:
         state, facts = capture(run)
         held, self._held = self._held, None
         try:
-            return StagedState(state.sections(), run.compiled.state.essential_parts(state), self._buffers), facts
+            objects = run.compiled.state
+            return StagedState(
+                state.sections(), objects.essential_parts(state), self._buffers, objects.weights()
+            ), facts
         except UnsaveableError:  # raised before anything is copied
             self._held = held
             raise

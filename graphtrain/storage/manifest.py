@@ -326,6 +326,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "run": _is_text,
     "unknown": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "replaces": lambda value: _is_count(value) and value > 0,
+    "not_finite": lambda value: isinstance(value, str),
     "best": lambda value: _is_table(value) and _is_text(value.get("metric")) and _is_value(value.get("value")),
     "hyper_parameters": lambda value: _is_table(value, _is_table),
     "hyper_parameters_in_force": lambda value: _is_table(value, _is_table),
@@ -341,4 +342,5 @@ _FIELDS_OF_RANKS: Mapping[str, Callable[[Any], bool]] = {
 # made where nothing is ranked.
 _WITHOUT_A_DEFAULT = (
     "hyper_parameters", "hyper_parameters_in_force", "replaces", "best", "clock_of", "clocks", "window_ranks",
+    "not_finite",
 )  # fmt: skip

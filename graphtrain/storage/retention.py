@@ -59,15 +59,28 @@ class Retention:
                     )
         return cls(keep, first.best, first.best_mode, max(retention.keep_best for retention in ranking.values()))
 
-    def expired(self, oldest_first: Sequence[T], values: Mapping[T, float], unsound: Collection[T] = ()) -> list[T]:
+    def expired(
+        self,
+        oldest_first: Sequence[T],
+        values: Mapping[T, float],
+        unsound: Collection[T] = (),
+        not_finite: Collection[T] = (),
+    ) -> list[T]:
         """What may go, oldest first.
 
         Arguments:
             values: of the metric, where it was measured for the weights in the checkpoint.
             unsound: what could not be read; it does not count among those that are kept.
+            not_finite: what has weights that are not finite. Where others are there, only the newest stays, beside as
+                many others as are kept. Default: nothing.
+
+        >>> Retention(keep=1).expired(["a", "b", "c", "d"], {}, not_finite=["c", "d"])
+        ['a', 'c']
         """
         sound = [checkpoint for checkpoint in oldest_first if checkpoint not in unsound]
-        kept = {*sound[-max(self.keep, 1) :], *self.ranked(values)[: self.keep_best]}
+        finite = [checkpoint for checkpoint in sound if checkpoint not in not_finite]
+        newest = (finite or sound)[-max(self.keep, 1) :]
+        kept = {*newest, *sound[-1:], *self.ranked(values)[: self.keep_best]}
         return [checkpoint for checkpoint in oldest_first if checkpoint not in kept]
 
     def is_among_best(self, value: float, others: Sequence[float]) -> bool:

@@ -106,6 +106,7 @@ class RunFiles:
         self._run = ""
         self._process = os.getpid()
         self._starts: int | None = None
+        self._is_not_finite = False  # weights in the newest checkpoint
         self.latest: tuple[Path, str] | None = None
         lead(self._prepare)
 
@@ -391,6 +392,11 @@ class RunFiles:
         """Note that a checkpoint is on the disk."""
         self.latest = (written.path, written.manifest["digest"])
         self._report_moved()
+        weight = written.manifest.get("not_finite", "")
+        if weight and not self._is_not_finite:
+            others = f"; checkpoints with finite weights stay, whatever `keep` is: --resume {self._store.folder}/NAME"
+            self._notify(f"{written.path.name}: `{weight}` is not finite{others}")
+        self._is_not_finite = bool(weight)
 
     def mark(self, path: Path, value: float, retention: Retention) -> None:
         """Rank a checkpoint that is on the disk by a value of the metric that was recorded since it was made.

@@ -6,9 +6,10 @@ Equal digests mean bitwise equal states.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from threading import Event
+from types import MappingProxyType
 from typing import Any, final
 
 import msgpack
@@ -17,7 +18,15 @@ import torch
 from graphtrain.printable import one_line
 from graphtrain.storage.collector import uncollected
 from graphtrain.storage.encoding import Decoder, Tensors, pack
-from graphtrain.storage.tensor_files import KnownChecksum, StagingBuffers, checksums, nothing_known, stage
+from graphtrain.storage.tensor_files import (
+    TENSOR_SUFFIX,
+    KnownChecksum,
+    StagingBuffers,
+    checksums,
+    nothing_known,
+    stage,
+    staged_tensors,
+)
 
 PROGRESS_FILE = "progress.msgpack"
 _MOST_CHARACTERS = 400
@@ -148,6 +157,7 @@ class StagedState:
         sections: the state.
         essential: of the sections that the digest does not cover as they are: what it covers.
         buffers: the memory that the tensors are copied to; nothing else may be staged in it before this is written.
+        weights: file -> the names of tensors in it that are weights. Default: none are known.
 
     Raises:
         UnsaveableError: something cannot be encoded; its path is named.
@@ -158,7 +168,14 @@ class StagedState:
         packed: what the digest covers beside the tensors.
     """
 
-    def __init__(self, sections: Sections, essential: Mapping[str, Mapping[str, Any]], buffers: StagingBuffers) -> None:
+    def __init__(
+        self,
+        sections: Sections,
+        essential: Mapping[str, Mapping[str, Any]],
+        buffers: StagingBuffers,
+        weights: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> None:
+        self._weights = weights
         saved = covered = split(sections)
         for name, part in essential.items():
             covered = covered.with_section(name, part)
@@ -170,6 +187,15 @@ class StagedState:
         self.packed = covered.packed
         self._sums = checksums([tensors for tensors in only_covered if tensors.named])
         self._shared = {tensors.file for tensors in covered.files} - {tensors.file for tensors in only_covered}
+
+    def weight_that_is_not_finite(self) -> str:
+        """The path of the first weight that has an infinite value, or one that is no number; empty if none has."""
+        for file, names in self._weights.items():
+            data = self.files.get(file + TENSOR_SUFFIX)
+            for name, tensor in staged_tensors(data).items() if isinstance(data, memoryview) else ():
+                if name in names and not tensor.is_finite():
+                    return f"{file}.{name}"
+        return ""
 
     def digest(self, sums: Mapping[str, str]) -> str:
         """SHA-256 (hexadecimal) of what is essential, given the checksum of every file."""

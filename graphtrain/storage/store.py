@@ -44,7 +44,7 @@ class FolderStore:
         self._notify = notify
         self._unsound: set[Path] = set()
         self._best_file = folder.parent / BEST_FILE
-        self._rankable: dict[Path, Manifest] = {}  # what manifests tell of metrics
+        self._of_manifests: dict[Path, Manifest] = {}  # what they tell of metrics and weights
         self._marks: dict[Path, dict[str, float]] = {}  # checkpoint -> metric -> value
         self._given_up: set[Path] = set()
         self.ranking = Ranking()
@@ -75,11 +75,16 @@ class FolderStore:
             if value is None and replaced is not None:
                 value = self._value(replaced, retention.best)
             facts = {**facts, "best": {"metric": retention.best, "value": value}}
+        if weight := state.weight_that_is_not_finite():
+            facts = {**facts, "not_finite": weight}
+            if replaced is not None and not self._told(replaced)["not_finite"]:
+                replaced = None
+                facts.pop("replaces", None)
         manifest = write(path, state, facts)
         # Somebody may have removed the newest ones, and this one have a number of theirs.
         self._marks.pop(path, None)
         self._given_up.discard(path)
-        self._rankable[path] = _rankable(manifest)
+        self._of_manifests[path] = _of_manifest(manifest)
         self._keep(retention, replaced if replaced != path else None)
         return path, manifest
 
@@ -114,7 +119,9 @@ class FolderStore:
     def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
         """Rank the checkpoints, and remove those that need not be kept."""
         paths = [path for path in self.own_paths() if path != replaced]
-        expired = retention.expired(paths, self._values(paths, retention.best), self._unsound)
+        readable = [path for path in paths if path not in self._unsound]
+        not_finite = {path for path in readable if len(readable) > retention.keep and self._told(path)["not_finite"]}
+        expired = retention.expired(paths, self._values(paths, retention.best), self._unsound, not_finite)
         ranking = self._ranked([path for path in paths if path not in expired], retention)
         self.moved_aside = ranking.write(self._best_file) or self.moved_aside
         self.ranking = ranking
@@ -140,15 +147,20 @@ class FolderStore:
     def _value(self, path: Path, metric: str) -> float | None:
         if metric in self._marks.get(path, {}):
             return self._marks[path][metric]
-        if path not in self._rankable:
-            try:
-                self._rankable[path] = _rankable(read_manifest(path))
-            except CheckpointError:
-                self._rankable[path] = _rankable({})
-        best, metrics = self._rankable[path]["best"], self._rankable[path]["metrics"]
+        told = self._told(path)
+        best, metrics = told["best"], told["metrics"]
         # Without `best` it is of an earlier version, or of a time when another metric was ranked.
         value: float | None = best["value"] if best.get("metric") == metric else metrics.get(metric)
         return value
+
+    def _told(self, path: Path) -> Manifest:
+        """What the manifest of a checkpoint tells for retention."""
+        if path not in self._of_manifests:
+            try:
+                self._of_manifests[path] = _of_manifest(read_manifest(path))
+            except CheckpointError:
+                self._of_manifests[path] = _of_manifest({})
+        return self._of_manifests[path]
 
     def newest(
         self,
@@ -199,6 +211,6 @@ class FolderStore:
             shutil.rmtree(expired)
 
 
-def _rankable(manifest: Manifest) -> Manifest:
-    """What a manifest tells of metrics."""
-    return {name: manifest.get(name, {}) for name in ("best", "metrics")}
+def _of_manifest(manifest: Manifest) -> Manifest:
+    """What a manifest tells for retention: of metrics, and of a weight that is not finite, if there is one."""
+    return {name: manifest.get(name, {}) for name in ("best", "metrics", "not_finite")}

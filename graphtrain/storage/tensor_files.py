@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import math
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -227,6 +228,16 @@ class StagedTensor(NamedTuple):
         digest = hashlib.sha256(f"{self.dtype}{self.shape}".encode())
         digest.update(self.data)
         return digest.hexdigest()
+
+    def is_finite(self) -> bool:
+        """True unless it has a floating value that is infinite or no number."""
+        dtype = _BY_TYPE[self.dtype]
+        if not dtype.is_floating_point or not self.data:
+            return True
+        values = torch.frombuffer(self.data, dtype=dtype)
+        # One pass that keeps nothing: NaN is the largest of all.
+        largest = torch.linalg.vector_norm(values if dtype.itemsize > 1 else values.float(), math.inf)
+        return math.isfinite(largest)
 
 
 def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:

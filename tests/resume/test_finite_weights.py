@@ -1,0 +1,139 @@
+"""A checkpoint with weights that are not finite displaces none whose weights are."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, Outcome, Trainer
+from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.retention import Retention
+from graphtrain.storage.state_files import StagedState
+from graphtrain.storage.tensor_files import StagingBuffers
+from tests.distributed.fake_ranks import run_ranks
+
+DIVERGES = 4  # the step after which weights are no numbers
+
+
+class Net(torch.nn.Module):
+    """A linear layer, and a mask that is meant to be infinite."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        self.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+
+    def training_step(self, batch: torch.Tensor, step: int) -> torch.Tensor:
+        loss: torch.Tensor = (self.layer(batch) + self.mask).softmax(-1).square().mean() + self.layer.weight.sum()
+        return loss * math.nan if step == DIVERGES else loss
+
+
+def trainer_of(
+    run_dir: Path | None, said: list[str] | None = None, keep: int = 2, until: str = "8 steps", **checkpoint: Any
+) -> Trainer:
+    torch.manual_seed(0)
+    model = Net()
+    graph = Graph.load("fit").set("checkpoint", every="1 steps", keep=keep, **checkpoint).set("finish", after=until)
+    return Trainer(
+        graph,
+        run_dir,
+        display=None,
+        notify=(lambda line: None) if said is None else said.append,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.rand(3, 2) for _ in range(12)],
+    )
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    return [int(path.name.rpartition("-")[2]) for path in sorted((run_dir / "checkpoints").iterdir())]
+
+
+def checkpoints(run_dir: Path) -> dict[int, bool]:
+    """Step -> whether its weights are finite."""
+    found = {}
+    for step, path in zip(steps_of(run_dir), sorted((run_dir / "checkpoints").iterdir()), strict=True):
+        state = read_checkpoint(path).sections["resources"]["model"]
+        found[step] = all(bool(state[name].isfinite().all()) for name in ("layer.weight", "layer.bias"))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("keep", [1, 2])
+def test_those_with_finite_weights_stay(keep: int, mode: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    assert trainer_of(tmp_path, said, keep, mode=mode).run() is Outcome.FINISHED
+    finite = {step: True for step in range(DIVERGES - keep + 1, DIVERGES + 1)}
+    assert checkpoints(tmp_path) == {**finite, 8: False}
+    lines = [line for line in said if "is not finite" in line and "checkpoint" in line]
+    assert len(lines) == 1 and lines[0].startswith("000005-step-5: `model.layer.")
+
+
+def test_a_resumed_run_keeps_them_too_and_they_can_be_resumed(tmp_path: Path) -> None:
+    trainer_of(tmp_path, until="6 steps").run()
+    trainer_of(tmp_path).run()
+    found = checkpoints(tmp_path)
+    assert found == {3: True, 4: True, 8: False}
+    again = trainer_of(None)
+    again.run(resume=tmp_path / "checkpoints" / "000004-step-4", until="1 steps")
+    assert again.resources["model"].layer.weight.isfinite().all()
+
+
+def test_a_run_whose_weights_were_never_finite_keeps_the_newest(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    with torch.no_grad():
+        trainer.resources["model"].layer.bias[0] = math.inf
+    trainer.run()
+    assert checkpoints(tmp_path) == {7: False, 8: False}
+
+
+def test_one_does_not_take_the_place_of_another_at_the_same_step(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.run(until="2 steps")
+    trainer.save()
+    assert checkpoints(tmp_path) == {1: True, 2: True}
+    with torch.no_grad():
+        trainer.resources["model"].layer.bias[0] = math.nan
+    trainer.save()
+    paths = sorted((tmp_path / "checkpoints").iterdir())
+    assert steps_of(tmp_path) == [1, 2, 2]
+    manifests = [read_checkpoint(path).manifest for path in paths]
+    assert ["not_finite" in manifest for manifest in manifests] == [False, False, True]
+    assert manifests[-1]["not_finite"] == "model.layer.bias"
+
+
+def test_ranks_keep_them_too(tmp_path: Path) -> None:
+    def run(ranks: Any) -> Outcome:
+        return trainer_of(tmp_path).run()
+
+    assert run_ranks(2, run) == [Outcome.FINISHED] * 2
+    assert steps_of(tmp_path) == [3, 4, 8]
+
+
+def test_what_is_looked_at_are_weights_of_any_type() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+        for value, weights, expected in (
+            (math.nan, {"w"}, "model.w"),
+            (math.inf, {"w"}, "model.w"),
+            (math.nan, {"v"}, ""),
+            (1.0, {"w", "n", "empty"}, ""),
+        ):
+            if dtype == torch.float8_e4m3fn and value == math.inf:
+                continue  # it has none
+            state = {"w": torch.tensor([1.0, value]).to(dtype), "n": torch.tensor([1]), "empty": torch.zeros(0)}
+            staged = StagedState({"resources": {"model": state}}, {}, StagingBuffers(), {"model": weights, "other": {}})
+            assert staged.weight_that_is_not_finite() == expected, (dtype, value)
+
+
+def test_without_the_rule_they_would_go() -> None:
+    """What the tests above would not notice, if others stayed anyway."""
+    assert Retention(2).expired([1, 2, 3, 4, 5], {}) == [1, 2, 3]
+    assert Retention(2).expired([1, 2, 3, 4, 5], {}, not_finite=[4, 5]) == [1, 4]
+    assert Retention(2).expired([1, 2, 3, 4, 5], {}, not_finite=[1, 2, 3, 4, 5]) == [1, 2, 3]
+    assert Retention(2, "loss").expired([1, 2, 3, 4], {1: 0.1, 2: 0.2, 3: 0.3}, not_finite=[4]) == []
