@@ -84,19 +84,29 @@ def require_equal(
         raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
 
 
-def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) -> None:
+def versions_of(resources: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """What tells whether parameters were changed in place, or bound anew."""
+    return [(id(tensor), tensor._version) for _, tensor in _tensors(resources, with_buffers=False)]
+
+
+def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], *, are_known: bool = False) -> None:
     """Compare the parameters of all ranks, where a run begins and ends.
+
+    Arguments:
+        are_known: True where those of this rank are as they were when ranks compared them last. Where they are on all
+            of them, nothing is hashed.
 
     Raises:
         RanksDivergedError: they differ; on all of them, with the first element that does.
     """
     tensors = dict(_tensors(resources, with_buffers=False))
-    weights = {f"`{name}`": _hash(tensor) for name, tensor in tensors.items()}
-    digest = hashlib.blake2b(json.dumps(weights).encode(), digest_size=8).digest()
+    weights = {} if are_known else {f"`{name}`": _hash(tensor) for name, tensor in tensors.items()}
+    digest = bytes(8) if are_known else hashlib.blake2b(json.dumps(weights).encode(), digest_size=8).digest()
     if all(record.digest == digest for record in agreement.synchronise("start", digest=digest)):
         return
-    name = _first_difference(agreement.gather(weights))
-    assert name is not None, "the hashes differ"
+    name = _first_difference(agreement.gather({f"`{name}`": _hash(tensor) for name, tensor in tensors.items()}))
+    if name is None:  # changed to what they were
+        return
     name, values = _first_weight(agreement, name, tensors)
     raise RanksDivergedError(
         f"ranks differ in {name}: {_by_rank(values)}",

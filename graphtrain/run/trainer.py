@@ -67,7 +67,13 @@ from graphtrain.resume.setup_change import SetupHashes, made_otherwise, setup_ch
 from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of
-from graphtrain.run.equal_ranks import refuse_models, require_equal, require_equal_weights, require_one_folder
+from graphtrain.run.equal_ranks import (
+    refuse_models,
+    require_equal,
+    require_equal_weights,
+    require_one_folder,
+    versions_of,
+)
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
@@ -229,6 +235,7 @@ class Trainer:
             settings = {"seed": seed, "deterministic": deterministic, **self._about.get("arguments", {})}
             values = self._hyper_parameters.values
             require_equal(self._agreement, graph, self._resources, settings, values)
+            self._weights = versions_of(self._resources)
         self._run_files = self._opened(run_dir) if run_dir is not None else None
         self._rank_saves = RankSaves(self._agreement) if self._agreement is not None else None
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify, self._rank_saves)
@@ -889,11 +896,6 @@ class Trainer:
         if self._agreement is not None:
             self._agreement.synchronise("start")
 
-    def _expect_equal_weights(self) -> None:
-        """Several ranks train one model: what one of them has changed alone is an error on all."""
-        if self._agreement is not None:
-            require_equal_weights(self._agreement, self._resources)
-
     def _paused(self) -> AbstractContextManager[None]:
         """A span that is no time of the run, inside the node that is running."""
         bound = self._compiled.program.nodes[self._loop.position]
@@ -901,9 +903,11 @@ class Trainer:
 
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         if not self._begun:
+            if self._agreement is not None:
+                are_known = self._weights == versions_of(self._resources)
+                require_equal_weights(self._agreement, self._resources, are_known=are_known)
             self._begin(options)
             self._begun = True
-            self._expect_equal_weights()
         self._compiled.refuse_fractions("until", limit, self._loop.position)
         self._choose_again()
         if self._loop.ended and not self._end_is_saved:
@@ -1147,8 +1151,9 @@ class Trainer:
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
         self._save(self._sync_policy)
-        if self._run_files is None:  # a save would have compared them
-            self._expect_equal_weights()
+        if self._run_files is None:
+            if self._agreement is not None:  # a save would have compared them
+                require_equal_weights(self._agreement, self._resources)
             self._writer.release()
         self._writer.report_no_best(self._recorder)
         self._end_is_saved = True

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import math
-import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -69,7 +69,7 @@ def checkpoints(run_dir: Path) -> dict[int, bool]:
 def test_those_with_finite_weights_stay(keep: int, mode: str, tmp_path: Path) -> None:
     said: list[str] = []
     assert trainer_of(tmp_path, said, keep, mode=mode).run() is Outcome.FINISHED
-    finite = {step: True for step in range(DIVERGES - keep + 1, DIVERGES + 1)}
+    finite = dict.fromkeys(range(DIVERGES - keep + 1, DIVERGES + 1), True)
     assert checkpoints(tmp_path) == {**finite, 8: False}
     lines = [line for line in said if "is not finite" in line and "checkpoint" in line]
     assert len(lines) == 1 and lines[0].startswith("000005-step-5: `model.layer.")
