@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from graphtrain.display.snapshot import Snapshot as Snapshot
     from graphtrain.metrics.logger import RunLogger as RunLogger
     from graphtrain.metrics.tensorboard import TensorBoard as TensorBoard
+    from graphtrain.metrics.values import Max as Max
+    from graphtrain.metrics.values import Min as Min
+    from graphtrain.metrics.values import Sum as Sum
     from graphtrain.program.factories import Factory as Factory
     from graphtrain.program.planned_run import PlannedRun as PlannedRun
     from graphtrain.run.trainer import Trainer as Trainer
@@ -41,9 +44,12 @@ _LATE = {
     "Display": "graphtrain.display.snapshot",
     "Factory": "graphtrain.program.factories",
     "Loader": "graphtrain.data.loader",
+    "Max": "graphtrain.metrics.values",
+    "Min": "graphtrain.metrics.values",
     "PlannedRun": "graphtrain.program.planned_run",
     "RunLogger": "graphtrain.metrics.logger",
     "Snapshot": "graphtrain.display.snapshot",
+    "Sum": "graphtrain.metrics.values",
     "TensorBoard": "graphtrain.metrics.tensorboard",
     "Trainer": "graphtrain.run.trainer",
     "main": "graphtrain.command.program",

@@ -45,6 +45,9 @@ USUAL = (
     "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
 )  # fmt: skip
 
+# What a kind may ask for in its `setup`: what is put before the names of its metrics.
+METRIC_PREFIX = "metric_prefix"
+
 # What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
 _OF_TRAINING = ("step", "epoch")
 
@@ -85,6 +88,13 @@ class BoundNode:
     def node(self) -> Node:
         """The node as it stands in its graph."""
         return self.planned.node
+
+    @property
+    def metric_prefix(self) -> str:
+        """``"generate/"`` where its graph has several nodes of its kind: those that are not called like it have one."""
+        alike = [bound for bound in self.scope.nodes.values() if bound.kind is self.kind and not bound.bypassed]
+        name = self.path.removeprefix(self.scope.prefix)
+        return f"{name}/" if len(alike) > 1 and name != self.kind.name else ""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
