@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from graphtrain.data.rank_local import rank_local as rank_local
     from graphtrain.display.snapshot import Display as Display
     from graphtrain.display.snapshot import Snapshot as Snapshot
+    from graphtrain.metrics.logger import Histogram as Histogram
+    from graphtrain.metrics.logger import Image as Image
     from graphtrain.metrics.logger import RunLogger as RunLogger
+    from graphtrain.metrics.logger import Text as Text
     from graphtrain.metrics.tensorboard import TensorBoard as TensorBoard
     from graphtrain.metrics.values import Max as Max
     from graphtrain.metrics.values import Min as Min
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 _LATE = {
     "Display": "graphtrain.display.snapshot",
     "Factory": "graphtrain.program.factories",
+    "Histogram": "graphtrain.metrics.logger",
+    "Image": "graphtrain.metrics.logger",
     "Loader": "graphtrain.data.loader",
     "Max": "graphtrain.metrics.values",
     "Min": "graphtrain.metrics.values",
@@ -51,6 +56,7 @@ _LATE = {
     "Snapshot": "graphtrain.display.snapshot",
     "Sum": "graphtrain.metrics.values",
     "TensorBoard": "graphtrain.metrics.tensorboard",
+    "Text": "graphtrain.metrics.logger",
     "Trainer": "graphtrain.run.trainer",
     "main": "graphtrain.command.program",
     "rank_local": "graphtrain.data.rank_local",

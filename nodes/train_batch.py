@@ -54,7 +54,8 @@ class TrainBatch:
     More of what `training_step` returns is written to slots by `writes` of the node, as in ``writes = { hidden =
     "hidden" }``: tensors detached, and not among the metrics. A `training_step` that asks for `hidden` is given it.
 
-    In a graph with several nodes of this kind, one with another name has it before its metrics: ``generate/loss``.
+    In a graph with several such nodes, those that are not called `train_batch` have their names before their metrics:
+    ``generate/loss``.
 
     Raises:
         UsageError: what `training_step` returned is no loss, the device has no such precision, or there is no compiler.

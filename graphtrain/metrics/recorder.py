@@ -12,6 +12,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.metrics.logger import Logger as Logger
+from graphtrain.metrics.logger import RunLogger, Shown
 from graphtrain.metrics.rows import Rows
 from graphtrain.metrics.values import REDUCTIONS, ROW_POSITION, Reduced, as_number, check_metric, check_names, detached
 
@@ -268,6 +269,18 @@ class Recorder:
         self._remember(row)
         for logger in self.loggers:
             logger(row, step)
+
+    def show(self, values: Mapping[str, Shown]) -> None:
+        """Give texts, images and histograms to the loggers that take them, such as `TensorBoard`; they are in no row.
+
+        >>> from graphtrain import Histogram
+        >>> Recorder(lambda: (3, 0.5)).show({"weights": Histogram(torch.zeros(4))})
+        """
+        step, _ = self._position()
+        for logger in self.loggers:
+            if isinstance(logger, RunLogger):
+                for name, value in values.items():
+                    logger.show(name, value, int(step))
 
     def is_last_row(self, values: Mapping[str, float]) -> bool:
         """True if the last row has just these values, and the present step and epoch."""

@@ -91,10 +91,14 @@ class BoundNode:
 
     @property
     def metric_prefix(self) -> str:
-        """``"generate/"`` where its graph has several nodes of its kind: those that are not called like it have one."""
-        alike = [bound for bound in self.scope.nodes.values() if bound.kind is self.kind and not bound.bypassed]
+        """``"generate/"`` where several nodes of its graph ask for one: each but `train_batch` has its own name."""
+        asking = [bound for bound in self.scope.nodes.values() if not bound.bypassed and bound._asks_for_prefix]
         name = self.path.removeprefix(self.scope.prefix)
-        return f"{name}/" if len(alike) > 1 and name != self.kind.name else ""
+        return f"{name}/" if len(asking) > 1 and name != "train_batch" else ""
+
+    @property
+    def _asks_for_prefix(self) -> bool:
+        return any(read.name == METRIC_PREFIX for read in self.kind.setup_reads or ())
 
     @property
     def parameters(self) -> Mapping[str, Any]:
