@@ -30,8 +30,14 @@ if TYPE_CHECKING:
     from graphtrain.data.rank_local import rank_local as rank_local
     from graphtrain.display.snapshot import Display as Display
     from graphtrain.display.snapshot import Snapshot as Snapshot
+    from graphtrain.metrics.logger import Histogram as Histogram
+    from graphtrain.metrics.logger import Image as Image
     from graphtrain.metrics.logger import RunLogger as RunLogger
+    from graphtrain.metrics.logger import Text as Text
     from graphtrain.metrics.tensorboard import TensorBoard as TensorBoard
+    from graphtrain.metrics.values import Max as Max
+    from graphtrain.metrics.values import Min as Min
+    from graphtrain.metrics.values import Sum as Sum
     from graphtrain.program.factories import Factory as Factory
     from graphtrain.program.planned_run import PlannedRun as PlannedRun
     from graphtrain.run.trainer import Trainer as Trainer
@@ -40,11 +46,17 @@ if TYPE_CHECKING:
 _LATE = {
     "Display": "graphtrain.display.snapshot",
     "Factory": "graphtrain.program.factories",
+    "Histogram": "graphtrain.metrics.logger",
+    "Image": "graphtrain.metrics.logger",
     "Loader": "graphtrain.data.loader",
+    "Max": "graphtrain.metrics.values",
+    "Min": "graphtrain.metrics.values",
     "PlannedRun": "graphtrain.program.planned_run",
     "RunLogger": "graphtrain.metrics.logger",
     "Snapshot": "graphtrain.display.snapshot",
+    "Sum": "graphtrain.metrics.values",
     "TensorBoard": "graphtrain.metrics.tensorboard",
+    "Text": "graphtrain.metrics.logger",
     "Trainer": "graphtrain.run.trainer",
     "main": "graphtrain.command.program",
     "rank_local": "graphtrain.data.rank_local",

@@ -54,6 +54,9 @@ class TrainBatch:
     More of what `training_step` returns is written to slots by `writes` of the node, as in ``writes = { hidden =
     "hidden" }``: tensors detached, and not among the metrics. A `training_step` that asks for `hidden` is given it.
 
+    In a graph with several such nodes, those that are not called `train_batch` have their names before their metrics:
+    ``generate/loss``.
+
     Raises:
         UsageError: what `training_step` returned is no loss, the device has no such precision, or there is no compiler.
 
@@ -75,6 +78,7 @@ class TrainBatch:
     model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
 
     _means: Means
+    _prefix: str  # of the names of metrics
     _around: Around | None
     _notify: Callable[[str], None] | None  # None once it is reported that batches differ in size
     _size: int | None  # samples of the batch before
@@ -85,7 +89,9 @@ class TrainBatch:
         device: torch.device,
         loss_scale: float | None = None,
         notify: Callable[[str], None] | None = None,
+        metric_prefix: str = "",
     ) -> None:
+        self._prefix = metric_prefix
         self._means = recorder.means("train", ("log", "epoch"))
         self._notify, self._size = notify, None
         self._around = around(self.precision, device, Compiled() if self.compile else None)
@@ -120,8 +126,15 @@ class TrainBatch:
                 self._compare_sizes(model, samples)
             (loss / window).backward()  # type: ignore[no-untyped-call]
         value = loss.detach()
-        self._means.add({"loss": loss, **metrics} if metrics else value, samples)
+        if metrics or self._prefix:
+            self._means.add(self._named(loss, metrics), samples)
+        else:
+            self._means.add(value, samples)
         return value
+
+    def _named(self, loss: torch.Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        values = {"loss": loss, **metrics}
+        return {f"{self._prefix}{name}": value for name, value in values.items()} if self._prefix else values
 
     def _add_sum(
         self, loss: torch.Tensor, metrics: Mapping[str, Any], samples: int, loss_scale: float | None
@@ -132,7 +145,7 @@ class TrainBatch:
         (loss if loss_scale is None else scaled(loss, loss_scale)).backward()  # type: ignore[no-untyped-call]
         # A sum with a Python number would make a 32-bit float of whole numbers on a device.
         self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
-        self._means.add({"loss": loss, **rest}, count, sums=("loss",))
+        self._means.add(self._named(loss, rest), count, sums=(f"{self._prefix}loss",))
         return loss.detach()
 
     def _compare_sizes(self, model: Any, samples: int) -> None:

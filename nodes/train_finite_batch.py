@@ -57,8 +57,9 @@ class TrainFiniteBatch(TrainBatch):
         device: torch.device,
         loss_scale: float | None = None,
         notify: Callable[[str], None] | None = None,
+        metric_prefix: str = "",
     ) -> None:
-        super().setup(recorder, device, loss_scale, notify)
+        super().setup(recorder, device, loss_scale, notify, metric_prefix)
         call, self._tell = self._around, notify
 
         def around(function: Any, model: Any, batch: Any) -> Any:

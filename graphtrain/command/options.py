@@ -135,6 +135,9 @@ class RunOptions:
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also log to TensorBoard, inside the run directory.")
     ] = False
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Also write a table, metrics.csv, with one row for what one step has.")
+    ] = False
     trace: Annotated[
         bool,
         typer.Option(

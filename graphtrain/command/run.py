@@ -317,6 +317,10 @@ def _loggers(returned: Any, options: RunOptions, program: Script) -> list[Logger
         from graphtrain.metrics.tensorboard import TensorBoard
 
         loggers.append(TensorBoard())
+    if options.csv:
+        from graphtrain.metrics.csv import CSV
+
+        loggers.append(CSV())
     return loggers
 
 

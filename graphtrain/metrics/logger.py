@@ -13,6 +13,35 @@ from graphtrain.graph import Graph
 Logger = Callable[[Mapping[str, float], int], None]
 
 
+@dataclass(frozen=True)
+class Text:
+    """A text for loggers that take it: ``recorder.show({"sample": Text("once upon")})``."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image for loggers that take it.
+
+    Arguments:
+        pixels: a tensor of shape (height, width), (1, height, width) or (3, height, width): whole numbers from 0 to
+            255, or floating ones from 0 to 1.
+    """
+
+    pixels: Any
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The values of a tensor of any shape, for loggers that draw how they are distributed."""
+
+    values: Any
+
+
+Shown = Text | Image | Histogram
+
+
 def _no_picture(format: str) -> bytes | None:
     return None
 
@@ -72,3 +101,19 @@ class RunLogger(ABC):
     @abstractmethod
     def close(self) -> None:
         """Called when the run stops: close files. A later row opens them again."""
+
+    # What a logger need not do.
+
+    def show(self, name: str, value: Shown, step: int) -> None:  # noqa: B027
+        """Called with texts, images and histograms, as kinds give them to ``recorder.show``. They are in no row."""
+
+    def flush(self) -> None:  # noqa: B027
+        """Called at every checkpoint, with all rows that it counts: bring them to where they survive."""
+
+    def ended(self, state: str, error: BaseException | None) -> None:  # noqa: B027
+        """Called when the run stops, before `close`.
+
+        Arguments:
+            state: "finished", "stopped" (it can be continued), or "failed".
+            error: the exception with which it stops; None if there is none.
+        """

@@ -10,13 +10,17 @@ from typing import Any
 
 import torch
 
+from graphtrain.errors import UsageError
 from graphtrain.metrics.logger import Logger as Logger
+from graphtrain.metrics.logger import RunLogger, Shown
 from graphtrain.metrics.rows import Rows
-from graphtrain.metrics.values import ROW_POSITION, as_number, check_metric, check_names, detached
+from graphtrain.metrics.values import REDUCTIONS, ROW_POSITION, Reduced, as_number, check_metric, check_names, detached
 
 Place = float | list[float]
-Sums = dict[str, list[float]]
-"""Name -> the sum of value * samples, and the sum of samples."""
+Sums = dict[str, list[Any]]
+"""Name -> the sum of value * samples, and the sum of samples; or what it is reduced to, and how."""
+
+_MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
@@ -78,7 +82,11 @@ class Means:
         sums = self._sums.get(horizon, {})
         if self._gather is not None:
             sums = added(self._gather(sums))
-        return {name: total / samples for name, (total, samples) in sums.items() if samples}
+        return {
+            name: total if samples in REDUCTIONS else total / samples
+            for name, (total, samples) in sums.items()
+            if samples
+        }
 
     def clear(self) -> None:
         """Drop everything added so far."""
@@ -87,23 +95,29 @@ class Means:
 
     def settle(self) -> None:
         """Update the sums: one transfer for all tensors that are still on the device."""
-        entries: list[tuple[str, Any, Any, bool]] = []
+        entries: list[tuple[str, Any, Any, str]] = []
         for values, samples, summed in self._waiting:
             if isinstance(values, torch.Tensor):
-                entries.append(("loss", values, samples, "loss" in summed))
-            else:
-                named = zip(values[0], values[1].unbind(), strict=True) if isinstance(values, tuple) else values.items()
-                entries += [(name, value, samples, name in summed) for name, value in named]
+                entries.append(("loss", values, samples, _TOTAL if "loss" in summed else _MEAN))
+                continue
+            named = zip(values[0], values[1].unbind(), strict=True) if isinstance(values, tuple) else values.items()
+            for name, value in named:
+                if isinstance(value, Reduced):
+                    entries.append((name, value.value, samples, value.how))
+                else:
+                    entries.append((name, value, samples, _TOTAL if name in summed else _MEAN))
         self._waiting.clear()
         numbers = _numbers([value for _, value, _, _ in entries])
         weights = _weights([samples for _, _, samples, _ in entries])
-        for (name, _, _, is_sum), number, weight in zip(entries, numbers, weights, strict=True):
-            if not weight:  # a mean over nothing is no number
+        for (name, _, _, how), number, weight in zip(entries, numbers, weights, strict=True):
+            if how in REDUCTIONS:
+                part = [number, how]
+            elif weight:
+                part = [number if how == _TOTAL else number * weight, weight]
+            else:  # a mean over nothing is no number
                 continue
             for sums in self._sums.values():
-                total = sums.setdefault(name, [0.0, 0])
-                total[0] += number if is_sum else number * weight
-                total[1] += weight
+                sums[name] = _joined(name, sums.get(name), part)
 
     def state_dict(self) -> dict[str, Any]:
         """The sums, as plain data."""
@@ -127,11 +141,28 @@ def added(parts: Iterable[Sums]) -> Sums:
     """
     sums: Sums = {}
     for part in parts:
-        for name, (total, samples) in part.items():
-            whole = sums.setdefault(name, [0.0, 0])
-            whole[0] += total
-            whole[1] += samples
+        for name, value in part.items():
+            sums[name] = _joined(name, sums.get(name), value)
     return sums
+
+
+def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
+    """The sum, or what else a metric is reduced to, with a further part.
+
+    Raises:
+        UsageError: it is reduced in another way than before.
+    """
+    if whole is None:
+        return [0.0 + part[0], part[1]]  # of no minus zero
+    how, other = (value[1] if value[1] in REDUCTIONS else "" for value in (whole, part))
+    if how != other:
+        raise UsageError(
+            f"the metric `{name}` was {how or 'a mean'} and is {other or 'a mean'} now",
+            "give it one of graphtrain.Sum, Max and Min, or none, at every batch",
+        )
+    if how:
+        return [REDUCTIONS[how](whole[0], part[0]), how]
+    return [whole[0] + part[0], whole[1] + part[1]]
 
 
 def _numbers(values: list[Any]) -> list[float]:
@@ -238,6 +269,18 @@ class Recorder:
         self._remember(row)
         for logger in self.loggers:
             logger(row, step)
+
+    def show(self, values: Mapping[str, Shown]) -> None:
+        """Give texts, images and histograms to the loggers that take them, such as `TensorBoard`; they are in no row.
+
+        >>> from graphtrain import Histogram
+        >>> Recorder(lambda: (3, 0.5)).show({"weights": Histogram(torch.zeros(4))})
+        """
+        step, _ = self._position()
+        for logger in self.loggers:
+            if isinstance(logger, RunLogger):
+                for name, value in values.items():
+                    logger.show(name, value, int(step))
 
     def is_last_row(self, values: Mapping[str, float]) -> bool:
         """True if the last row has just these values, and the present step and epoch."""

@@ -66,3 +66,25 @@ class Rows(Sequence[Row]):
 def _is_exact(number: float) -> bool:
     """True if an array of floats gives the number back."""
     return type(number) is float or (type(number) is int and abs(number) <= _WHOLE)
+
+
+def joined(rows: Iterable[Mapping[str, float]], clocks: Sequence[str] = ()) -> list[dict[str, float]]:
+    """Rows of which those of one step are one, with all of its metrics.
+
+    Arguments:
+        rows: such as those of `Trainer.metrics`.
+        clocks: the columns for graphs around the training, such as ``("fold",)``. Default: none.
+
+    >>> joined([{"step": 4, "epoch": 1.0, "epoch/loss": 0.5}, {"step": 4, "epoch": 1.0, "val/loss": 0.25}])
+    [{'step': 4, 'epoch': 1.0, 'epoch/loss': 0.5, 'val/loss': 0.25}]
+    """
+    position = {"step", "epoch", *clocks}
+    whole: list[dict[str, float]] = []
+    for row in rows:
+        last = whole[-1] if whole else None
+        is_same = last is not None and all(last.get(name) == row.get(name) for name in position)
+        if last is not None and is_same and not last.keys() & row.keys() - position:
+            last.update(row)
+        else:  # of another step, or a metric that this step has twice
+            whole.append(dict(row))
+    return whole

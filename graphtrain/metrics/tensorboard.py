@@ -13,7 +13,8 @@ from typing import Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.metrics.logger import Beginning, RunLogger
+from graphtrain.metrics.logger import Beginning, Histogram, RunLogger, Shown, Text
+from graphtrain.metrics.png import png_of
 from graphtrain.plain import json_value
 from graphtrain.storage.own_files import replace_file
 from graphtrain.storage.regular import parsed_json, read_regular
@@ -41,8 +42,8 @@ class TensorBoard(RunLogger):
         folder: the folder of the event files, for one run only. Default: `tensorboard` inside the run directory.
 
     Attributes:
-        writer: torch's `SummaryWriter`, for histograms and the like; None while the run is not running. A resume purges
-            what you wrote to it from the step of the last row on, and does not write it again.
+        writer: torch's `SummaryWriter`, for what `show` does not take; None while the run is not running. A resume
+            purges what you wrote to it from the step of the last row on, and does not write it again.
 
     Raises:
         UsageError: TensorBoard is not installed; or, when a run begins, there is no folder or it cannot be written to.
@@ -103,6 +104,26 @@ class TensorBoard(RunLogger):
                 self._open(self._folder, None)
             self._write(metrics)
             self.writer.flush()  # waits for the writing thread: 0.1 ms for a row of four values
+
+    def show(self, name: str, value: Shown, step: int) -> None:
+        """Write a text, an image or a histogram."""
+        if self._folder is None:
+            raise UsageError("TensorBoard was called with a value before `begin`", "pass it to a Trainer in `loggers`")
+        with _readable_failure(self._folder):
+            if self.writer is None:
+                self._open(self._folder, None)
+            if isinstance(value, Text):
+                self.writer.add_text(name, value.text, step)
+            elif isinstance(value, Histogram):
+                self.writer.add_histogram(name, value.values, step)
+            else:
+                self.writer.file_writer.add_summary(_image_summary(name, png_of(value)), step)
+
+    def flush(self) -> None:
+        """Bring everything to the disk."""
+        if self.writer is not None and self._folder is not None:
+            with _readable_failure(self._folder):
+                self.writer.flush()
 
     def close(self) -> None:
         """Close the event file; a later row opens another one."""

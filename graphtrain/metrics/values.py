@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping
-from typing import Any
+from abc import ABC
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, final
 
 import torch
 
@@ -13,6 +16,62 @@ from graphtrain.errors import UsageError
 
 # What every row has besides its metrics.
 ROW_POSITION = ("step", "epoch")
+
+
+@dataclass(frozen=True)
+class Reduced(ABC):
+    """A metric of which a row has something else than the mean over samples."""
+
+    value: Any
+    how: ClassVar[str]
+
+
+@final
+class Sum(Reduced):
+    """A metric whose values are added up: ``{"loss": loss, "mistakes": Sum(mistakes)}``.
+
+    A row has the sum since the last one; of an epoch or a validation the sum over it, of all ranks.
+
+    Arguments:
+        value: a number, or a tensor with one.
+
+    >>> Sum(3)
+    Sum(value=3)
+    """
+
+    how = "sum"
+
+
+@final
+class Max(Reduced):
+    """A metric of which a row has the greatest value; NaN where one of them is. As `Sum` otherwise.
+
+    >>> Max(0.5)
+    Max(value=0.5)
+    """
+
+    how = "max"
+
+
+@final
+class Min(Reduced):
+    """A metric of which a row has the least value; NaN where one of them is. As `Sum` otherwise.
+
+    >>> Min(0.5)
+    Min(value=0.5)
+    """
+
+    how = "min"
+
+
+def _extreme(choose: Callable[[float, float], float]) -> Callable[[float, float], float]:
+    return lambda first, second: math.nan if math.isnan(first) or math.isnan(second) else choose(first, second)
+
+
+REDUCTIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {"sum": lambda first, second: first + second, "max": _extreme(max), "min": _extreme(min)}
+)
+"""What makes one value of two, by `how`."""
 
 
 def check_metric(name: Any, value: Any, source: str) -> None:
@@ -26,7 +85,7 @@ def check_metric(name: Any, value: Any, source: str) -> None:
     """
     if not isinstance(name, str):
         raise UsageError(f"{source} a metric whose name is {described(name)}: {name!r}", "names are strings")
-    if not _is_one_number(value):
+    if not _is_one_number(value.value if isinstance(value, Reduced) else value):
         raise UsageError(
             f"{source} `{name}`, {described(value)}; metrics are numbers or scalar tensors",
             "return its mean, or leave it out",
@@ -64,7 +123,7 @@ def detached(value: Any) -> Any:
     0.0
     """
     if not isinstance(value, torch.Tensor):
-        return value
+        return type(value)(detached(value.value)) if isinstance(value, Reduced) else value
     # A computed tensor has its own memory: a copy of it would cost 1 us for nothing.
     is_computed = value.grad_fn is not None and not value._is_view()
     return value.detach() if is_computed else value.detach().clone()

@@ -45,6 +45,9 @@ USUAL = (
     "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
 )  # fmt: skip
 
+# What a kind may ask for in its `setup`: what is put before the names of its metrics.
+METRIC_PREFIX = "metric_prefix"
+
 # What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
 _OF_TRAINING = ("step", "epoch")
 
@@ -85,6 +88,17 @@ class BoundNode:
     def node(self) -> Node:
         """The node as it stands in its graph."""
         return self.planned.node
+
+    @property
+    def metric_prefix(self) -> str:
+        """``"generate/"`` where several nodes of its graph ask for one: each but `train_batch` has its own name."""
+        asking = [bound for bound in self.scope.nodes.values() if not bound.bypassed and bound._asks_for_prefix]
+        name = self.path.removeprefix(self.scope.prefix)
+        return f"{name}/" if len(asking) > 1 and name != "train_batch" else ""
+
+    @property
+    def _asks_for_prefix(self) -> bool:
+        return any(read.name == METRIC_PREFIX for read in self.kind.setup_reads or ())
 
     @property
     def parameters(self) -> Mapping[str, Any]:

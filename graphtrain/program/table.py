@@ -27,7 +27,7 @@ from graphtrain.plan.scope import (
     leaves,
     outputs_of,
 )
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import METRIC_PREFIX, BoundGraph, BoundNode, Program
 from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
@@ -177,6 +177,9 @@ class Compiler:
             return lambda: windows
         if read.name == "current_loader":
             return lambda: self._current_loader(bound)
+        if read.name == METRIC_PREFIX:
+            prefix = bound.metric_prefix
+            return lambda: prefix
         get = self._getter(bound, read, target)
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get

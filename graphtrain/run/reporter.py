@@ -76,14 +76,21 @@ class Reporter:
         if now >= self._watch.next_tick:
             self.tick(now)
 
-    def end(self) -> None:
-        """The run has stopped."""
+    def flush(self) -> None:
+        """A checkpoint is made."""
+        for logger in self.loggers:
+            if isinstance(logger, RunLogger):
+                logger.flush()
+
+    def end(self, state: str, error: BaseException | None) -> None:
+        """The run has stopped, in a state of `LifeCycle`; `error` is the exception that has stopped it, if one has."""
         self._watch.next_tick = math.inf
         if self._showing:
             self._draw(lambda display: display.end(self._snapshot()))
             self._showing = False
         for logger in self.loggers:
             if isinstance(logger, RunLogger):
+                logger.ended(state, error)
                 logger.close()
 
     def _draw(self, call: Callable[[Display], None]) -> None:

@@ -872,6 +872,7 @@ class Trainer:
         """
         has_failed = self._life.state == "failed"
         self._life.go("recover" if has_failed and limit is not None else "start")
+        failure: BaseException | None = None
         try:
             with self._run_files.held() if self._run_files is not None else nullcontext():
                 try:
@@ -880,8 +881,11 @@ class Trainer:
                             self._recover()
                         self._get_ready(options, limit)
                         yield
+                except BaseException as error:
+                    failure = error
+                    raise
                 finally:
-                    self._stop()
+                    self._stop(failure)
                     # Between single transitions workers go on: to start them takes longer than a transition.
                     if limit is not None or self._loop.ended or self._life.state == "failed":
                         self._compiled.release()
@@ -933,12 +937,12 @@ class Trainer:
         if was_ended and not loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
             self._notify(line)
 
-    def _stop(self) -> None:
+    def _stop(self, error: BaseException | None) -> None:
         self._watch.stop()
         was_running = self._life.is_running
         if was_running:
             self._life.go("finish" if self._loop.ended and self._end_is_saved else "stop")
-        self._reporter.end()
+        self._reporter.end(self._life.state, error)
         self._requests.take("stop")  # a signal that came while it was about to stop asks for what is done already
         if self._writer.take_written() or (was_running and self._begun):
             self._write_status()
@@ -1135,6 +1139,7 @@ class Trainer:
                     "it is read, so that it is not alive there",
                 )
             return False
+        self._reporter.flush()
         self._report_written()
         return True
 

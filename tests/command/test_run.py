@@ -420,3 +420,9 @@ def test_a_run_stops_before_a_node(tiny: Path, command: Command) -> None:
     assert refused.code == 2 and "--before: there is no node `stp`" in refused.err
     assert not (tiny / "runs").exists()
     assert command(*words).code == 0 and status_of(tiny / "r")["state"] == "finished"
+
+
+def test_the_option_csv(tiny: Path, command: Command) -> None:
+    result = command("run", "tiny.py", "--csv", "--run-dir", "r", "finish.after=1 epochs", "--quiet")
+    assert result.code == 0, result.err
+    assert (tiny / "r" / "metrics.csv").read_text().startswith("step,epoch,")
