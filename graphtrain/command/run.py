@@ -7,7 +7,7 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from graphtrain.command.script_graph import load_graph, script_graph
 from graphtrain.command.settings import arguments_in_force, renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.command.trace import TraceLines
 from graphtrain.command.warm_start import fingerprints, split, warm_start
+from graphtrain.data.length import length_of
+from graphtrain.data.rank_local import RankLocal
 from graphtrain.display.choose import display_for, introduce
 from graphtrain.distributed import Ranks, current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
@@ -140,6 +142,7 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
     loggers = _loggers(resources.pop("loggers", ()), options, program)
     not_state = not_state_of(resources, program.name)
     _check_names(resources, program)
+    refuse_idle_ranks(resources.get("train_data"), ranks.world_size)
     if options.graph is not None and options.graph != program.graph:  # then `setup` serves several graphs
         resources, unread = without_unread(graph, resources)
         for line in unread:
@@ -224,6 +227,21 @@ def _lead(ranks: Ranks) -> Lead:
     if ranks.world_size == 1:
         return lambda act: act()
     return Agreement(ranks, Requests(), seconds=lambda: 0.0, path=lambda position: "the start").lead
+
+
+def refuse_idle_ranks(train_data: Any, world_size: int) -> None:
+    """Raise where an epoch of the data that a script supplies has fewer micro-batches than there are ranks.
+
+    Epochs of a `Trainer` may be shorter, as the first rounds of active learning: ranks without a batch are idle.
+    """
+    length = None if isinstance(train_data, Mapping | RankLocal) else length_of(train_data)
+    if length is not None and 0 < length < world_size:
+        batches = "1 micro-batch" if length == 1 else f"{length} micro-batches"
+        raise UsageError(
+            f"an epoch of `train_data` has {batches}, and there are {world_size} processes: {world_size - length} of "
+            "them would never get one",
+            f"start {length} at most, or make the batches smaller",
+        )
 
 
 def _unhandled_signal() -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from graphtrain.alive import is_alive
 from graphtrain.command import run
+from graphtrain.data.rank_local import RankLocal
 from graphtrain.distributed import launcher
 from graphtrain.distributed.launcher import launch, launched
 from graphtrain.errors import UsageError
@@ -267,3 +268,14 @@ def test_ranks_that_are_killed_at_any_moment_come_to_the_end_of_a_run_that_is_no
     whole, killed = (read_status(tmp_path / name) for name in ("whole", "killed"))
     assert whole["state"] == killed["state"] == "finished"
     assert whole["digest"] == killed["digest"]
+
+
+def test_more_processes_than_micro_batches_are_refused() -> None:
+    with pytest.raises(UsageError) as refused:
+        run.refuse_idle_ranks([1, 2, 3], 4)
+    assert str(refused.value) == (
+        "an epoch of `train_data` has 3 micro-batches, and there are 4 processes: 1 of them would never get one\n"
+        "  hint: start 3 at most, or make the batches smaller"
+    )
+    for data in ([1, 2, 3, 4], [], iter([1]), RankLocal([1]), {"a": [1], "b": [2]}, None):
+        run.refuse_idle_ranks(data, 4)
