@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler
 from graphtrain.data.batch import feed, tensors_held, traces
 from graphtrain.data.common import Common
 from graphtrain.data.length import length_of
+from graphtrain.data.loaders import loaders_of
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.data.samplers import parts_of
 from graphtrain.data.shares import Share, Shared, Windows, round_size
@@ -285,7 +286,8 @@ def division_of(
                 "set limit to a number of batches, of all ranks",
             )
         return _EachItsOwn(source, data.data, ranks)
-    if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts_of(data)):
+    parts = [part for loader in loaders_of(data).values() or [data] for part in parts_of(loader)]
+    if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
         raise DataError(
             f"{name()} has a DistributedSampler, which gives every rank another part; and ranks take turns in the "
             "batches of one order already",
@@ -295,12 +297,16 @@ def division_of(
         return _ByNumber(source, ranks, windows, name, notify, limit, counts_by_hand=counts_by_hand)
     if not isinstance(source, Indexed):
         notify(
-            f"train or validation data is a {type(data).__name__}: each of {ranks.world_size} ranks draws all of its "
+            f"train or validation data is {_described(data)}: each of {ranks.world_size} ranks draws all of its "
             f"batches and keeps its own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every "
             "batch is loaded once"
         )
         source = Common(source, data, seed)
     return _DrawnByAll(source, ranks, windows, name, notify)
+
+
+def _described(data: Any) -> str:
+    return "several loaders that are read together" if loaders_of(data) else f"a {type(data).__name__}"
 
 
 def _batches(length: int) -> str:

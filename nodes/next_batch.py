@@ -8,9 +8,9 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
 from graphtrain.data.common import Common
@@ -18,8 +18,9 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.rank_local import RankLocal, own_data
 from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.shares import Share, Windows
-from graphtrain.data.source import Indexed, Recut, Resume, Source, source_of
+from graphtrain.data.source import Indexed, Recut, Resume, Source, Stateful, source_of
 from graphtrain.data.state import DataState
+from graphtrain.data.together import Combine, Together
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Indices, Loaders, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.batch_limit import BatchLimit
@@ -58,9 +59,6 @@ class NextBatch:
     is taken when an epoch is opened, as is `train_data` itself where a node writes it. Until it is written, and where
     it is None, an epoch has everything.
 
-    Where the data is a mapping of loaders, an epoch has the batches of each, one loader after the other, and `limit` is
-    that of each.
-
     Among several ranks, a visit fetches a batch for each of them, or as many as the epoch and the open window still
     have, and counts them all; the others get None, and nodes that read the batch are not called there. Of a
     `graphtrain.Loader` a rank loads its own batches alone; other data is drawn alike by all ranks, except what
@@ -69,6 +67,11 @@ class NextBatch:
     Arguments:
         limit: the most batches in an epoch, as a number, or as a share below 1 of those that the data has: 0.25.
             Default: all.
+        combine: how loaders are read where the data is a mapping of them. "cycle": together, a batch is a mapping with
+            one of each, and a loader that ends before the longest is read again; "longest": None stands for the batch
+            of one that has ended; "shortest": the epoch ends with the first that ends; "in_turn": an epoch has the
+            batches of each, one loader after the other, and `limit` is that of each. Default: "cycle" in a graph that
+            steps an optimizer, "in_turn" in others, such as `evaluate`.
         resume: how a resume finds its place in data that has a `state_dict`: "state" takes it, "replay" draws the
             epoch's batches again. Default: "auto", the state where that is exact, as it is not for torchdata's
             `StatefulDataLoader` with workers.
@@ -108,6 +111,7 @@ class NextBatch:
     epoch_fields: ClassVar[EpochFields] = EpochFields()
 
     limit: Annotated[int | float, Above(0)] | None = None
+    combine: Combine | Literal["in_turn"] | None = None
     resume: Resume = "auto"
     prefetch: bool = False
 
@@ -148,6 +152,7 @@ class NextBatch:
     _windows: Windows  # those that the batches fill
     _limit: BatchLimit
     _most: int | None  # batches of the epoch, by the limit
+    _loaders: dict[str, Any]  # where the data is a mapping of them
     _in_turn: InTurn | None
     _total: int | None  # batches of all loaders; 0 where that is not known
     _is_common: bool  # the epoch was begun by several ranks
@@ -160,6 +165,7 @@ class NextBatch:
         self._source: Source = Indexed(())  # until it is set up, or its data is written
         self._data = NOTHING
         self._written: WrittenBatches | None = None  # looked up when an epoch is opened
+        self._loaders = {}
         self._in_turn = self._total = self._most = None
         self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
@@ -180,6 +186,7 @@ class NextBatch:
         data_state: DataState | None = None,
         ranks: Agreement | None = None,
         windows: Windows | None = None,
+        graph_trains: bool = True,
     ) -> None:
         self._limit = BatchLimit(self.limit)
         self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
@@ -208,8 +215,12 @@ class NextBatch:
                 notify=notify,
             )
         self._is_common = inside and ranks is None and bool(self.source_state.get("common"))
-        if loaders := loaders_of(train_data):
-            self._turn_to(loaders, position, inside=inside)
+        combine = self.combine or ("cycle" if graph_trains else "in_turn")
+        self._loaders = loaders_of(own_data(train_data))
+        if self._loaders and (combine != "in_turn" or isinstance(train_data, RankLocal)):
+            self._take_together(train_data, combine, saving=saving)
+        elif self._loaders:
+            self._turn_to(self._loaders, position, inside=inside)
         elif self._written is None:
             self._take(train_data)
         elif inside:
@@ -236,6 +247,26 @@ class NextBatch:
             else:
                 self._move, self._begin_copy = early.move, early.begin_only
 
+    def _take_together(self, data: Any, combine: Combine, *, saving: bool) -> None:
+        """Read several loaders together."""
+        if isinstance(data, RankLocal) or any(isinstance(loader, RankLocal) for loader in self._loaders.values()):
+            raise DataError(
+                f"rank_local data is read as one loader, and these are several: {', '.join(self._loaders)}",
+                "give every rank the same loaders, which then take turns; or combine them in an iterable of your own",
+            )
+        source = Together(self._loaders, self._read, combine, self._data_state)
+        keeping = [name for name, part in source.sources.items() if isinstance(part, Stateful)]
+        if keeping and saving:
+            raise DataError(
+                f"the loader `{keeping[0]}` keeps its own position, which is undefined where an epoch ends before it",
+                'set next_batch.resume = "replay", if its `__iter__` starts a new epoch; or pass a graphtrain.Loader',
+            )
+        self._take(data, source)
+
+    def _parts(self) -> list[Any]:
+        """The data that is read, or the loaders that are read together."""
+        return [self._data] if self._in_turn is not None else [*self._loaders.values()] or [self._data]
+
     def _turn_to(self, loaders: dict[str, Any], position: Mapping[str, Any], *, inside: bool) -> None:
         """Read several loaders, one after the other."""
         if self._in_turn is None or self._in_turn.loaders != loaders:
@@ -260,7 +291,8 @@ class NextBatch:
     def _take(self, data: Any, source: Source | None = None) -> None:
         self._data, self._source = data, source or self._read(own_data(data))
         if self._source.replays:
-            self._data_state.is_redrawn(data)
+            for each in self._parts():
+                self._data_state.is_redrawn(each)
         if self._ranks is not None:
             self._division = self._divide(data, self._source)
             self._source = self._division.source
@@ -350,7 +382,10 @@ class NextBatch:
     def _opened_again(self) -> Iterator[None]:
         """A span in which data holds what it held when the epoch was opened; nothing of it is left afterwards."""
         state = self._data_state
-        with RandomAside([*global_generators(), *generators_of(self._data)]), state.kept(self._data):
+        with ExitStack() as kept:
+            kept.enter_context(RandomAside([*global_generators(), *generators_of(self._data)]))
+            for data in self._parts():
+                kept.enter_context(state.kept(data))
             state.restore(self._data, self.source_state.get("data", {}))
             yield
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -11,8 +12,10 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.metrics.recorder import Means, Recorder
 from graphtrain.nodes._compiled import Compiled
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around, scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics
+from graphtrain.program.factories import Renewals
 
 
 @node(writes="loss", effects="backward", keeps="keep")
@@ -44,6 +47,8 @@ class TrainBatch:
             a scalar tensor, or "samples" for those of the batch. A node of the kind `divide` divides the gradients of a
             window by `counted`, as the overlay `token_windows` has it; metrics are means over them. Default: none, the
             loss is a mean, and divided by `window`.
+        only_own: True lets parameters of other optimizers than `optimizer` need no gradients while this node runs, so
+            that backward computes none for them, as between the two networks of a GAN. Default: False.
 
     Writes:
         loss: the loss before the division, detached.
@@ -70,6 +75,7 @@ class TrainBatch:
     compile: bool = False
     keep: tuple[str, ...] = ()
     per: str | None = None
+    only_own: bool = False
 
     counted: float = progress(0.0, with_gradients=True, in_digest=False)  # which runs of earlier versions do not have
 
@@ -82,6 +88,9 @@ class TrainBatch:
     _around: Around | None
     _notify: Callable[[str], None] | None  # None once it is reported that batches differ in size
     _size: int | None  # samples of the batch before
+    _optimizer: Any
+    _renewals: Renewals | None
+    _is_alone: bool
 
     def setup(
         self,
@@ -90,8 +99,11 @@ class TrainBatch:
         loss_scale: float | None = None,
         notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
+        optimizer: Any = None,
+        renewals: Renewals | None = None,
     ) -> None:
         self._prefix = metric_prefix
+        self._optimizer, self._renewals, self._is_alone = optimizer, renewals, False
         self._means = recorder.means("train", ("log", "epoch"))
         self._notify, self._size = notify, None
         self._around = around(self.precision, device, Compiled() if self.compile else None)
@@ -99,6 +111,11 @@ class TrainBatch:
             raise UsageError(
                 'train_batch.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
                 'add the overlay that scales it: --overlay fp16, in Python graph.overlay("fp16"); or use "bf16-mixed"',
+            )
+        if self.only_own and optimizer is None:
+            raise UsageError(
+                "train_batch.only_own: the node has no `optimizer` whose parameters are its own",
+                'name it, as in reads = { optimizer = "d_optimizer" }',
             )
 
     def __call__(
@@ -110,6 +127,9 @@ class TrainBatch:
         window: int = 1,
         loss_scale: float | None = None,
     ) -> Any:
+        if self.only_own and not self._is_alone:
+            with self._alone():
+                return TrainBatch.__call__(self, model, batch, training_step, samples, window, loss_scale)
         if self._around is None:
             result = training_step(model, batch)
         else:
@@ -147,6 +167,23 @@ class TrainBatch:
         self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
         self._means.add(self._named(loss, rest), count, sums=(f"{self._prefix}loss",))
         return loss.detach()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A span in which parameters of other optimizers need no gradients."""
+        resources = self._renewals.current if self._renewals is not None else {}
+        optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
+        own = {id(parameter) for parameter in parameters_of(*optimizers_of(self._optimizer))}
+        others = [each for each in parameters_of(*optimizers) if id(each) not in own and each.requires_grad]
+        self._is_alone = True
+        try:
+            for parameter in others:
+                parameter.requires_grad = False  # an attribute: the method refuses a parameter without a form so far
+            yield
+        finally:
+            self._is_alone = False
+            for parameter in others:
+                parameter.requires_grad = True
 
     def _compare_sizes(self, model: Any, samples: int) -> None:
         """Report, once, that a batch joins one of another size in a window."""

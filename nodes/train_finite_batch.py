@@ -11,6 +11,7 @@ from graphtrain.kind import StepFunction, node, progress
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._step_result import loss_and_metrics
 from graphtrain.nodes.train_batch import TrainBatch
+from graphtrain.program.factories import Renewals
 
 
 class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is skipped
@@ -33,6 +34,7 @@ class TrainFiniteBatch(TrainBatch):
         compile: as of `train_batch`. Default: False.
         keep: as of `train_batch`. Default: none.
         per: as of `train_batch`. Default: none.
+        only_own: as of `train_batch`. Default: False.
 
     Writes:
         loss: the loss, detached, also of a batch that is skipped.
@@ -58,8 +60,10 @@ class TrainFiniteBatch(TrainBatch):
         loss_scale: float | None = None,
         notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
+        optimizer: Any = None,
+        renewals: Renewals | None = None,
     ) -> None:
-        super().setup(recorder, device, loss_scale, notify, metric_prefix)
+        super().setup(recorder, device, loss_scale, notify, metric_prefix, optimizer, renewals)
         call, self._tell = self._around, notify
 
         def around(function: Any, model: Any, batch: Any) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import samples_per_batch
 from graphtrain.plan.counting import EpochLength
 
 
-def epoch_length(data: Any) -> EpochLength | None:
+def epoch_length(data: Any) -> EpochLength | dict[str, EpochLength | None] | None:
     """The batches of an epoch, and the samples in them as far as that is known; None for data without a length.
+
+    Of a mapping of loaders, those of each.
 
     >>> epoch_length([1, 2, 3])
     EpochLength(batches=3, samples=None, last=None)
@@ -17,6 +20,12 @@ def epoch_length(data: Any) -> EpochLength | None:
     >>> epoch_length(Loader(range(10), batch_size=4))
     EpochLength(batches=3, samples=4, last=2)
     """
+    if loaders := loaders_of(data):
+        return {name: _epoch_length(loader) for name, loader in loaders.items()}
+    return _epoch_length(data)
+
+
+def _epoch_length(data: Any) -> EpochLength | None:
     batches = length_of(data)
     if batches is None:
         return None

@@ -1,8 +1,9 @@
-"""The most batches of an epoch: a number, or a share of what the data has."""
+"""How many batches an epoch has: at most a number, or a share of what the data has, of one loader or of several."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import final
 
@@ -62,3 +63,15 @@ class BatchLimit:
                 "set limit to a number of batches, as in limit = 1",
             )
         return batches
+
+
+def combined_length(lengths: Sequence[int | None], combine: str) -> int | None:
+    """The batches of an epoch of loaders that have so many; None where that is not known.
+
+    >>> combined_length([3, 5], "cycle"), combined_length([3, 5], "shortest"), combined_length([3, None], "longest")
+    (5, 3, None)
+    """
+    known = [length for length in lengths if length is not None]
+    if len(known) < len(lengths):
+        return None
+    return min(known) if combine == "shortest" else max(known)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import final
 
 from graphtrain.errors import UsageError
 from graphtrain.graph.renaming import paths_of
-from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.kind.batch_limit import BatchLimit, combined_length
 from graphtrain.kind.trigger import COUNTS_RUN, Term
 from graphtrain.names import suggestion
 from graphtrain.plan.counting import Counted, Counting, EndlessError, EpochLength, Surroundings, data_read_by
@@ -15,8 +15,11 @@ from graphtrain.plan.linear import UNKNOWN
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope
 
-LengthOf = Callable[[str], EpochLength | None]
-"""The length of an epoch of the data that a resource is; None where it has none. KeyError: nobody says."""
+LengthOf = Callable[[str], EpochLength | Mapping[str, EpochLength | None] | None]
+"""The length of an epoch of the data that a resource is; None where it has none. KeyError: nobody says.
+
+Of a mapping of loaders, that of each.
+"""
 
 
 @final
@@ -148,12 +151,29 @@ class WholeRun:
                 f"how many batches `{names[0]}` has is not known, which `{planned.path}` fetches",
                 f"supply it: run.steps(..., {names[0]}=...)",
             ) from None
+        limit = BatchLimit(planned.parameters.get("limit"))
+        if isinstance(length, Mapping):
+            length, limit = _of_loaders(length, limit, planned), BatchLimit(None)
         if length is None:
             raise UsageError(
                 f"`{names[0]}` has no length, so how many batches `{planned.path}` will fetch is not known ahead",
                 "give the data a `__len__`, or compute the number where it is needed from what you know of the data",
             )
-        limit = BatchLimit(planned.parameters.get("limit")).of(length.batches)
-        if limit is not None and limit < length.batches:
-            return EpochLength(limit, length.samples, length.samples)
-        return length
+        return _limited(length, limit)
+
+
+def _limited(length: EpochLength, limit: BatchLimit) -> EpochLength:
+    most = limit.of(length.batches)
+    return EpochLength(most, length.samples, length.samples) if most is not None and most < length.batches else length
+
+
+def _of_loaders(lengths: Mapping[str, EpochLength | None], limit: BatchLimit, planned: PlanNode) -> EpochLength | None:
+    """The length of an epoch of several loaders, of which each or all of them are limited."""
+    known = [length for length in lengths.values() if length is not None]
+    if len(known) < len(lengths):
+        return None
+    combine = planned.parameters.get("combine") or ("cycle" if planned.scope.steps else "in_turn")
+    if combine == "in_turn":
+        return EpochLength(sum(_limited(length, limit).batches for length in known))
+    batches = combined_length([length.batches for length in known], combine)
+    return _limited(EpochLength(batches), limit) if batches is not None else None

@@ -278,7 +278,9 @@ class Renewals:
         return Renewed(random, self.factories[name].make(name, resources))
 
     def with_others(self, others: Mapping[str, Any], resources: Mapping[str, Any]) -> Renewals:
-        """The same with other resources, factories among them, in the place of some."""
+        """The same with other resources, factories among them, in the place of some; itself with none."""
+        if not others:  # nodes that read it stay as they are
+            return self
         renewals = Renewals({**resources, **others}, self._requests, self._agreement)
         kept = {name: factory for name, factory in self.factories.items() if name not in others}
         renewals.factories = kept | renewals.factories

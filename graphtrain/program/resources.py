@@ -21,6 +21,7 @@ PROVIDED = (
     "current_loader",
     "data_state",
     "device",
+    "graph_trains",
     "metric_prefix",
     "notify",
     "ranks",

@@ -180,6 +180,9 @@ class Compiler:
         if read.name == METRIC_PREFIX:
             prefix = bound.metric_prefix
             return lambda: prefix
+        if read.name == "graph_trains":
+            trains = bound.scope.names.steps
+            return lambda: trains
         get = self._getter(bound, read, target)
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get

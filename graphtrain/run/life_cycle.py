@@ -29,7 +29,7 @@ class LifeCycle:
     >>> life.go("start")
     Traceback (most recent call last):
         ...
-    graphtrain.errors.LifeCycleError: the run is running: `run`, `advance`, `rewire`, `load` cannot be called inside it
+    graphtrain.errors.LifeCycleError: the run is running: `run`, `advance`, `load`, `rewire` cannot be called from inside it
     """
 
     def __init__(self) -> None:
@@ -54,4 +54,5 @@ class LifeCycle:
             raise LifeCycleError(
                 "the run has failed inside a node; `run` resumes it from its last save point, and so does a new Trainer"
             )
-        raise LifeCycleError(f"the run is {self.state}: `run`, `advance`, `rewire`, `load` cannot be called inside it")
+        calls = "`run`, `advance`, `load`, `rewire`"
+        raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")

@@ -190,5 +190,5 @@ def test_it_is_not_called_inside_a_run(trained: Path) -> None:
         trainer.load("best")
 
     trainer = trainer_of(None, training_step=training_step)
-    with pytest.raises(LifeCycleError, match="cannot be called inside it"):
+    with pytest.raises(LifeCycleError, match="cannot be called from inside it"):
         trainer.run()

@@ -1,0 +1,181 @@
+"""Several loaders read together: a batch is a mapping with one batch of each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, final
+
+from graphtrain.data.source import Opened, Source
+from graphtrain.data.state import DataState
+from graphtrain.errors import DataError
+from graphtrain.kind.batch_limit import combined_length
+
+Combine = Literal["cycle", "shortest", "longest"]
+
+# Passes that are kept of a loader which is read several times in an epoch: a resume begins as many batches back.
+_MOST_BACK = 64
+_ENDED = object()
+
+
+@final
+class Together(Source):
+    """Loaders that are read together.
+
+    Each has its own position: what it was opened with, and where in the epoch that was. A loader that is read again in
+    an epoch, as "cycle" does, is told of another epoch then, so that it shuffles in another order.
+
+    Arguments:
+        loaders: by name.
+        read: makes the source of a loader.
+        combine: what happens where a loader ends before another: it is read again, the epoch ends, or None stands for
+            its batch.
+        data_state: of the data of the run.
+    """
+
+    def __init__(
+        self, loaders: Mapping[str, Any], read: Callable[[Any], Source], combine: Combine, data_state: DataState
+    ) -> None:
+        self.loaders, self.combine, self._data_state = loaders, combine, data_state
+        self.sources = {name: read(loader) for name, loader in loaders.items()}
+        self.replays = any(source.replays for source in self.sources.values())
+        self.redraws = all(source.redraws for source in self.sources.values())
+        self.passes = dict.fromkeys(loaders, 0)  # how often each was opened
+
+    def open(self, epoch: int) -> Opened:
+        state: dict[str, Any] = {"loaders": {}}
+        opened = {name: self.open_loader(name, 0, state) for name in self.sources}
+        iterator = _Batches(self, state, {name: each.batches for name, each in opened.items()})
+        return Opened(iterator, combined_length([each.length for each in opened.values()], self.combine), state)
+
+    def open_loader(self, name: str, first: int, state: dict[str, Any]) -> Opened:
+        """Open a loader before the batch of the epoch with this number."""
+        held = self._data_state.capture(self.loaders[name])
+        opened = self.sources[name].open(self.passes[name])
+        begun = {"first": first, "pass": self.passes[name], "state": opened.state}
+        if held:
+            begun["data"] = held
+        former = state["loaders"].get(name, {"passes": []})["passes"]
+        older = [each for each in former if each["first"] <= first - _MOST_BACK]
+        state["loaders"][name] = {"passes": [*older[-1:], *former[len(older) :], begun]}
+        self.passes[name] += 1
+        return opened
+
+    def reopen_loader(self, name: str, begun: dict[str, Any], taken: int) -> Iterator[Any]:
+        """Open a loader again as in a pass, after so many batches of that."""
+        self._data_state.restore(self.loaders[name], begun.get("data", {}))
+        self.passes[name] = begun["pass"] + 1
+        return self.sources[name].reopen(begun["pass"], taken, begun["state"])
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
+        first = max(drawn - again, 0)
+        if "loaders" not in state or state["loaders"].keys() != self.sources.keys():
+            saved = ", ".join(state.get("loaders", {})) or "other data"
+            raise DataError(
+                f"the run is inside an epoch of {saved}, and now there are the loaders {', '.join(self.sources)}",
+                "change the loaders at the end of an epoch",
+            )
+        iterators: dict[str, Iterator[Any]] = {}
+        again_at: dict[str, list[dict[str, Any]]] = {}
+        for name in self.sources:
+            of_loader = state["loaders"][name]
+            passes = [each for each in of_loader["passes"] if each["first"] <= first]
+            again_at[name], of_loader["passes"] = of_loader["passes"][len(passes) :], passes
+            if of_loader.get("ended", drawn + 1) <= first:
+                iterators[name], self.passes[name] = iter(()), passes[-1]["pass"] + 1
+            else:
+                of_loader.pop("ended", None)
+                iterators[name] = self.reopen_loader(name, passes[-1], first - passes[-1]["first"])
+        iterator = _Batches(self, state, iterators, first, again_at)
+        self.redrawn = list(itertools.islice(iterator, drawn - first))
+        return iterator
+
+    def has_length(self) -> bool:
+        return all(source.has_length() for source in self.sources.values())
+
+    def release(self, batches: Iterator[Any]) -> bool:
+        if not isinstance(batches, _Batches):
+            return False
+        released = [self.sources[name].release(iterator) for name, iterator in batches.iterators.items()]
+        return any(released)
+
+    def unsaved(self) -> list[str]:
+        return [f".{name}{line}" for name, source in self.sources.items() for line in source.unsaved()]
+
+    def position(self) -> dict[str, Any]:
+        return {"passes": dict(self.passes)}
+
+    def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
+        if not inside:
+            saved = position.get("passes", {})
+            self.passes = {name: saved.get(name, 0) for name in self.passes}
+
+
+@final
+class _Batches:
+    """The batches of an epoch.
+
+    Arguments:
+        together: the loaders.
+        state: of the epoch.
+        iterators: of every loader.
+        number: the batches of the epoch so far.
+        again_at: passes of loaders that were begun already after that, and are drawn again. Default: none.
+    """
+
+    def __init__(
+        self,
+        together: Together,
+        state: dict[str, Any],
+        iterators: dict[str, Iterator[Any]],
+        number: int = 0,
+        again_at: Mapping[str, list[dict[str, Any]]] = MappingProxyType({}),
+    ) -> None:
+        self._together, self._state, self.iterators, self._number = together, state, iterators, number
+        self._again_at = again_at
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        batch = {name: next(iterator, _ENDED) for name, iterator in self.iterators.items()}
+        ended = [name for name, part in batch.items() if part is _ENDED]
+        if self._number == 0 and ended:
+            raise DataError(
+                f"the loader `{ended[0]}` gave no batch: it is empty, or was iterated over before and does not start "
+                "over",
+                "leave it out of the mapping, or give it data",
+            )
+        if ended and (self._together.combine == "shortest" or self._all_have_ended(ended)):
+            raise StopIteration
+        for name in ended:
+            if self._together.combine == "longest":
+                self._state["loaders"][name].setdefault("ended", self._number)
+            batch[name] = None if self._together.combine == "longest" else self._again(name)
+        self._number += 1
+        return batch
+
+    def _all_have_ended(self, ended: Sequence[str]) -> bool:
+        """True if every loader was read to its end in this epoch."""
+        if self._together.combine == "longest":
+            return len(ended) == len(self.iterators)
+        return all(name in ended or self._is_read_again(name) for name in self.iterators)
+
+    def _is_read_again(self, name: str) -> bool:
+        return bool(self._state["loaders"][name]["passes"][-1]["first"] > 0)
+
+    def _again(self, name: str) -> Any:
+        begun = next((each for each in self._again_at.get(name, ()) if each["first"] == self._number), None)
+        if begun is None:
+            self.iterators[name] = self._together.open_loader(name, self._number, self._state).batches
+        else:
+            self._state["loaders"][name]["passes"].append(begun)
+            self.iterators[name] = self._together.reopen_loader(name, begun, 0)
+        part = next(self.iterators[name], _ENDED)
+        if part is _ENDED:
+            raise DataError(
+                f"the loader `{name}` has ended, and does not start over",
+                'give it an `__iter__` that starts over; or set next_batch.combine = "shortest", or "longest"',
+            )
+        return part
