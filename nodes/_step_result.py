@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from graphtrain.errors import UsageError
+from graphtrain.kind.ask import Ask
 from graphtrain.metrics.values import check_metric, check_names, described, detached
+
+
+def without_ask(result: Any, asks: Callable[[Ask], None] | None) -> Any:
+    """What a step function returned beside STOP or END_EPOCH, which is asked for; the result itself where it has none.
+
+    Arguments:
+        asks: by which it asks. None: by a kind that is called outside of a run.
+    """
+    if isinstance(result, Ask):
+        result = (None, result)
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask)):
+        return result
+    if asks is not None:
+        asks(result[1])
+    return result[0]
 
 
 def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[str, Any]]:
@@ -29,6 +45,8 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
         returned = (
             "a mapping without `loss`" if "loss" not in result else f"a mapping whose `loss` is {described(loss)}"
         )
+    elif isinstance(result, Ask):
+        raise UsageError(f"`{function}` returned {result!r} alone", f"return the loss too: return loss, {result!r}")
     else:
         returned = described(result)
     raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}")

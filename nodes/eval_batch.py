@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.kind import StepFunction, node
+from graphtrain.kind import StepFunction, node, progress
+from graphtrain.kind.ask import Ask
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._evaluation import of_loader
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
-from graphtrain.nodes._step_result import count_and_metrics, metrics_of
+from graphtrain.nodes._step_result import count_and_metrics, metrics_of, without_ask
 
 
 @node(family="compute")
@@ -22,6 +23,9 @@ class EvalBatch:
     It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded. Of
     several loaders, those of each are.
 
+    With ``return metrics, graphtrain.END_EPOCH``, or END_EPOCH alone, the evaluation ends with this batch; with
+    ``graphtrain.STOP`` the run does, once the evaluation has ended.
+
     Arguments:
         precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
             bfloat16, and "16-mixed" in float16, by torch's autocast around the step function. "bf16-true" and "64-true"
@@ -29,6 +33,9 @@ class EvalBatch:
             in; a model in "bf16-true" or "64-true" is evaluated in it too.
         per: what the loss is a sum over, as that of `train_batch`: metrics are means over them. A `validation_step` may
             return no such count; its loss is a mean over samples then. Default: none, the loss is a mean.
+
+    Guard fields:
+        asking: what one of several ranks has asked for, until all of them fetch the next batch.
 
     Raises:
         UsageError: there is no step function, what it returned is no metrics, or the device has no such precision.
@@ -42,14 +49,23 @@ class EvalBatch:
     precision: Precision = "32-true"
     per: str | None = None
 
+    asking: str = progress("", in_digest=False)  # which runs of earlier versions do not have
+
     model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
 
     _recorder: Recorder
     _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several
     _around: Around | None
+    _asks: Callable[[Ask], None] | None
 
-    def setup(self, recorder: Recorder, device: torch.device, current_loader: Callable[[], str] | None = None) -> None:
-        self._recorder, self._loader = recorder, current_loader
+    def setup(
+        self,
+        recorder: Recorder,
+        device: torch.device,
+        current_loader: Callable[[], str] | None = None,
+        asks: Callable[[Ask], None] | None = None,
+    ) -> None:
+        self._recorder, self._loader, self._asks = recorder, current_loader, asks
         self._around = around(self.precision, device)
 
     def __call__(
@@ -67,6 +83,10 @@ class EvalBatch:
         with torch.no_grad():
             result = function(model, batch) if self._around is None else self._around(function, model, batch)
         name = "validation_step" if validation_step is not None else "training_step"
+        if type(result) is tuple or isinstance(result, Ask):
+            result = without_ask(result, self._asks)
+            if result is None:
+                return
         if result is None:
             raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")
         metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name)

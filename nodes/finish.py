@@ -14,6 +14,8 @@ from graphtrain.nodes._log_row import record_means
 class Finish:
     """Decide when the run has done enough; a guard on its edges asks `finish.due`.
 
+    It is due at once where a step function returns ``graphtrain.STOP``, and stays so until `after` is another amount.
+
     A run that ends without a single row of metrics records one, of all that it trained; see `log`.
 
     Arguments:

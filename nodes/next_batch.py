@@ -91,6 +91,7 @@ class NextBatch:
         exhausted: the data ended without a batch.             empty: the epoch gave no batch at all.
         epoch_length: batches that the current epoch will have; 0 where that is not known.
         batch_index: the number of the last batch in its epoch, from 0; own_batch_index: of that of this process.
+        ended: a step function has asked for the end of the epoch, and it is not closed.
         epochs: epochs fetched, as an exact fraction where the length is known.
         loader: of several loaders that are read in turn, the name of the one that is read.
         seconds: time spent training, in seconds, summed over interruptions; not while the run is stopped.
@@ -123,6 +124,7 @@ class NextBatch:
     exhausted: bool = progress(False)
     empty: bool = progress(False)
     seconds: float = progress(0.0, in_digest=False)
+    ended: bool = progress(False, in_digest=False)  # which runs of earlier versions do not have
     opened: bool = progress(False)
     length: int | None = progress(None)
     fetched_ahead: int = progress(0)
@@ -239,6 +241,8 @@ class NextBatch:
         if inside:
             self._source.select(self.source_state.get("indices"))
             self._iterator = self._resumed()
+            if self.ended:
+                self._end_data()
         self._move, self._hold, self._begin_copy = batch_mover(device), self._ahead.append, None
         if self.prefetch and device.type == "cuda":
             early = EarlyMover(device)
@@ -442,9 +446,12 @@ class NextBatch:
             self._begin_cut()
         if not (opens or self._division.synchronises):
             ranks.before_batch()
-        length = self._expected_length()
-        drawing = Drawing(self._iterator, self._of_loader(), length, opens, self._next, self._count, self._most)
-        drawn = self._division.draw(drawing)
+        if self.ended:
+            drawn = Round(NOTHING, 0, (), 0, True)
+        else:
+            length = self._expected_length()
+            drawing = Drawing(self._iterator, self._of_loader(), length, opens, self._next, self._count, self._most)
+            drawn = self._division.draw(drawing)
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
@@ -457,6 +464,22 @@ class NextBatch:
         self._held = tensors_held(batch) if kind is dict or kind is list else batch
         self._held_number = drawn.number
         return (batch if self._move is None else self._move(batch)), drawn.samples
+
+    def end_epoch(self) -> None:
+        """End the epoch before its next batch, where it has one: a step function has asked for it."""
+        if not self.opened or self.last or not self.epoch_batches:
+            return
+        self.ended = True
+        if self.between:  # it was the last batch of a loader
+            self._close_epoch()
+        else:
+            self._end_data()
+
+    def _end_data(self) -> None:
+        """Let the data of the epoch have no further batch."""
+        self._ahead.clear()
+        self.fetched_ahead = 0
+        self._iterator = iter(())
 
     def _follow(self, drawn: Round) -> None:
         """Count a round, and see whether the epoch has another."""
@@ -521,7 +544,7 @@ class NextBatch:
             self.epoch += self.opened
             self.epoch_batches = self.loader_first = 0
         self.opened, self.between = True, False
-        self.last = self.exhausted = self.empty = False
+        self.last = self.exhausted = self.empty = self.ended = False
         # Before the data is told the epoch: a resume draws the epoch again from here.
         state = self._data_state.capture(self._data)
         self._iterator, self.length, self.source_state = self._source.open(self.epoch)
@@ -556,7 +579,7 @@ class NextBatch:
             self._take(data)
 
     def _close_epoch(self) -> None:
-        self.between = self._in_turn is not None and not self._in_turn.is_last(self.loader)
+        self.between = self._in_turn is not None and not self.ended and not self._in_turn.is_last(self.loader)
         self.last = not self.between
         self.empty = self.epoch_batches == 0
         if self._in_turn is not None and not self._of_loader():

@@ -10,11 +10,12 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
+from graphtrain.kind.ask import Ask
 from graphtrain.metrics.recorder import Means, Recorder
 from graphtrain.nodes._compiled import Compiled
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around, scaled
-from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics
+from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
 from graphtrain.program.factories import Renewals
 
 
@@ -55,6 +56,10 @@ class TrainBatch:
 
     Guard fields:
         counted: with `per`, how many the window has so far, of this rank.
+        asking: what one of several ranks has asked for, until all of them fetch the next batch.
+
+    With ``return loss, graphtrain.STOP`` or ``graphtrain.END_EPOCH`` the batch is trained on, and then the run ends, or
+    the epoch.
 
     More of what `training_step` returns is written to slots by `writes` of the node, as in ``writes = { hidden =
     "hidden" }``: tensors detached, and not among the metrics. A `training_step` that asks for `hidden` is given it.
@@ -77,7 +82,9 @@ class TrainBatch:
     per: str | None = None
     only_own: bool = False
 
-    counted: float = progress(0.0, with_gradients=True, in_digest=False)  # which runs of earlier versions do not have
+    # Which runs of earlier versions do not have.
+    counted: float = progress(0.0, with_gradients=True, in_digest=False)
+    asking: str = progress("", in_digest=False)
 
     row_prefixes: ClassVar[tuple[str, ...]] = ()
 
@@ -87,6 +94,7 @@ class TrainBatch:
     _prefix: str  # of the names of metrics
     _around: Around | None
     _notify: Callable[[str], None] | None  # None once it is reported that batches differ in size
+    _asks: Callable[[Ask], None] | None
     _size: int | None  # samples of the batch before
     _optimizer: Any
     _renewals: Renewals | None
@@ -101,8 +109,9 @@ class TrainBatch:
         metric_prefix: str = "",
         optimizer: Any = None,
         renewals: Renewals | None = None,
+        asks: Callable[[Ask], None] | None = None,
     ) -> None:
-        self._prefix = metric_prefix
+        self._prefix, self._asks = metric_prefix, asks
         self._optimizer, self._renewals, self._is_alone = optimizer, renewals, False
         self._means = recorder.means("train", ("log", "epoch"))
         self._notify, self._size = notify, None
@@ -134,6 +143,8 @@ class TrainBatch:
             result = training_step(model, batch)
         else:
             result = self._around(training_step, model, batch)
+        if type(result) is tuple:
+            result = without_ask(result, self._asks)
         loss, metrics = loss_and_metrics(result, "training_step")
         if self.per is not None:
             return self._add_sum(loss, metrics, samples, loss_scale)

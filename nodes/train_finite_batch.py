@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from graphtrain.kind import StepFunction, node, progress
+from graphtrain.kind.ask import Ask
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._step_result import loss_and_metrics
+from graphtrain.nodes._step_result import loss_and_metrics, without_ask
 from graphtrain.nodes.train_batch import TrainBatch
 from graphtrain.program.factories import Renewals
 
@@ -62,14 +63,16 @@ class TrainFiniteBatch(TrainBatch):
         metric_prefix: str = "",
         optimizer: Any = None,
         renewals: Renewals | None = None,
+        asks: Callable[[Ask], None] | None = None,
     ) -> None:
-        super().setup(recorder, device, loss_scale, notify, metric_prefix, optimizer, renewals)
+        super().setup(recorder, device, loss_scale, notify, metric_prefix, optimizer, renewals, asks)
         call, self._tell = self._around, notify
 
         def around(function: Any, model: Any, batch: Any) -> Any:
             result = function(model, batch) if call is None else call(function, model, batch)
-            loss = loss_and_metrics(result, "training_step")[0].detach()
+            loss = loss_and_metrics(without_ask(result, None), "training_step")[0].detach()
             if not torch.isfinite(loss):
+                without_ask(result, asks)
                 raise _NotFiniteLoss(loss)
             return result
 

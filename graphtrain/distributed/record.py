@@ -29,6 +29,7 @@ class Record:
         has_batch: False where the data of this rank has no further batch.
         length: the batches in the epoch of this rank's data; -1 where it is not known.
         samples: the samples in the batch that this rank has fetched.
+        asked: what step functions of this rank have asked for: bits to which the caller gives meaning.
 
     >>> record = Record(call=3, position=5, seconds=1.5)
     >>> Record.of(record.packed()) == record, len(record.packed()) == Record.size
@@ -51,8 +52,9 @@ class Record:
     has_batch: bool = True
     length: int = -1
     samples: int = 0
+    asked: int = 0
 
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd??II?qq")
+    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd??II?qqQ")
     size: ClassVar[int] = _layout.size
 
     def packed(self) -> bytes:

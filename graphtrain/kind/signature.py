@@ -71,6 +71,8 @@ def _fields_of_every_node(parameters: Mapping[str, Parameter], name: str) -> dic
         raise TypeError(f"{name}: a kind has at most one Trigger, named `every` or `after`; got {', '.join(triggers)}")
     if triggers:
         fields["due"] = Field("due", bool, stored=False)
+    if triggers == ["after"]:
+        fields["stopped"] = Field("stopped", str, stored=True, default="", in_digest=False)  # new to older runs
     if triggers == ["every"]:
         fields["fired"] = Field("fired", dict, stored=True, default={})
     return fields

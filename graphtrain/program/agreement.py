@@ -8,7 +8,9 @@ alone, so that every rank takes the same edges. Where they have not, all of them
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, final
 
@@ -60,6 +62,9 @@ class Agreement:
         ranks: the processes.
         synchronised: False where a batch was fetched since ranks last synchronised.
         is_busy: True if any rank was writing a checkpoint then.
+        asked: what step functions of this rank have asked for since, as bits that have one meaning on all ranks.
+        learn: called on all ranks with what those of any rank have asked for.
+        grant: called on all ranks before they fetch a batch.
         calls: how many times they have, since they last joined each other.
         saves_known: how many saves were over then, as rank 0 knew.
     """
@@ -83,6 +88,9 @@ class Agreement:
         self._times_left = ranks.times_left
         self.synchronised = False
         self.is_busy = False
+        self.asked = 0
+        self.learn: Callable[[int], None] = lambda asked: None
+        self.grant: Callable[[], None] = lambda: None
         self._seconds = 0.0
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
@@ -158,12 +166,16 @@ class Agreement:
             has_batch=has_batch,
             length=length,
             samples=samples,
+            asked=self.asked,
         )
+        self.asked = 0
         records = [Record.of(data) for data in self._gather(record.packed())]
         if any(_spot(each) != _spot(record) for each in records):
             self._diverged(records)
         self._choices.clear()
-        self._records, self.synchronised = records, True
+        self._records = records
+        # Where a run was saved or resumed makes no difference to where ranks synchronise next.
+        self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0].seconds
         self.is_busy = any(each.is_busy for each in records)
         for request in ("stop", "save"):
@@ -172,6 +184,8 @@ class Agreement:
         if records[0].saves_done > self.saves_known:
             self.saves_known = records[0].saves_done
             self._requests.post("written")
+        if any(each.asked for each in records):
+            self.learn(functools.reduce(operator.or_, (each.asked for each in records)))
         return records
 
     def before_batch(self) -> None:
@@ -179,6 +193,7 @@ class Agreement:
         if not self.synchronised:
             self.synchronise("batch")
         self.synchronised = False
+        self.grant()
 
     def with_batch(
         self, *, digest: bytes = bytes(8), has_batch: bool = True, length: int = -1, samples: int = 0
@@ -186,6 +201,7 @@ class Agreement:
         """Synchronise on a batch that was just fetched; the arguments are fields of `Record`."""
         records = self.synchronise("batch", digest=digest, has_batch=has_batch, length=length, samples=samples)
         self.synchronised = False
+        self.grant()
         return records
 
     def gather(self, value: Any) -> list[Any]:

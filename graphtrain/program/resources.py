@@ -11,12 +11,14 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import Read
+from graphtrain.kind.ask import Ask
 from graphtrain.kind.parameter import REQUIRED
 from graphtrain.metrics.values import described
 from graphtrain.names import nearest, quoted
 
 # What the engine itself supplies under the names of slots.
 PROVIDED = (
+    "asks",
     "checkpoints",
     "current_loader",
     "data_state",
@@ -84,6 +86,8 @@ class StepOutputs:
         Raises:
             UsageError: there is nothing for one of the slots.
         """
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask):
+            return self.take(result[0]), result[1]
         names = quoted(self.indices)
         if not isinstance(result, Mapping):
             raise UsageError(

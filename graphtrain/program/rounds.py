@@ -182,6 +182,11 @@ def _written(bound: BoundNode, dependent: dict[str, BoundNode]) -> Iterator[tupl
         yield from ((path, source) for path in bound.planned.own_writes)
 
 
+def source_of_batches(program: Program, bound: BoundNode) -> BoundNode | None:
+    """The node that fetches the batches which a node reads; None where it reads none."""
+    return _source(bound, slots_of_rounds(program))
+
+
 def _source(bound: BoundNode, dependent: dict[str, BoundNode]) -> BoundNode | None:
     # To a node in which ranks synchronise all of them come, and what it writes is the same on all.
     if _goes_in_rounds(bound) or bound.kind.synchronises:

@@ -27,6 +27,7 @@ from graphtrain.plan.scope import (
     leaves,
     outputs_of,
 )
+from graphtrain.program.asks import Asks, asks_for_asks
 from graphtrain.program.bind import METRIC_PREFIX, BoundGraph, BoundNode, Program
 from graphtrain.program.expressions import evaluated
 from graphtrain.program.loop import Transition
@@ -34,7 +35,7 @@ from graphtrain.program.remade import Made
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.rounds import Rounds, asks_for_windows
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.triggers import Clock, Due, Every, after, any_of
+from graphtrain.program.triggers import After, Clock, Due, Every, after, any_of
 
 Act = Callable[[], Any]
 Amount = tuple[str, Term, BoundNode, str]
@@ -87,6 +88,7 @@ class Compiler:
             for declared in bound.kind.fields.values()
             if declared.counts is not None and not bound.bypassed
         ]
+        self._asks = Asks(program, agreement)
         self._with_gradients = [
             (bound, declared)
             for bound in program.nodes
@@ -134,7 +136,7 @@ class Compiler:
         if self._rounds is not None:
             self._rounds.rewired(set(ready) & set(scope.nodes.values()), self._window_counters, self._next_window)
         for bound in scope.nodes.values():
-            if isinstance(bound.trigger, Every):
+            if bound.trigger is not None:
                 bound.trigger.start()
         if reset:
             for trigger, unit in self._restarting.get(scope, ()):
@@ -145,6 +147,7 @@ class Compiler:
             if counter.scope is scope and declared.window is not None:
                 self._know_window(counter, declared)
         self.refuse_fractions(self._fractions.get(scope, ()))
+        self._asks.enter(scope)
 
     def _optional_outputs(self, scope: BoundGraph) -> set[str]:
         """What may be absent when a graph ends, and then is what an earlier run of it has left otherwise."""
@@ -183,6 +186,9 @@ class Compiler:
         if read.name == "graph_trains":
             trains = bound.scope.names.steps
             return lambda: trains
+        if asks_for_asks(read):
+            asks = self._asks.of(bound)
+            return lambda: asks
         get = self._getter(bound, read, target)
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get
@@ -248,13 +254,13 @@ class Compiler:
                 f'count batches or steps, as in {name} = "100 batches", or whole epochs; or give the data a `__len__`',
             )
 
-    def _trigger(self, bound: BoundNode) -> Every | Due | None:
+    def _trigger(self, bound: BoundNode) -> Every | After | None:
         trigger = bound.planned.trigger
         if trigger is None or bound.bypassed:
             return None
         clocks = self.clocks(bound, trigger)
         if bound.kind.trigger != "every":
-            return after(clocks)
+            return After(clocks, bound.instance, str(trigger))
         start = bound.planned.start
         may_be_due = after(self.clocks(bound, start)) if start is not None else None
         return Every(clocks, bound.instance, once=trigger.once, may_be_due=may_be_due)
@@ -267,9 +273,9 @@ class Compiler:
         if trigger is None:
             return _yes
         calls = [self.field_getter(bound, name) for name in bound.planned.also_due]
-        if not trigger.is_never:
+        if not trigger.is_never or isinstance(bound.trigger, After):
             assert bound.trigger is not None, "compiled before"
-            calls.insert(0, bound.trigger.due if isinstance(bound.trigger, Every) else bound.trigger)
+            calls.insert(0, bound.trigger.due)
         if not calls:
             return never
         return bound.trigger.not_before(any_of(calls)) if isinstance(bound.trigger, Every) else any_of(calls)

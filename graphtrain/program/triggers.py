@@ -116,6 +116,41 @@ class Every:
         return target
 
 
+class After:
+    """The trigger of a node with `after`: due once a clock has reached an amount, or a step function asked for the end.
+
+    Arguments:
+        terms: clock and term of each amount.
+        record: the node's progress; its `stopped` holds the amounts, as `text`, that the end was asked for before.
+            Other amounts take their place.
+
+    Attributes:
+        due: a call that answers whether it is.
+    """
+
+    def __init__(self, terms: Sequence[tuple[Clock, Term]], record: Any, text: str) -> None:
+        self._record, self._text = record, text
+        thresholds = [_threshold(clock, self._target(term.base.amount)) for clock, term in terms]
+        self.due: Due = any_of([due for due, _ in thresholds]) if thresholds else self._is_stopped
+        self._aims = [aim for _, aim in thresholds]
+
+    def _is_stopped(self) -> bool:
+        return bool(self._record.stopped == self._text)
+
+    def _target(self, amount: Fraction) -> Callable[[], Fraction]:
+        return lambda: Fraction(0) if self._is_stopped() else amount
+
+    def start(self) -> None:
+        """Begin or resume, as the progress has it now."""
+        for aim in self._aims:
+            aim()
+
+    def stop(self) -> None:
+        """Be due from now on."""
+        self._record.stopped = self._text
+        self.start()
+
+
 def after(terms: Sequence[tuple[Clock, Term]]) -> Due:
     """The trigger of a node with `after`: true once a clock has reached an amount. Nothing is remembered."""
     return any_of([_threshold(clock, functools.partial(_identity, term.base.amount))[0] for clock, term in terms])

@@ -71,6 +71,7 @@ class RankSaves:
         Raises:
             UnsaveableError: a rank could not; the first of them is named, on all of them in the same words.
         """
+        self.agreement.synchronise("save")  # what one rank was asked for is progress of all from here
         refusal, copied = None, None
         try:
             copied = copy()
