@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -51,6 +51,8 @@ class CheckFinite:
     []
     """
 
+    of_rank: ClassVar[tuple[str, ...]] = ("state",)  # each has losses of its own that were not read yet
+
     of: Literal["loss", "gradients", "parameters"] = "loss"
     action: Literal["off", "report", "stop", "drop"] = "stop"
 
@@ -91,7 +93,7 @@ class CheckFinite:
         if self.action in ("report", "stop"):
             self._read()
 
-    def at_end(self, loss: Any = None, samples: Any = 0, epoch: int = 0, batch: int = 0, seen: int = 0) -> None:
+    def at_end(self) -> None:
         if self.action in ("report", "stop"):
             self._read()
 

@@ -127,6 +127,7 @@ class Kind:
     keeps_state: bool
     acts_at_end: bool
     acts_at_body_end: bool
+    reads_at_end: bool
     releases: bool
     hears_rows: bool
 

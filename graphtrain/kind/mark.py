@@ -12,7 +12,7 @@ from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.parameter import Parameter, is_trigger
-from graphtrain.kind.signature import signature_of
+from graphtrain.kind.signature import signature_of, takes_nothing
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
@@ -201,6 +201,11 @@ def _declare(
         and callable(getattr(target, "load_state_dict", None)),
         acts_at_end=callable(getattr(target, "at_end", None)),
         acts_at_body_end=callable(getattr(target, "at_body_end", None)),
+        reads_at_end=any(
+            not takes_nothing(method)
+            for method in (getattr(target, name, None) for name in ("at_end", "at_body_end"))
+            if callable(method)
+        ),
         releases=callable(getattr(target, "release", None)),
         hears_rows=inspect.isclass(target) and callable(getattr(target, "hear_row", None)),
         **declared,

@@ -56,12 +56,20 @@ def _of_class(target: type, name: str) -> Signature:
     if keyword_only:
         raise TypeError(f"{name}.setup: it reads slots by position, not by keyword as `{next(iter(keyword_only))}`")
     for ending in ("at_end", "at_body_end"):
-        if (method := getattr(target, ending, None)) is not None and _read(method, name, method=True) != (reads, {}):
+        method = getattr(target, ending, None)
+        if method is not None and _read(method, name, method=True) not in ((reads, {}), ((), {})):
             names = ", ".join(read.name for read in reads) or "nothing"
-            raise TypeError(f"{name}.{ending}: it reads what __call__ reads, with the same defaults: {names}")
+            raise TypeError(
+                f"{name}.{ending}: it reads what __call__ reads, with the same defaults: {names}; or it takes nothing"
+            )
     if (release := getattr(target, "release", None)) is not None and _read(release, name, method=True) != ((), {}):
         raise TypeError(f"{name}.release: it takes nothing, and ends what the node can begin again, such as processes")
     return reads, setup_reads, parameters, fields
+
+
+def takes_nothing(method: Callable[..., Any]) -> bool:
+    """True for a method of a kind that has no argument beside the instance."""
+    return len(inspect.signature(method).parameters) == 1
 
 
 def _fields_of_every_node(parameters: Mapping[str, Parameter], name: str) -> dict[str, Field]:

@@ -13,6 +13,7 @@ from typing import final
 
 from graphtrain.kind import Read
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
+from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import Scope, Target, outputs_of, slots_of
 
 # What the nodes at some paths read beside the slots of their kinds, as a user's step function does.
@@ -93,11 +94,16 @@ class Slots:
             needs |= bits if read.required else 0
         return needs, everything
 
+    def _bits_at_end(self, acting: Iterable[PlanNode]) -> tuple[int, int]:
+        """Of what nodes read that act where their graph ends."""
+        reading = [node for node in acting if node.kind is not None and node.kind.reads_at_end]
+        return self._bits_of(pair for node in reading for pair in node.visit_reads)
+
     def _uses(self, point: FlowPoint) -> Uses:
         planned = point.planned
         if point is self.flow.end:
             acting = [node for node in self.flow.plan.nodes_in(point.scope) if node.kind and node.kind.acts_at_end]
-            return Uses(*self._bits_of(pair for node in acting for pair in node.visit_reads))
+            return Uses(*self._bits_at_end(acting))
         if point.opens is not None:
             inside = point.opens
             forgets = self.bits(f"{inside.path}{name}" for name in inside.written)
@@ -116,7 +122,7 @@ class Slots:
             acting = [
                 node for node in self.flow.plan.nodes_in(planned.body) if node.kind and node.kind.acts_at_body_end
             ]
-            acting_needs, acting_reads = self._bits_of(pair for node in acting for pair in node.visit_reads)
+            acting_needs, acting_reads = self._bits_at_end(acting)
             return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=self.bits(planned.maybe))
         needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
         return Uses(needs, reads, writes, self.bits(planned.forgets))

@@ -360,6 +360,13 @@ _AFTER_SETUP = ("reachable", "renewed", "random")
 # The position of data as it keeps it itself: that of data which is another on each rank differs.
 _OF_DATA = ("source_state", "state")
 
+
+def of_rank(bound: BoundNode) -> tuple[str, ...]:
+    """The fields of a node's progress that each rank has of its own, as its kind declares."""
+    declared: tuple[str, ...] = getattr(bound.kind.implementation, "of_rank", ())
+    return declared
+
+
 _NO_COPIES: Mapping[str, str] = MappingProxyType({})
 _NOT_RENEWED: Mapping[str, Renewed] = MappingProxyType({})
 
@@ -695,14 +702,14 @@ class StatefulObjects:
 
     def must_be_equal(self) -> MustBeEqual:
         """What has to be equal on all ranks of a run: parameters, optimizers, schedulers, and progress."""
-        stateful, optimizers = self.objects.stateful, self.objects.optimizers
+        stateful, optimizers, nodes = self.objects.stateful, self.objects.optimizers, self.program.nodes
         schedulers = {
             name for name, value in stateful.items() if isinstance(value, torch.optim.lr_scheduler.LRScheduler)
         }
         return MustBeEqual(
             {**self.weights(), **dict.fromkeys([*optimizers, *schedulers])},
             {"resources": {*optimizers, *schedulers}, "optimizers": {*optimizers}},
-            {bound.path: _OF_DATA for bound in self.program.nodes if is_fetching(bound)},
+            {bound.path: (*_OF_DATA, *of_rank(bound)) if is_fetching(bound) else of_rank(bound) for bound in nodes},
         )
 
     def digest_of(self, state: RunState) -> str:

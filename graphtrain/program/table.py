@@ -117,7 +117,7 @@ class Compiler:
 
     def _at_end(self, bound: BoundNode, method: Act) -> Act:
         """What a node does at the end of its graph."""
-        return self._evaluated(bound, self._call(method, bound))
+        return self._evaluated(bound, self._call(method, bound)) if bound.kind.reads_at_end else method
 
     # ---- entering graphs
 

@@ -26,6 +26,7 @@ from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
+from graphtrain.program.run_state import of_rank
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import ResumeOptions
@@ -272,8 +273,8 @@ def _progress(
 ) -> dict[str, Mapping[str, Any]]:
     """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round.
 
-    What belongs to gradients is summed, and given to rank 0. A node that only several ranks need, as `exchange`, has
-    none in one process.
+    What belongs to gradients is summed, and given to rank 0; what is each rank's own, rank 0 alone has again. A node
+    that only several ranks need, as `exchange`, has none in one process.
     """
     of_ranks = [bound for bound in compiled.program.nodes if "ranks" in bound.kind.optional and not bound.bypassed]
     fresh = {
@@ -290,6 +291,8 @@ def _progress(
         if path in changed and IDLE in bound.kind.fields:
             is_idle = rank in states and states[rank]["progress"].get(path, {}).get(IDLE, False)
             changed[path] = {**changed[path], IDLE: is_idle}
+        if rank and (own := of_rank(bound)) and path in changed:
+            changed[path] = {name: value for name, value in changed[path].items() if name not in own}
         sums = [field for field in bound.kind.fields.values() if field.with_gradients and path in changed]
         for field in sums:
             parts = [states[number]["progress"][path].get(field.name, field.default) for number in sorted(states)]

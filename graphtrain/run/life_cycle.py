@@ -26,10 +26,10 @@ class LifeCycle:
 
     >>> life = LifeCycle(); life.go("start"); life.state
     'running'
-    >>> life.go("start")
+    >>> life.go("start")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    graphtrain.errors.LifeCycleError: the run is running: `run`, `advance`, `load`, `rewire` cannot be called from inside it
+    graphtrain.errors.LifeCycleError: the run is running: ...
     """
 
     def __init__(self) -> None:

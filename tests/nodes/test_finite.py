@@ -299,6 +299,9 @@ def test_ranks_skip_a_batch_of_one_of_them() -> None:
 # ---- ranks
 
 
+LOSS_OF_RANKS = {5: math.nan}
+
+
 def test_ranks_drop_a_window_together() -> None:
     """A rank without a fault drops its part too."""
 
@@ -312,6 +315,25 @@ def test_ranks_drop_a_window_together() -> None:
     assert all(math.isfinite(value) for row in first[0][0] for value in row)
     rounds_with_a_fault = 2  # batches 3 and 4, and 5 and 6, of an epoch of 7
     assert first[1:] == (EPOCHS * (4 - rounds_with_a_fault), EPOCHS * rounds_with_a_fault)
+
+
+@pytest.mark.parametrize("world_size", [2, 1, 3])
+def test_what_ranks_have_not_read_is_each_ones_own_in_a_cut(world_size: int, tmp_path: Path) -> None:
+    def begin(ranks: Any) -> None:
+        trainer = trainer_of(graph_of(1), LOSS_OF_RANKS, tmp_path)
+        while trainer.position != "decide" or trainer.read("next_batch.batches") < 4:
+            trainer.advance()
+        trainer.save()
+
+    def resume(ranks: Any) -> str:
+        with pytest.raises(NotFiniteError) as error:
+            trainer_of(graph_of(1), LOSS_OF_RANKS, tmp_path).run()
+        return error.value.message
+
+    run_ranks(2, begin)
+    messages = run_ranks(world_size, resume) if world_size > 1 else [resume(None)]
+    assert len({*messages}) == 1
+    assert messages[0].startswith("the loss is nan at batch 6 of epoch 1")
 
 
 def test_ranks_stop_with_the_same_error() -> None:
