@@ -29,7 +29,7 @@ class LifeCycle:
     >>> life.go("start")
     Traceback (most recent call last):
         ...
-    graphtrain.errors.LifeCycleError: the run is running: `run`, `advance`, `load`, `rewire` cannot be called from inside it
+    graphtrain.errors.LifeCycleError: the run is running: ... cannot be called from inside it
     """
 
     def __init__(self) -> None:
