@@ -216,6 +216,19 @@ class Graph(Editable):
 
         return check_graph(self, ranks=ranks)
 
+    def dry_run(self) -> Graph:
+        """The graph of a dry run, in which mistakes show early: every node that can be reached is.
+
+        Each epoch has one batch, every trigger is due once, and the run ends after one epoch.
+
+        >>> fit = Graph.load("fit").dry_run()
+        >>> fit.nodes["next_batch"], fit.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
+        (<Node next_batch: limit = 1>, 1)
+        """
+        from graphtrain.graph.dry_run import dry_run
+
+        return dry_run(self)
+
     def to_machine(self, read: Callable[[str], Any]) -> Machine:
         """This graph as a `transitions` machine, which defines its meaning.
 

@@ -239,6 +239,12 @@ class CompiledGraph:
             if bound.scope in around:  # the nodes of other bodies may not be set up, and begin again with their body
                 bound.instance.hear_row(row, self.activity(position) is not None)
 
+    def unreached(self) -> tuple[str, ...]:
+        """The paths of nodes that have not run, nor are bypassed. What is in one of them is left out."""
+        idle = [bound for bound in self.program.nodes if bound.bypassed or not bound.fields["runs"]]
+        inside = tuple(f"{bound.path}/" for bound in idle)
+        return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
+
     def has_recorded_all(self) -> bool:
         """True if every node of the outermost graph that may record metrics has run since the run began here."""
         return all(self._has_run(bound) for bound in self._recording)

@@ -366,6 +366,11 @@ class Trainer:
         return self._compiled.save_points()
 
     @property
+    def unreached(self) -> tuple[str, ...]:
+        """The paths of nodes that have not run, without those that are bypassed, and what is inside of them."""
+        return self._compiled.unreached()
+
+    @property
     def seconds(self) -> Mapping[str, float]:
         """Seconds by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
 
