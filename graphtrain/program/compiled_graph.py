@@ -267,7 +267,9 @@ class CompiledGraph:
         prefixes = [getattr(bound.kind.implementation, "row_prefixes", None) for bound in others]
         known = [prefix for declared in prefixes if declared is not None for prefix in declared]
         return (
-            None in prefixes or name == "lr" or any(name == prefix + metric for prefix in known for metric in trained)
+            None in prefixes
+            or name.partition("/")[0] == "lr"
+            or any(name == prefix + metric for prefix in known for metric in trained)
         )
 
     def _has_run(self, bound: BoundNode) -> bool:
