@@ -143,6 +143,13 @@ class CompiledGraph:
         fetched = {path for bound in self.program.nodes if is_fetching(bound) for path in bound.planned.own_writes}
         return bool(fetched & self.alive_names(position, ended))
 
+    def batch_at(self, position: int) -> Any:
+        """What the node at a position reads as its `batch`; None where it reads none."""
+        for read, target in self.program.nodes[position].planned.reads:
+            if read.name == "batch" and isinstance(target, SlotTarget):
+                return self.program.slots[self.program.slot_index(target.path)]
+        return None
+
     def comes_between_batches(self) -> bool:
         """True if a run stands somewhere while no batch is alive."""
         return any(not bound.bypassed and not self.has_batch_alive(bound.index) for bound in self.program.nodes)

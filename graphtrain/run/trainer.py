@@ -77,6 +77,7 @@ from graphtrain.run.equal_ranks import (
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
+from graphtrain.run.out_of_memory import out_of_memory_note
 from graphtrain.run.overview import beginning_of, progress_of, summary_of, value_of
 from graphtrain.run.ranked_metric import RankedMetric
 from graphtrain.run.reporter import Reporter
@@ -1204,6 +1205,8 @@ class Trainer:
         self._explainer.fails(error)
         if not isinstance(error, RanksError):
             error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()})")
+            if note := out_of_memory_note(error, self._device, self._compiled.batch_at(self._loop.position)):
+                error.add_note(note)
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)
