@@ -266,8 +266,8 @@ class TrainBatch:
             computed.append((loss.detach(), kept, size if samples == whole else samples * size / whole))
         for loss, metrics, weight in computed:
             self._means.add(self._named(loss, metrics), weight)
-        for ask in asked if self._asks is not None else ():
-            self._asks(ask)
+        if asked and self._asks is not None:
+            self._asks(asked[-1])
         if len(computed) == 1:
             return computed[0][0]
         weights = [weight / sum(weight for _, _, weight in computed) for _, _, weight in computed]
