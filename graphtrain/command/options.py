@@ -151,6 +151,14 @@ class RunOptions:
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also log to TensorBoard, inside the run directory.")
     ] = False
+    time_nodes: Annotated[
+        bool,
+        typer.Option(
+            "--time-nodes",
+            help="Time the nodes of one batch in 128; graphtrain render RUN_DIR --run-dir RUN_DIR --seconds draws where "
+            "the time goes.",
+        ),
+    ] = False
     csv: Annotated[
         bool, typer.Option("--csv", help="Also write a table, metrics.csv, with one row for what one step has.")
     ] = False

@@ -204,6 +204,7 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
                     from_saved=options.from_saved,
                     rename=renamings(options.rename),
                     trace=TraceLines(trainer.graph, trace) if options.trace else None,
+                    time_nodes=options.time_nodes,
                 )
             outcome = train(trainer)
         except Exception as error:
