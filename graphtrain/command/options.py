@@ -155,8 +155,8 @@ class RunOptions:
         bool,
         typer.Option(
             "--time-nodes",
-            help="Time the nodes of one batch in 128; graphtrain render RUN_DIR --run-dir RUN_DIR --seconds draws where "
-            "the time goes.",
+            help="Time the nodes of one batch in 128; graphtrain render RUN_DIR --run-dir RUN_DIR --seconds draws "
+            "where the time goes.",
         ),
     ] = False
     csv: Annotated[
