@@ -225,3 +225,8 @@ def test_a_step_function_that_asks_for_the_end_is_asked_in_parts_too(monkeypatch
     assert trainer.run() is Outcome.FINISHED
     assert trainer.read("next_batch.batches") == trainer.read("step.steps") == 1
     assert trainer.read("train_batch.parts") == 2
+
+
+def test_the_node_that_cuts_is_named_where_another_one_is_set() -> None:
+    (problem,) = Graph.load("fit").set("accumulate", on_out_of_memory="halve").check()
+    assert 'that is `train_batch.on_out_of_memory = "halve"` here' in str(problem)
