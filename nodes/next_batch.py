@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
 
+from torch.utils.data import DataLoader, SequentialSampler
+
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
 from graphtrain.data.common import Common
 from graphtrain.data.loaders import loaders_of
@@ -67,6 +69,9 @@ class NextBatch:
     Arguments:
         limit: the most batches in an epoch, as a number, or as a share below 1 of those that the data has: 0.25.
             Default: all.
+        overfit: the same batches in every epoch, so many of them, to see whether a model can learn them by heart. A
+            `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
+            is refused, and other data has to give the same ones by itself. Default: none, all of the data.
         combine: how loaders are read where the data is a mapping of them. "cycle": together, a batch is a mapping with
             one of each, and a loader that ends before the longest is read again; "longest": None stands for the batch
             of one that has ended; "shortest": the epoch ends with the first that ends; "in_turn": an epoch has the
@@ -112,6 +117,7 @@ class NextBatch:
     epoch_fields: ClassVar[EpochFields] = EpochFields()
 
     limit: Annotated[int | float, Above(0)] | None = None
+    overfit: Annotated[int, Above(0)] | None = None
     combine: Combine | Literal["in_turn"] | None = None
     resume: Resume = "auto"
     prefetch: bool = False
@@ -190,7 +196,12 @@ class NextBatch:
         windows: Windows | None = None,
         graph_trains: bool = True,
     ) -> None:
-        self._limit = BatchLimit(self.limit)
+        if self.overfit is not None and self.limit is not None:
+            raise UsageError(
+                f"next_batch.overfit = {self.overfit}, and next_batch.limit = {self.limit}: both limit an epoch",
+                "leave one of them out",
+            )
+        self._limit, self._most = BatchLimit(self.limit if self.overfit is None else self.overfit), None
         self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
         self._data_state, self._notify = data_state or DataState(), notify
         self._held, self._begin_cut = NOTHING, None
@@ -203,7 +214,7 @@ class NextBatch:
             saving=saving,
             notify=notify,
             resume=self.resume,
-            limit=self.limit if self._limit else None,
+            limit=(self.limit or self.overfit) if self._limit else None,
         )
         if ranks is not None:
             self._divide = functools.partial(
@@ -258,7 +269,7 @@ class NextBatch:
                 f"rank_local data is read as one loader, and these are several: {', '.join(self._loaders)}",
                 "give every rank the same loaders, which then take turns; or combine them in an iterable of your own",
             )
-        source = Together(self._loaders, self._read, combine, self._data_state)
+        source = Together(self._loaders, self._read, combine, self._data_state, is_fixed=self.overfit is not None)
         keeping = [name for name, part in source.sources.items() if isinstance(part, Stateful)]
         if keeping and saving:
             raise DataError(
@@ -266,6 +277,17 @@ class NextBatch:
                 'set next_batch.resume = "replay", if its `__iter__` starts a new epoch; or pass a graphtrain.Loader',
             )
         self._take(data, source)
+
+    def _refuse_shuffled(self) -> None:
+        """Raise where data gives other batches in every epoch."""
+        for data in self._parts():
+            sampler = getattr(data, "sampler", None)
+            if isinstance(data, DataLoader) and sampler is not None and not isinstance(sampler, SequentialSampler):
+                raise DataError(
+                    f"next_batch.overfit = {self.overfit}: the data is a {type(data).__name__} with a "
+                    f"{type(sampler).__name__}, which gives other batches in every epoch",
+                    "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
+                )
 
     def _parts(self) -> list[Any]:
         """The data that is read, or the loaders that are read together."""
@@ -294,6 +316,8 @@ class NextBatch:
 
     def _take(self, data: Any, source: Source | None = None) -> None:
         self._data, self._source = data, source or self._read(own_data(data))
+        if self.overfit is not None:
+            self._refuse_shuffled()
         if self._source.replays:
             for each in self._parts():
                 self._data_state.is_redrawn(each)
@@ -332,7 +356,7 @@ class NextBatch:
         if compares and "number" in self.last_batch:  # of the batches of several ranks, that of this one
             again = drawn - self.last_batch["number"]
         with self._opened_again():
-            iterator = self._source.reopen(self.epoch, drawn, self.source_state, again)
+            iterator = self._source.reopen(self._data_epoch, drawn, self.source_state, again)
             batch, *_ = *self._source.redrawn, None
             if compares and (len(self._source.redrawn) < again or is_other(traces(tensors_held(batch)), saved or [])):
                 place = f"batch {drawn - again + 1} of epoch {self.epoch + 1}"
@@ -362,7 +386,7 @@ class NextBatch:
             self._data_state.comparisons.append(lambda: line)
         state = {**self.source_state, "cut": recut.cut}
         with self._opened_again():
-            iterator = self._source.reopen(self.epoch, drawn, state)
+            iterator = self._source.reopen(self._data_epoch, drawn, state)
             length = recut.length()
             self._fetch_ahead_again(iterator)
 
@@ -547,7 +571,7 @@ class NextBatch:
         self.last = self.exhausted = self.empty = self.ended = False
         # Before the data is told the epoch: a resume draws the epoch again from here.
         state = self._data_state.capture(self._data)
-        self._iterator, self.length, self.source_state = self._source.open(self.epoch)
+        self._iterator, self.length, self.source_state = self._source.open(self._data_epoch)
         self._most = self._limit.of(self.length) if self._limit else None
         if state:
             self.source_state["data"] = state
@@ -568,6 +592,11 @@ class NextBatch:
         self._take_loader(in_turn, self.loader)
         if self.loader in in_turn.positions:
             self._source.load_position(in_turn.positions.pop(self.loader), inside=False)
+
+    @property
+    def _data_epoch(self) -> int:
+        """The epoch as the data is told it."""
+        return self.epoch if self.overfit is None else 0
 
     def _take_written(self, data: Any) -> None:
         if data is None:
@@ -609,7 +638,7 @@ class NextBatch:
             yield from self._resumed()
             return
         with self._opened_again():
-            self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
+            self._iterator = self._source.reopen(self._data_epoch, drawn, self.source_state)
         yield from itertools.islice(self._iterator, 1)  # what follows is asked of the iterator itself
 
     def state_dict(self) -> dict[str, Any]:
