@@ -36,6 +36,7 @@ from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import state_digest
 
 _NEVER = 2**62
+_SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such batches count, and are not trained on"
 
 
 @node(
@@ -60,6 +61,10 @@ class NextBatch:
     data set of a `graphtrain.Loader`, or of batches in a list, in this order, or shuffled where the loader shuffles. It
     is taken when an epoch is opened, as is `train_data` itself where a node writes it. Until it is written, and where
     it is None, an epoch has everything.
+
+    A batch that is None, as a `collate_fn` may return it, is counted and skipped, which is reported once: the next one
+    is taken. Among several ranks, the rank whose batch is None takes part in everything else, and its gradients count
+    as zeros.
 
     Among several ranks, a visit fetches a batch for each of them, or as many as the epoch and the open window still
     have, and counts them all; the others get None, and nodes that read the batch are not called there. Of a
@@ -87,7 +92,9 @@ class NextBatch:
             Default: False.
 
     Writes:
-        batch: the batch, on the device of the run; None when the data was exhausted without one.
+        batch: the batch, on the device of the run, where `transfer(batch, device)` puts it if there is such a resource;
+            otherwise tensors and what else has a method `to` are moved, in tuples, lists, mappings and dataclasses.
+            None when the data was exhausted without one.
         samples: how many samples it holds: the first dimension of its first tensor, or what `batch_size(batch)` gives.
 
     Guard fields:
@@ -137,6 +144,7 @@ class NextBatch:
     # Of several ranks. Runs of one process, and of earlier versions, need not say it.
     round_batches: int = progress(1, in_digest=False)
     rank_local: int = progress(0, in_digest=False)  # the ranks among which the data divides itself
+    idle: bool = progress(False, in_digest=False)  # the batch of this rank is None
     # Of several loaders: the one that is read, whether it has ended, and the batches of the epoch before it.
     loader: str = progress("", in_digest=False)
     between: bool = progress(False, in_digest=False)
@@ -190,18 +198,15 @@ class NextBatch:
         saving: bool,
         notify: Callable[[str], None],
         batch_size: Callable[[Any], int] | None = None,
+        transfer: Callable[[Any, Any], Any] | None = None,
         running_seconds: Callable[[], float] | None = None,
         data_state: DataState | None = None,
         ranks: Agreement | None = None,
         windows: Windows | None = None,
         graph_trains: bool = True,
     ) -> None:
-        if self.overfit is not None and self.limit is not None:
-            raise UsageError(
-                f"next_batch.overfit = {self.overfit}, and next_batch.limit = {self.limit}: both limit an epoch",
-                "leave one of them out",
-            )
-        self._limit, self._most = BatchLimit(self.limit if self.overfit is None else self.overfit), None
+        amounts = [amount for amount in (self.limit, self.overfit) if amount is not None]
+        self._limit, self._most = BatchLimit(min(amounts, default=None)), None
         self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
         self._data_state, self._notify = data_state or DataState(), notify
         self._held, self._begin_cut = NOTHING, None
@@ -214,7 +219,7 @@ class NextBatch:
             saving=saving,
             notify=notify,
             resume=self.resume,
-            limit=(self.limit or self.overfit) if self._limit else None,
+            limit=min(amounts) if self._limit else None,
         )
         if ranks is not None:
             self._divide = functools.partial(
@@ -255,7 +260,9 @@ class NextBatch:
             if self.ended:
                 self._end_data()
         self._move, self._hold, self._begin_copy = batch_mover(device), self._ahead.append, None
-        if self.prefetch and device.type == "cuda":
+        if transfer is not None:
+            self._move = functools.partial(_transferred, transfer, device)
+        elif self.prefetch and device.type == "cuda":
             early = EarlyMover(device)
             if ranks is None:
                 self._move, self._hold = early.move, self._begin_early(early)
@@ -436,6 +443,8 @@ class NextBatch:
         if self.last or not self.opened or self.between:
             self._open_epoch(indices)
         batch = self._next()
+        if batch is None:
+            batch = self._after_none()
         kind = type(batch)
         self._held = tensors_held(batch) if kind is dict or kind is list else batch  # 0.05 us for most batches
         if batch is NOTHING:
@@ -449,6 +458,18 @@ class NextBatch:
         count = self._count(batch)
         self.samples += count
         return (batch if self._move is None else self._move(batch)), count
+
+    def _after_none(self) -> Any:
+        """Count a batch that is None, and those after it that are; the next one, or `NOTHING` at the end."""
+        self._notify(_SKIPPED)
+        batch: Any = None
+        while batch is None:
+            self.epoch_batches += 1
+            self.batches += 1
+            if self.epoch_batches >= self._certain:
+                self._look_ahead()
+            batch = NOTHING if self._opens_next() else self._next()
+        return batch
 
     def _next(self) -> Any:
         if not self._ahead:
@@ -474,7 +495,7 @@ class NextBatch:
             drawn = Round(NOTHING, 0, (), 0, True)
         else:
             length = self._expected_length()
-            drawing = Drawing(self._iterator, self._of_loader(), length, opens, self._next, self._count, self._most)
+            drawing = Drawing(self._iterator, self._of_loader(), length, opens, self._next, self._counted, self._most)
             drawn = self._division.draw(drawing)
         now = self._clock()
         self.seconds += now - self._mark
@@ -482,7 +503,10 @@ class NextBatch:
         self._follow(drawn)
         if not drawn.counts and self.between:
             return self._take_part(ranks, indices)
-        if drawn.batch is NOTHING:
+        self.idle = drawn.batch is None
+        if self.idle:
+            self._notify(_SKIPPED)
+        if drawn.batch is NOTHING or self.idle:
             return None, 0
         batch, kind = drawn.batch, type(drawn.batch)
         self._held = tensors_held(batch) if kind is dict or kind is list else batch
@@ -504,6 +528,10 @@ class NextBatch:
         self._ahead.clear()
         self.fetched_ahead = 0
         self._iterator = iter(())
+
+    def _counted(self, batch: Any) -> int:
+        """The samples of a batch; None has none."""
+        return 0 if batch is None else self._count(batch)
 
     def _follow(self, drawn: Round) -> None:
         """Count a round, and see whether the epoch has another."""
@@ -741,6 +769,15 @@ def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:
             ) from None
 
     return count
+
+
+def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:
+    moved = transfer(batch, device)
+    if moved is None:
+        raise UsageError(
+            "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
+        )
+    return moved
 
 
 def _digest(section: Mapping[str, Any]) -> str:

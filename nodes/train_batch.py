@@ -59,9 +59,12 @@ class TrainBatch:
             batches in as many, one after the other, as in a window that is as many times larger. It is for one process,
             and for losses that are means over samples. Every visit copies the gradients of an open window. "stop"
             raises the error. Default: "stop".
+        skip_none: True skips a batch for which `training_step` returns None, as Lightning does: there is no backward
+            pass. It counts in its window, as if its gradients were zeros, which is what it adds on one of several ranks
+            too. Default: False, it is an error.
 
     Writes:
-        loss: the loss before the division, detached.
+        loss: the loss before the division, detached; None for a batch that is skipped.
 
     Guard fields:
         counted: with `per`, how many the window has so far, of this rank.
@@ -92,6 +95,7 @@ class TrainBatch:
     per: str | None = None
     only_own: bool = False
     on_out_of_memory: Literal["stop", "halve"] = "stop"
+    skip_none: bool = False
 
     # Which runs of earlier versions do not have.
     counted: float = progress(0.0, with_gradients=True, in_digest=False)
@@ -166,6 +170,8 @@ class TrainBatch:
             result = self._around(training_step, model, batch)
         if type(result) is tuple:
             result = without_ask(result, self._asks)
+        if result is None and self.skip_none:
+            return None
         loss, metrics = loss_and_metrics(result, "training_step")
         if self.per is not None:
             return self._add_sum(loss, metrics, samples, loss_scale)
