@@ -49,7 +49,7 @@ FOREIGN: dict[str, str] = {
     "configure_optimizers": "the resources `optimizer` and `scheduler`",
     "learning_rate": "the learning rate of the `optimizer` that `setup` returns",
     "precision": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision = "bf16-mixed"`',
-    "overfit_batches": "`next_batch.overfit=N`",
+    "overfit_batches": "`next_batch.overfit = N`",
     "fast_dev_run": (
         "`next_batch.limit=1 validate/next_batch.limit=1 validate.every='1 epochs' finish.after='1 epochs'`"
     ),

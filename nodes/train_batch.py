@@ -258,13 +258,16 @@ class TrainBatch:
         samples: int,
         window: int,
         loss_scale: float | None,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | None:
         whole = sum(size for _, size in parts)
         computed: list[tuple[torch.Tensor, Mapping[str, Any], float]] = []
         asked: list[Ask] = []
         for part, size in parts:
             result = training_step(model, part) if self._around is None else self._around(training_step, model, part)
-            loss, metrics = loss_and_metrics(without_ask(result, asked.append), "training_step")
+            plain = without_ask(result, asked.append)
+            if plain is None and self.skip_none:
+                continue
+            loss, metrics = loss_and_metrics(plain, "training_step")
             share = loss if size == whole else loss * (size / whole)
             share = share if window == 1 else share / window
             (share if loss_scale is None else scaled(share, loss_scale)).backward()  # type: ignore[no-untyped-call]
@@ -274,8 +277,8 @@ class TrainBatch:
             self._means.add(self._named(loss, metrics), weight)
         if asked and self._asks is not None:
             self._asks(asked[-1])
-        if len(computed) == 1:
-            return computed[0][0]
+        if len(computed) <= 1:
+            return computed[0][0] if computed else None
         weights = [weight / sum(weight for _, _, weight in computed) for _, _, weight in computed]
         return torch.stack([loss * weight for (loss, _, _), weight in zip(computed, weights, strict=True)]).sum()
 

@@ -38,6 +38,7 @@ class TrainFiniteBatch(TrainBatch):
         per: as of `train_batch`. Default: none.
         only_own: as of `train_batch`. Default: False.
         on_out_of_memory: as of `train_batch`. Default: "stop".
+        skip_none: as of `train_batch`. Default: False.
 
     Writes:
         loss: the loss, detached, also of a batch that is skipped.
@@ -74,7 +75,10 @@ class TrainFiniteBatch(TrainBatch):
 
         def around(function: Any, model: Any, batch: Any) -> Any:
             result = function(model, batch) if call is None else call(function, model, batch)
-            loss = loss_and_metrics(without_ask(result, None), "training_step")[0].detach()
+            plain = without_ask(result, None)
+            if plain is None and self.skip_none:
+                return result
+            loss = loss_and_metrics(plain, "training_step")[0].detach()
             if not torch.isfinite(loss):
                 without_ask(result, asks)
                 raise _NotFiniteLoss(loss)
