@@ -14,6 +14,7 @@ FOREIGN: dict[str, str] = {
     "max_time": '`finish.after = "N minutes"`',
     "accumulate_grad_batches": "`accumulate.every = N`",
     "gradient_accumulation_steps": "`accumulate.every = N`",
+    "on_out_of_memory": '`train_batch.on_out_of_memory = "halve"`',
     "gradient_clip_val": "`clip.max_norm = X`",
     "max_grad_norm": "`clip.max_norm = X`",
     "val_check_interval": '`validate.every = "N epoch_batches"` or `validate.every = "0.25 epochs"`',
@@ -48,7 +49,7 @@ FOREIGN: dict[str, str] = {
     "configure_optimizers": "the resources `optimizer` and `scheduler`",
     "learning_rate": "the learning rate of the `optimizer` that `setup` returns",
     "precision": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision = "bf16-mixed"`',
-    "overfit_batches": "`next_batch.limit=N validate/next_batch.limit=N`",
+    "overfit_batches": "`next_batch.overfit = N`",
     "fast_dev_run": (
         "`next_batch.limit=1 validate/next_batch.limit=1 validate.every='1 epochs' finish.after='1 epochs'`"
     ),

@@ -49,7 +49,12 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
         raise UsageError(f"`{function}` returned {result!r} alone", f"return the loss too: return loss, {result!r}")
     else:
         returned = described(result)
-    raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}")
+    raise UsageError(
+        f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}",
+        "set train_batch.skip_none = true if batches for which it returns None are to be skipped"
+        if result is None
+        else "",
+    )
 
 
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:

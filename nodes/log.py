@@ -12,7 +12,7 @@ from graphtrain.nodes._log_row import record_means
 
 @node(observer=True, synchronises=True)
 class Log:
-    """Record the means since the last row, weighted by samples, and the learning rate of the first parameter group.
+    """Record the means since the last row, weighted by samples, and the learning rate of each parameter group.
 
     What was gathered since the last row is a row at the end of the run too, so that the last steps are not missing. To
     a run that is continued later that row makes no difference: the next one has the means since the one before. At the

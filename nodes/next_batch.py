@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
 
+from torch.utils.data import DataLoader, SequentialSampler
+
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
 from graphtrain.data.common import Common
 from graphtrain.data.loaders import loaders_of
@@ -34,6 +36,7 @@ from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import state_digest
 
 _NEVER = 2**62
+_SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such batches count, and are not trained on"
 
 
 @node(
@@ -59,6 +62,10 @@ class NextBatch:
     is taken when an epoch is opened, as is `train_data` itself where a node writes it. Until it is written, and where
     it is None, an epoch has everything.
 
+    A batch that is None, as a `collate_fn` may return it, is counted and skipped, which is reported once: the next one
+    is taken. Among several ranks, the rank whose batch is None takes part in everything else, and its gradients count
+    as zeros.
+
     Among several ranks, a visit fetches a batch for each of them, or as many as the epoch and the open window still
     have, and counts them all; the others get None, and nodes that read the batch are not called there. Of a
     `graphtrain.Loader` a rank loads its own batches alone; other data is drawn alike by all ranks, except what
@@ -67,6 +74,9 @@ class NextBatch:
     Arguments:
         limit: the most batches in an epoch, as a number, or as a share below 1 of those that the data has: 0.25.
             Default: all.
+        overfit: the same batches in every epoch, so many of them, to see whether a model can learn them by heart. A
+            `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
+            is refused, and other data has to give the same ones by itself. Default: none, all of the data.
         combine: how loaders are read where the data is a mapping of them. "cycle": together, a batch is a mapping with
             one of each, and a loader that ends before the longest is read again; "longest": None stands for the batch
             of one that has ended; "shortest": the epoch ends with the first that ends; "in_turn": an epoch has the
@@ -82,7 +92,9 @@ class NextBatch:
             Default: False.
 
     Writes:
-        batch: the batch, on the device of the run; None when the data was exhausted without one.
+        batch: the batch, on the device of the run, where `transfer(batch, device)` puts it if there is such a resource;
+            otherwise tensors and what else has a method `to` are moved, in tuples, lists, mappings and dataclasses.
+            None when the data was exhausted without one.
         samples: how many samples it holds: the first dimension of its first tensor, or what `batch_size(batch)` gives.
 
     Guard fields:
@@ -112,6 +124,7 @@ class NextBatch:
     epoch_fields: ClassVar[EpochFields] = EpochFields()
 
     limit: Annotated[int | float, Above(0)] | None = None
+    overfit: Annotated[int, Above(0)] | None = None
     combine: Combine | Literal["in_turn"] | None = None
     resume: Resume = "auto"
     prefetch: bool = False
@@ -131,6 +144,7 @@ class NextBatch:
     # Of several ranks. Runs of one process, and of earlier versions, need not say it.
     round_batches: int = progress(1, in_digest=False)
     rank_local: int = progress(0, in_digest=False)  # the ranks among which the data divides itself
+    idle: bool = progress(False, in_digest=False)  # the batch of this rank is None
     # Of several loaders: the one that is read, whether it has ended, and the batches of the epoch before it.
     loader: str = progress("", in_digest=False)
     between: bool = progress(False, in_digest=False)
@@ -184,13 +198,15 @@ class NextBatch:
         saving: bool,
         notify: Callable[[str], None],
         batch_size: Callable[[Any], int] | None = None,
+        transfer: Callable[[Any, Any], Any] | None = None,
         running_seconds: Callable[[], float] | None = None,
         data_state: DataState | None = None,
         ranks: Agreement | None = None,
         windows: Windows | None = None,
         graph_trains: bool = True,
     ) -> None:
-        self._limit = BatchLimit(self.limit)
+        amounts = [amount for amount in (self.limit, self.overfit) if amount is not None]
+        self._limit, self._most = BatchLimit(min(amounts, default=None)), None
         self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
         self._data_state, self._notify = data_state or DataState(), notify
         self._held, self._begin_cut = NOTHING, None
@@ -203,7 +219,7 @@ class NextBatch:
             saving=saving,
             notify=notify,
             resume=self.resume,
-            limit=self.limit if self._limit else None,
+            limit=min(amounts) if self._limit else None,
         )
         if ranks is not None:
             self._divide = functools.partial(
@@ -244,7 +260,9 @@ class NextBatch:
             if self.ended:
                 self._end_data()
         self._move, self._hold, self._begin_copy = batch_mover(device), self._ahead.append, None
-        if self.prefetch and device.type == "cuda":
+        if transfer is not None:
+            self._move = functools.partial(_transferred, transfer, device)
+        elif self.prefetch and device.type == "cuda":
             early = EarlyMover(device)
             if ranks is None:
                 self._move, self._hold = early.move, self._begin_early(early)
@@ -258,7 +276,7 @@ class NextBatch:
                 f"rank_local data is read as one loader, and these are several: {', '.join(self._loaders)}",
                 "give every rank the same loaders, which then take turns; or combine them in an iterable of your own",
             )
-        source = Together(self._loaders, self._read, combine, self._data_state)
+        source = Together(self._loaders, self._read, combine, self._data_state, is_fixed=self.overfit is not None)
         keeping = [name for name, part in source.sources.items() if isinstance(part, Stateful)]
         if keeping and saving:
             raise DataError(
@@ -266,6 +284,17 @@ class NextBatch:
                 'set next_batch.resume = "replay", if its `__iter__` starts a new epoch; or pass a graphtrain.Loader',
             )
         self._take(data, source)
+
+    def _refuse_shuffled(self) -> None:
+        """Raise where data gives other batches in every epoch."""
+        for data in self._parts():
+            sampler = getattr(data, "sampler", None)
+            if isinstance(data, DataLoader) and sampler is not None and not isinstance(sampler, SequentialSampler):
+                raise DataError(
+                    f"next_batch.overfit = {self.overfit}: the data is a {type(data).__name__} with a "
+                    f"{type(sampler).__name__}, which gives other batches in every epoch",
+                    "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
+                )
 
     def _parts(self) -> list[Any]:
         """The data that is read, or the loaders that are read together."""
@@ -294,6 +323,8 @@ class NextBatch:
 
     def _take(self, data: Any, source: Source | None = None) -> None:
         self._data, self._source = data, source or self._read(own_data(data))
+        if self.overfit is not None:
+            self._refuse_shuffled()
         if self._source.replays:
             for each in self._parts():
                 self._data_state.is_redrawn(each)
@@ -332,7 +363,7 @@ class NextBatch:
         if compares and "number" in self.last_batch:  # of the batches of several ranks, that of this one
             again = drawn - self.last_batch["number"]
         with self._opened_again():
-            iterator = self._source.reopen(self.epoch, drawn, self.source_state, again)
+            iterator = self._source.reopen(self._data_epoch, drawn, self.source_state, again)
             batch, *_ = *self._source.redrawn, None
             if compares and (len(self._source.redrawn) < again or is_other(traces(tensors_held(batch)), saved or [])):
                 place = f"batch {drawn - again + 1} of epoch {self.epoch + 1}"
@@ -362,7 +393,7 @@ class NextBatch:
             self._data_state.comparisons.append(lambda: line)
         state = {**self.source_state, "cut": recut.cut}
         with self._opened_again():
-            iterator = self._source.reopen(self.epoch, drawn, state)
+            iterator = self._source.reopen(self._data_epoch, drawn, state)
             length = recut.length()
             self._fetch_ahead_again(iterator)
 
@@ -412,6 +443,8 @@ class NextBatch:
         if self.last or not self.opened or self.between:
             self._open_epoch(indices)
         batch = self._next()
+        if batch is None:
+            batch = self._after_none()
         kind = type(batch)
         self._held = tensors_held(batch) if kind is dict or kind is list else batch  # 0.05 us for most batches
         if batch is NOTHING:
@@ -425,6 +458,18 @@ class NextBatch:
         count = self._count(batch)
         self.samples += count
         return (batch if self._move is None else self._move(batch)), count
+
+    def _after_none(self) -> Any:
+        """Count a batch that is None, and those after it that are; the next one, or `NOTHING` at the end."""
+        self._notify(_SKIPPED)
+        batch: Any = None
+        while batch is None:
+            self.epoch_batches += 1
+            self.batches += 1
+            if self.epoch_batches >= self._certain:
+                self._look_ahead()
+            batch = NOTHING if self._opens_next() else self._next()
+        return batch
 
     def _next(self) -> Any:
         if not self._ahead:
@@ -450,7 +495,7 @@ class NextBatch:
             drawn = Round(NOTHING, 0, (), 0, True)
         else:
             length = self._expected_length()
-            drawing = Drawing(self._iterator, self._of_loader(), length, opens, self._next, self._count, self._most)
+            drawing = Drawing(self._iterator, self._of_loader(), length, opens, self._next, self._counted, self._most)
             drawn = self._division.draw(drawing)
         now = self._clock()
         self.seconds += now - self._mark
@@ -458,7 +503,10 @@ class NextBatch:
         self._follow(drawn)
         if not drawn.counts and self.between:
             return self._take_part(ranks, indices)
-        if drawn.batch is NOTHING:
+        self.idle = drawn.batch is None
+        if self.idle:
+            self._notify(_SKIPPED)
+        if drawn.batch is NOTHING or self.idle:
             return None, 0
         batch, kind = drawn.batch, type(drawn.batch)
         self._held = tensors_held(batch) if kind is dict or kind is list else batch
@@ -480,6 +528,10 @@ class NextBatch:
         self._ahead.clear()
         self.fetched_ahead = 0
         self._iterator = iter(())
+
+    def _counted(self, batch: Any) -> int:
+        """The samples of a batch; None has none."""
+        return 0 if batch is None else self._count(batch)
 
     def _follow(self, drawn: Round) -> None:
         """Count a round, and see whether the epoch has another."""
@@ -547,7 +599,7 @@ class NextBatch:
         self.last = self.exhausted = self.empty = self.ended = False
         # Before the data is told the epoch: a resume draws the epoch again from here.
         state = self._data_state.capture(self._data)
-        self._iterator, self.length, self.source_state = self._source.open(self.epoch)
+        self._iterator, self.length, self.source_state = self._source.open(self._data_epoch)
         self._most = self._limit.of(self.length) if self._limit else None
         if state:
             self.source_state["data"] = state
@@ -568,6 +620,11 @@ class NextBatch:
         self._take_loader(in_turn, self.loader)
         if self.loader in in_turn.positions:
             self._source.load_position(in_turn.positions.pop(self.loader), inside=False)
+
+    @property
+    def _data_epoch(self) -> int:
+        """The epoch as the data is told it."""
+        return self.epoch if self.overfit is None else 0
 
     def _take_written(self, data: Any) -> None:
         if data is None:
@@ -609,7 +666,7 @@ class NextBatch:
             yield from self._resumed()
             return
         with self._opened_again():
-            self._iterator = self._source.reopen(self.epoch, drawn, self.source_state)
+            self._iterator = self._source.reopen(self._data_epoch, drawn, self.source_state)
         yield from itertools.islice(self._iterator, 1)  # what follows is asked of the iterator itself
 
     def state_dict(self) -> dict[str, Any]:
@@ -712,6 +769,15 @@ def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:
             ) from None
 
     return count
+
+
+def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:
+    moved = transfer(batch, device)
+    if moved is None:
+        raise UsageError(
+            "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
+        )
+    return moved
 
 
 def _digest(section: Mapping[str, Any]) -> str:

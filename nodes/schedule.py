@@ -15,11 +15,16 @@ from graphtrain.kind.trigger import Trigger
 class Schedule:
     """Call ``scheduler.step()``; without a scheduler the node is bypassed.
 
+    It counts what `every` counts: windows that are thrown away are no steps, and a schedule by steps stands still.
+
+    Reads:
+        scheduler: one, or a list of them, each of another optimizer: ``reads = { scheduler = ["a", "b"] }``.
+
     Arguments:
         every: when to step it. Default: after every step of the optimizer.
 
     Raises:
-        UsageError: it is a `ReduceLROnPlateau`, whose steps need a metric.
+        UsageError: it is a `ReduceLROnPlateau`, whose steps need a metric; or two are of one optimizer.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("schedule", every="1 epochs")
@@ -29,10 +34,28 @@ class Schedule:
 
     every: Trigger = Trigger("1 steps")
 
-    def __call__(self, scheduler: Any) -> None:
-        if isinstance(scheduler, ReduceLROnPlateau):
+    def setup(self, scheduler: Any = None) -> None:
+        schedulers = _each(scheduler)
+        optimizers = [id(optimizer) for each in schedulers if (optimizer := getattr(each, "optimizer", None))]
+        if len(set(optimizers)) < len(optimizers):
+            names = ", ".join(type(each).__name__ for each in schedulers)
             raise UsageError(
-                "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
-                'add the overlay that steps it with a metric: --overlay plateau, in Python graph.overlay("plateau")',
+                f"`schedule` has several schedulers ({names}) of one optimizer, and each would overwrite or multiply "
+                "what the other has set",
+                "make one of them: torch's SequentialLR for one after the other, ChainedScheduler for both at once; or "
+                "step the other in a node of its own, at another time",
             )
-        scheduler.step()
+
+    def __call__(self, scheduler: Any) -> None:
+        for each in _each(scheduler):
+            if isinstance(each, ReduceLROnPlateau):
+                raise UsageError(
+                    "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
+                    "add the overlay that steps it with a metric: --overlay plateau, in Python "
+                    'graph.overlay("plateau")',
+                )
+            each.step()
+
+
+def _each(scheduler: Any) -> tuple[Any, ...]:
+    return tuple(scheduler) if isinstance(scheduler, list | tuple) else (scheduler,)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
+from graphtrain.data.batch import cut
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
 from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.metrics.values import detached
 from graphtrain.nodes._compiled import Compiled
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around, scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.factories import Renewals
+from graphtrain.program.resources import StepOutputs
+from graphtrain.state.random import capture_random, restore_random
 
 
 @node(writes="loss", effects="backward", keeps="keep")
@@ -50,12 +55,20 @@ class TrainBatch:
             loss is a mean, and divided by `window`.
         only_own: True lets parameters of other optimizers than `optimizer` need no gradients while this node runs, so
             that backward computes none for them, as between the two networks of a GAN. Default: False.
+        on_out_of_memory: "halve" computes a batch in two parts when memory runs out, then in four, and so on; later
+            batches in as many, one after the other, as in a window that is as many times larger. It is for one process,
+            and for losses that are means over samples. Every visit copies the gradients of an open window. "stop"
+            raises the error. Default: "stop".
+        skip_none: True skips a batch for which `training_step` returns None, as Lightning does: there is no backward
+            pass. It counts in its window, as if its gradients were zeros, which is what it adds on one of several ranks
+            too. Default: False, it is an error.
 
     Writes:
-        loss: the loss before the division, detached.
+        loss: the loss before the division, detached; None for a batch that is skipped.
 
     Guard fields:
         counted: with `per`, how many the window has so far, of this rank.
+        parts: in how many parts each batch is computed; more than 1 once memory ran out.
         asking: what one of several ranks has asked for, until all of them fetch the next batch.
 
     With ``return loss, graphtrain.STOP`` or ``graphtrain.END_EPOCH`` the batch is trained on, and then the run ends, or
@@ -81,10 +94,14 @@ class TrainBatch:
     keep: tuple[str, ...] = ()
     per: str | None = None
     only_own: bool = False
+    on_out_of_memory: Literal["stop", "halve"] = "stop"
+    skip_none: bool = False
 
     # Which runs of earlier versions do not have.
     counted: float = progress(0.0, with_gradients=True, in_digest=False)
     asking: str = progress("", in_digest=False)
+
+    parts: int = progress(1, in_digest=False)  # the same
 
     row_prefixes: ClassVar[tuple[str, ...]] = ()
 
@@ -98,7 +115,8 @@ class TrainBatch:
     _size: int | None  # samples of the batch before
     _optimizer: Any
     _renewals: Renewals | None
-    _is_alone: bool
+    _report: Callable[[str], None] | None
+    _is_plain: bool
 
     def setup(
         self,
@@ -110,9 +128,11 @@ class TrainBatch:
         optimizer: Any = None,
         renewals: Renewals | None = None,
         asks: Callable[[Ask], None] | None = None,
+        ranks: Agreement | None = None,
     ) -> None:
-        self._prefix, self._asks = metric_prefix, asks
-        self._optimizer, self._renewals, self._is_alone = optimizer, renewals, False
+        self._prefix, self._asks, self._report = metric_prefix, asks, notify
+        self._optimizer, self._renewals = optimizer, renewals
+        self._is_plain = not self.only_own and self.on_out_of_memory == "stop"
         self._means = recorder.means("train", ("log", "epoch"))
         self._notify, self._size = notify, None
         self._around = around(self.precision, device, Compiled() if self.compile else None)
@@ -126,6 +146,12 @@ class TrainBatch:
                 "train_batch.only_own: the node has no `optimizer` whose parameters are its own",
                 'name it, as in reads = { optimizer = "d_optimizer" }',
             )
+        if self.on_out_of_memory == "halve" and (ranks is not None or self.per is not None):
+            why = "several ranks: one would cut its batches, and its weights differ in their last bits after a resume"
+            raise UsageError(
+                f'train_batch.on_out_of_memory "halve": {why if ranks is not None else "not for sums, as with `per`"}',
+                "halve the batch size, and double accumulate.every",
+            )
 
     def __call__(
         self,
@@ -136,15 +162,16 @@ class TrainBatch:
         window: int = 1,
         loss_scale: float | None = None,
     ) -> Any:
-        if self.only_own and not self._is_alone:
-            with self._alone():
-                return TrainBatch.__call__(self, model, batch, training_step, samples, window, loss_scale)
+        if not self._is_plain:
+            return self._guarded(model, batch, training_step, samples, window, loss_scale)
         if self._around is None:
             result = training_step(model, batch)
         else:
             result = self._around(training_step, model, batch)
         if type(result) is tuple:
             result = without_ask(result, self._asks)
+        if result is None and self.skip_none:
+            return None
         loss, metrics = loss_and_metrics(result, "training_step")
         if self.per is not None:
             return self._add_sum(loss, metrics, samples, loss_scale)
@@ -179,6 +206,82 @@ class TrainBatch:
         self._means.add(self._named(loss, rest), count, sums=(f"{self._prefix}loss",))
         return loss.detach()
 
+    def _guarded(
+        self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
+    ) -> Any:
+        with self._alone() if self.only_own else contextlib.nullcontext():
+            if self.on_out_of_memory == "halve":
+                return self._in_parts(model, batch, training_step, samples, window, loss_scale)
+            self._is_plain = True
+            try:
+                return TrainBatch.__call__(self, model, batch, training_step, samples, window, loss_scale)
+            finally:
+                self._is_plain = False
+
+    def _in_parts(
+        self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
+    ) -> Any:
+        """Compute a batch in as few parts as memory allows; what was begun is undone before it is begun again."""
+        if isinstance(training_step, StepOutputs):
+            raise UsageError(
+                'train_batch.on_out_of_memory "halve": the step function writes slots, each part its own',
+                "leave the writes of the node out, or halve the batch size and double accumulate.every",
+            )
+        tensors = {id(each): each for each in (*model.parameters(), *parameters_of(*optimizers_of(self._optimizer)))}
+        while True:
+            gradients = [(each, None if each.grad is None else each.grad.clone()) for each in tensors.values()]
+            random = capture_random()
+            try:
+                return self._add_parts(model, cut(batch, self.parts), training_step, samples, window, loss_scale)
+            except BaseException as error:
+                _put_back(gradients)
+                if not isinstance(error, torch.OutOfMemoryError):
+                    raise
+                try:
+                    cut(batch, 2 * self.parts)
+                except UsageError as refusal:
+                    error.add_note(refusal.message)
+                    raise error from None
+            # Outside of the handler: the error holds the frames that hold what was computed.
+            restore_random(random)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self.parts *= 2
+            if self._report is not None:
+                self._report(f"memory ran out: each batch is computed in {self.parts} parts from now on")
+
+    def _add_parts(
+        self,
+        model: Any,
+        parts: list[tuple[Any, int]],
+        training_step: Any,
+        samples: int,
+        window: int,
+        loss_scale: float | None,
+    ) -> torch.Tensor | None:
+        whole = sum(size for _, size in parts)
+        computed: list[tuple[torch.Tensor, Mapping[str, Any], float]] = []
+        asked: list[Ask] = []
+        for part, size in parts:
+            result = training_step(model, part) if self._around is None else self._around(training_step, model, part)
+            plain = without_ask(result, asked.append)
+            if plain is None and self.skip_none:
+                continue
+            loss, metrics = loss_and_metrics(plain, "training_step")
+            share = loss if size == whole else loss * (size / whole)
+            share = share if window == 1 else share / window
+            (share if loss_scale is None else scaled(share, loss_scale)).backward()  # type: ignore[no-untyped-call]
+            kept = {name: detached(value) for name, value in metrics.items()}  # a graph would hold what it was made of
+            computed.append((loss.detach(), kept, size if samples == whole else samples * size / whole))
+        for loss, metrics, weight in computed:
+            self._means.add(self._named(loss, metrics), weight)
+        if asked and self._asks is not None:
+            self._asks(asked[-1])
+        if len(computed) <= 1:
+            return computed[0][0] if computed else None
+        weights = [weight / sum(weight for _, _, weight in computed) for _, _, weight in computed]
+        return torch.stack([loss * weight for (loss, _, _), weight in zip(computed, weights, strict=True)]).sum()
+
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """A span in which parameters of other optimizers need no gradients."""
@@ -186,13 +289,11 @@ class TrainBatch:
         optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
         own = {id(parameter) for parameter in parameters_of(*optimizers_of(self._optimizer))}
         others = [each for each in parameters_of(*optimizers) if id(each) not in own and each.requires_grad]
-        self._is_alone = True
         try:
             for parameter in others:
                 parameter.requires_grad = False  # an attribute: the method refuses a parameter without a form so far
             yield
         finally:
-            self._is_alone = False
             for parameter in others:
                 parameter.requires_grad = True
 
@@ -207,3 +308,12 @@ class TrainBatch:
             "weigh samples alike, or tokens, return sums, and add --overlay token_windows"
         )
         self._notify = None
+
+
+def _put_back(gradients: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+    with torch.no_grad():
+        for parameter, gradient in gradients:
+            if gradient is None or parameter.grad is None:
+                parameter.grad = gradient
+            else:  # it may be a view of what others hold
+                parameter.grad.copy_(gradient)

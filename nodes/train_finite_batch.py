@@ -12,6 +12,7 @@ from graphtrain.kind.ask import Ask
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._step_result import loss_and_metrics, without_ask
 from graphtrain.nodes.train_batch import TrainBatch
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.factories import Renewals
 
 
@@ -36,12 +37,15 @@ class TrainFiniteBatch(TrainBatch):
         keep: as of `train_batch`. Default: none.
         per: as of `train_batch`. Default: none.
         only_own: as of `train_batch`. Default: False.
+        on_out_of_memory: as of `train_batch`. Default: "stop".
+        skip_none: as of `train_batch`. Default: False.
 
     Writes:
         loss: the loss, detached, also of a batch that is skipped.
 
     Guard fields:
         skipped: batches that were skipped, of this rank.
+        counted, parts: as of `train_batch`.
 
     Raises:
         UsageError: as of `train_batch`.
@@ -64,13 +68,17 @@ class TrainFiniteBatch(TrainBatch):
         optimizer: Any = None,
         renewals: Renewals | None = None,
         asks: Callable[[Ask], None] | None = None,
+        ranks: Agreement | None = None,
     ) -> None:
-        super().setup(recorder, device, loss_scale, notify, metric_prefix, optimizer, renewals, asks)
+        super().setup(recorder, device, loss_scale, notify, metric_prefix, optimizer, renewals, asks, ranks)
         call, self._tell = self._around, notify
 
         def around(function: Any, model: Any, batch: Any) -> Any:
             result = function(model, batch) if call is None else call(function, model, batch)
-            loss = loss_and_metrics(without_ask(result, None), "training_step")[0].detach()
+            plain = without_ask(result, None)
+            if plain is None and self.skip_none:
+                return result
+            loss = loss_and_metrics(plain, "training_step")[0].detach()
             if not torch.isfinite(loss):
                 without_ask(result, asks)
                 raise _NotFiniteLoss(loss)

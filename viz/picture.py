@@ -14,7 +14,7 @@ from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import family_of_node
 from graphtrain.viz.flow import back_edges, main_line, returns
 from graphtrain.viz.theme import SIGNS
-from graphtrain.viz.wording import kind_line, one_line, parameter_lines, tooltip
+from graphtrain.viz.wording import kind_line, one_line, parameter_lines, seconds_line, tooltip
 
 # In an encoded name two hexadecimal digits follow every `+`, so no node can have these keys. (`%` would not do: a name
 # that begins with it belongs to Graphviz.)
@@ -144,7 +144,12 @@ class Picture:
         return arrow.returns_by or entries.get(arrow.target, arrow.target)
 
 
-def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str | None = None) -> Picture:
+def picture(
+    graph: Graph,
+    counts: Mapping[str, int] | None = None,
+    position: str | None = None,
+    seconds: Mapping[str, float] | None = None,
+) -> Picture:
     """What a picture of `graph` shows, from its declared edges alone; no kind is imported.
 
     Arguments:
@@ -152,6 +157,7 @@ def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str
         counts: path of a node -> how often it ran, for a heat picture. Default: no heat. A node that is not in it ran 0
             times; paths that are not in the graph are ignored, for they may be those of an earlier version.
         position: path of the node that runs next, to be marked. Default: none.
+        seconds: path of a node -> how long its visits took, for a heat picture of that. Default: none.
 
     >>> from graphtrain.graph import Graph
     >>> drawn = picture(Graph.load("evaluate"))
@@ -162,7 +168,8 @@ def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str
     """
     whole = _level(graph, "")
     overlays = (one_line(f"with {overlays_text(graph.layers.names)}"),) if graph.layers.names else ()
-    legend = _legend(whole, counts is not None, position is not None)
+    heat = "how long it took" if seconds is not None else "how often a node ran" if counts is not None else ""
+    legend = _legend(whole, heat, position is not None)
     default = (f"optimizer {graph.optimizer}",) if graph.optimizer else ()
     whole = replace(whole, caption=(whole.name, *overlays, *default, *legend))
     if position is not None:
@@ -170,13 +177,16 @@ def picture(graph: Graph, counts: Mapping[str, int] | None = None, position: str
     if counts is not None:
         runs = {key_of(path.split("/")): count for path, count in counts.items()}
         whole = whole.map_boxes(lambda box: _heated(box, runs.get(box.key, 0), max(runs.values(), default=0)))
+    if seconds is not None:
+        took = {key_of(path.split("/")): time for path, time in seconds.items()}
+        whole = whole.map_boxes(lambda box: _timed(box, took.get(box.key), max(took.values(), default=0.0)))
     return whole
 
 
-def _legend(drawn: Picture, is_heated: bool, has_position: bool) -> Iterator[str]:
+def _legend(drawn: Picture, heat: str, has_position: bool) -> Iterator[str]:
     """What is not clear by itself, on one line."""
     words = [NUMBERS] if any(arrow.number is not None for arrow in drawn.arrows) else []
-    words += ["colour: how often a node ran"] if is_heated else []
+    words += [f"colour: {heat}"] if heat else []
     words += ["bold outline: runs next"] if has_position else []
     if words:
         yield " \N{MIDDLE DOT} ".join(words)
@@ -195,6 +205,13 @@ def _heated(box: Box, runs: int, most: int) -> Box:
     if box.family == "nested":
         return replace(box, runs=runs)  # the heat is that of the boxes inside
     return replace(box, runs=runs, heat=math.log1p(runs) / math.log1p(most) if most > 0 else 0.0)
+
+
+def _timed(box: Box, seconds: float | None, most: float) -> Box:
+    """A box with its seconds, as warm as its share of the longest."""
+    lines = box.lines if seconds is None else (*box.lines, seconds_line(seconds))
+    heat = None if box.family == "nested" else (seconds or 0.0) / most if most > 0 else 0.0
+    return replace(box, lines=lines, heat=heat)
 
 
 def _level(graph: Graph, inside: str) -> Picture:

@@ -24,6 +24,7 @@ def render(
     path: str | Path,
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
+    seconds: Mapping[str, float] | None = None,
 ) -> Path:
     """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
 
@@ -33,6 +34,7 @@ def render(
             (Mermaid).
         counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
         position: path of the node that runs next, to be marked. Default: none.
+        seconds: path of a node -> how long its visits took, for a heat picture of that. Default: none.
 
     Returns:
         The path of the file.
@@ -54,7 +56,7 @@ def render(
             f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}"
             + ("; `graph.save` writes TOML" if path.suffix == ".toml" else ""),
         )
-    content = _content(_drawn(graph, counts, position), path.suffix.lower().removeprefix("."))
+    content = _content(_drawn(graph, counts, position, seconds), path.suffix.lower().removeprefix("."))
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -74,9 +76,14 @@ def svg(graph: Graph | Difference, counts: Mapping[str, int] | None = None, posi
     return adaptive(text[text.index("<svg") :], panel=True)
 
 
-def _drawn(graph: Graph | Difference, counts: Mapping[str, int] | None, position: str | None) -> Picture:
+def _drawn(
+    graph: Graph | Difference,
+    counts: Mapping[str, int] | None,
+    position: str | None,
+    seconds: Mapping[str, float] | None = None,
+) -> Picture:
     if isinstance(graph, Graph):
-        return picture(graph, counts, position)
+        return picture(graph, counts, position, seconds)
     # Imported with the first difference: 7 ms of the 260 that `graphtrain render fit` takes of the processor.
     from graphtrain.viz.difference import difference_picture
 

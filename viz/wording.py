@@ -106,3 +106,12 @@ def runs_line(runs: int | None) -> Iterator[str]:
     """
     if runs is not None:
         yield "1 run" if runs == 1 else f"{runs:,} runs"
+
+
+def seconds_line(seconds: float) -> str:
+    """How long the visits of a node took.
+
+    >>> seconds_line(0.00042), seconds_line(12.3456), seconds_line(4321.0)
+    ('0.00042 s', '12.3 s', '4,321 s')
+    """
+    return f"{seconds:,.0f} s" if seconds >= 1000 else f"{seconds:.3g} s"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphtrain.checks.gradients import effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, walk
-from graphtrain.kind.fields import ROUND, Field
+from graphtrain.kind.fields import IDLE, ROUND, Field
 from graphtrain.plan.flow import Flow, FlowPoint, names_on
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, SlotTarget, Target, leaves, outputs_of
@@ -52,9 +52,9 @@ class _Differing:
             if kind is not None and (counted := getattr(kind.implementation, "epoch_fields", None)) is not None:
                 # What step functions are told of a batch, and what is not of the epoch, is of that of a rank.
                 own = [f"{planned.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
-                self._add([*planned.own_writes, *own], _Origin(planned.path, None))
+                self._add([*planned.own_writes, *own, f"{planned.path}.{IDLE}"], _Origin(planned.path, None))
             elif kind is not None and ROUND in kind.fields:  # it gives each rank a part of its batch
-                self._add(planned.own_writes, _Origin(planned.path, None))
+                self._add([*planned.own_writes, f"{planned.path}.{IDLE}"], _Origin(planned.path, None))
         count = -1
         while count != len(self._origins):
             count = len(self._origins)

@@ -228,6 +228,10 @@ def render(
             "--run-dir", metavar="RUN_DIR", help="Show how often each node ran in this run, and which is next."
         ),
     ] = None,
+    seconds: Annotated[
+        bool,
+        typer.Option("--seconds", help="With --run-dir: show how long each node took, of a run with --time-nodes."),
+    ] = False,
     overlay: OverlayOption = None,
     contained: ContainedOption = False,
 ) -> None:
@@ -237,7 +241,7 @@ def render(
     """
     from graphtrain.command.render import render_command
 
-    render_command(graph, output, run_dir, overlays=overlay or [], contained=contained)
+    render_command(graph, output, run_dir, overlays=overlay or [], contained=contained, seconds=seconds)
 
 
 @_command("show", "graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py")

@@ -112,6 +112,14 @@ class RunOptions:
             "and stops before it the next time.",
         ),
     ] = None
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only try it: one batch, every trigger due once, the end after one epoch; without a run directory and "
+            "loggers. The nodes that were not reached are listed.",
+        ),
+    ] = False
     seed: Annotated[
         int,
         typer.Option("--seed", metavar="NUMBER", help="Seed of Python, NumPy and torch, set before setup() is called."),
@@ -129,11 +137,27 @@ class RunOptions:
         ),
     ] = None
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Ask torch for deterministic kernels.")] = False
+    log_every: Annotated[
+        str | None,
+        typer.Option(
+            "--log-every",
+            metavar="AMOUNT",
+            help="How often a row of metrics is recorded, as in 10 (steps) or '1 epochs': `every` of each node `log`.",
+        ),
+    ] = None
     show: Annotated[
         str, typer.Option("--show", metavar="NAMES", help="The metrics to show, as in loss,val/loss. Default: all.")
     ] = ""
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also log to TensorBoard, inside the run directory.")
+    ] = False
+    time_nodes: Annotated[
+        bool,
+        typer.Option(
+            "--time-nodes",
+            help="Time the nodes of one batch in 128; graphtrain render RUN_DIR --run-dir RUN_DIR --seconds draws "
+            "where the time goes.",
+        ),
     ] = False
     csv: Annotated[
         bool, typer.Option("--csv", help="Also write a table, metrics.csv, with one row for what one step has.")

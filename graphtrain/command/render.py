@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,12 +15,36 @@ from graphtrain.viz.render import render
 
 
 def render_command(
-    source: str, output: Path, run_dir: Path | None, *, overlays: Sequence[str] = (), contained: bool = False
+    source: str,
+    output: Path,
+    run_dir: Path | None,
+    *,
+    overlays: Sequence[str] = (),
+    contained: bool = False,
+    seconds: bool = False,
 ) -> None:
-    """Draw a graph to a file, with the counts and the position of a run if one is named."""
+    """Draw a graph to a file, with the counts and the position of a run if one is named, and its seconds if asked."""
     graph = load_graph(source, overlays=overlays, contained=contained)
     counts, position = _counts(run_dir, graph, source) if run_dir is not None else (None, None)
-    typer.echo(f"wrote {render(graph, output, counts=counts, position=position)}")
+    took = _seconds(run_dir) if seconds else None
+    typer.echo(f"wrote {render(graph, output, counts=counts, position=position, seconds=took)}")
+
+
+def _seconds(run_dir: Path | None) -> dict[str, float]:
+    """How long the visits of each node took in the process that has trained the run last."""
+    from graphtrain.errors import UsageError
+    from graphtrain.storage.run_directory import read_status
+
+    if run_dir is None:
+        raise UsageError("--seconds: no run is named", "name the directory of one with --run-dir")
+    took = read_status(run_dir).get("seconds_by_node")
+    if not isinstance(took, dict) or not all(_is_duration(value) for value in took.values()):
+        raise UsageError(f"--seconds: the nodes of the run in `{run_dir}` were not timed", "train with --time-nodes")
+    return took
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str]:

@@ -26,7 +26,14 @@ from graphtrain.command.run_directories import (
 )
 from graphtrain.command.script import not_state_of, resources_of, setup_function
 from graphtrain.command.script_graph import load_graph, script_graph
-from graphtrain.command.settings import arguments_in_force, renamings, setup_arguments, split_settings, with_parameters
+from graphtrain.command.settings import (
+    arguments_in_force,
+    logged_every,
+    renamings,
+    setup_arguments,
+    split_settings,
+    with_parameters,
+)
 from graphtrain.command.trace import TraceLines
 from graphtrain.command.warm_start import fingerprints, split, warm_start
 from graphtrain.data.length import length_of
@@ -37,6 +44,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
 from graphtrain.metrics.logger import Logger
+from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import without_unread
@@ -132,7 +140,8 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
         source = graph_to_resume(options.run_dir, resume, report)
     if resume == options.resume:  # and this is no fork
         expect_overlays(options.overlay, options.run_dir, resume, report)
-    graph = checked_graph(with_parameters(_loaded_graph(source, options), parameters))
+    graph = logged_every(with_parameters(_loaded_graph(source, options), parameters), options.log_every)
+    graph = checked_graph(graph)
     if options.until is not None:
         parse_amount(options.until, graph)
     if options.before is not None:
@@ -149,6 +158,8 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
             report(line)
     made = with_made(resources)
     loaded = warm_start(made, options.init)
+    if options.dry_run:
+        return _dry_run(graph, resources, loaded, options, report, not_state)
     about = {
         "command": _command_as_typed(program),
         "arguments": in_force,
@@ -193,6 +204,7 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
                     from_saved=options.from_saved,
                     rename=renamings(options.rename),
                     trace=TraceLines(trainer.graph, trace) if options.trace else None,
+                    time_nodes=options.time_nodes,
                 )
             outcome = train(trainer)
         except Exception as error:
@@ -220,6 +232,30 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
         )
         return 0
     return STOPPED
+
+
+def _dry_run(
+    graph: Graph,
+    resources: dict[str, Any],
+    loaded: list[str],
+    options: RunOptions,
+    report: Callable[[str], None],
+    not_state: list[str],
+) -> int:
+    """Run everything once, and write nothing; the exit code."""
+    display = None if options.quiet else display_for(report, metrics=_names(options.show))
+    flags = {"seed": options.seed, "device": options.device, "deterministic": options.deterministic}
+    trainer = Trainer(graph.dry_run(), display=display, notify=report, not_state=not_state, **flags, **resources)
+    for line in loaded:
+        report(line)
+    outcome = trainer.run()
+    if outcome is Outcome.STOPPED:
+        return STOPPED
+    unreached = trainer.unreached
+    report(
+        f"dry run: every node was reached but {quoted(unreached)}" if unreached else "dry run: every node was reached"
+    )
+    return 0
 
 
 def _lead(ranks: Ranks) -> Lead:

@@ -6,7 +6,7 @@ import inspect
 import re
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,35 @@ def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
         except EditError as error:
             raise UsageError(f"`{name}=`: {error.message.removeprefix('set: ')}", error.hint) from None
     return graph
+
+
+def logged_every(graph: Graph, amount: str | None) -> Graph:
+    """The graph with another interval for rows of metrics.
+
+    Arguments:
+        amount: such as ``"1 epochs"``; a number alone counts steps. None leaves it.
+
+    Raises:
+        UsageError: there is no node of the kind `log`.
+
+    >>> logged_every(Graph.load("fit"), "10").nodes["log"]
+    <Node log: every = "10 steps">
+    """
+    if amount is None:
+        return graph
+    logging = [*_paths_of_kind(graph, "log")]
+    if not logging:
+        raise UsageError(f"--log-every: `{graph.title}` has no node of the kind `log`", "insert one")
+    every = f"{amount} steps" if amount.strip().isdecimal() else amount
+    return with_parameters(graph, {f"{path}.every": every for path in logging})
+
+
+def _paths_of_kind(graph: Graph, kind: str, prefix: str = "") -> Iterator[str]:
+    for name, node in graph.nodes.items():
+        if node.use == kind:
+            yield f"{prefix}{name}"
+        if node.body is not None:
+            yield from _paths_of_kind(node.body, kind, f"{prefix}{name}/")
 
 
 def renamings(texts: Iterable[str]) -> dict[str, str]:

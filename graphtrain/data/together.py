@@ -32,12 +32,19 @@ class Together(Source):
         combine: what happens where a loader ends before another: it is read again, the epoch ends, or None stands for
             its batch.
         data_state: of the data of the run.
+        is_fixed: True gives the same batches again whenever a loader is read. Default: False.
     """
 
     def __init__(
-        self, loaders: Mapping[str, Any], read: Callable[[Any], Source], combine: Combine, data_state: DataState
+        self,
+        loaders: Mapping[str, Any],
+        read: Callable[[Any], Source],
+        combine: Combine,
+        data_state: DataState,
+        *,
+        is_fixed: bool = False,
     ) -> None:
-        self.loaders, self.combine, self._data_state = loaders, combine, data_state
+        self.loaders, self.combine, self._data_state, self._is_fixed = loaders, combine, data_state, is_fixed
         self.sources = {name: read(loader) for name, loader in loaders.items()}
         self.replays = any(source.replays for source in self.sources.values())
         self.redraws = all(source.redraws for source in self.sources.values())
@@ -52,7 +59,7 @@ class Together(Source):
     def open_loader(self, name: str, first: int, state: dict[str, Any]) -> Opened:
         """Open a loader before the batch of the epoch with this number."""
         held = self._data_state.capture(self.loaders[name])
-        opened = self.sources[name].open(self.passes[name])
+        opened = self.sources[name].open(self._epoch(self.passes[name]))
         begun = {"first": first, "pass": self.passes[name], "state": opened.state}
         if held:
             begun["data"] = held
@@ -66,7 +73,7 @@ class Together(Source):
         """Open a loader again as in a pass, after so many batches of that."""
         self._data_state.restore(self.loaders[name], begun.get("data", {}))
         self.passes[name] = begun["pass"] + 1
-        return self.sources[name].reopen(begun["pass"], taken, begun["state"])
+        return self.sources[name].reopen(self._epoch(begun["pass"]), taken, begun["state"])
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         first = max(drawn - again, 0)
@@ -90,6 +97,10 @@ class Together(Source):
         iterator = _Batches(self, state, iterators, first, again_at)
         self.redrawn = list(itertools.islice(iterator, drawn - first))
         return iterator
+
+    def _epoch(self, number: int) -> int:
+        """The epoch that a loader is told in one of its passes."""
+        return 0 if self._is_fixed else number
 
     def has_length(self) -> bool:
         return all(source.has_length() for source in self.sources.values())

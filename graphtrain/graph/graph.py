@@ -216,6 +216,19 @@ class Graph(Editable):
 
         return check_graph(self, ranks=ranks)
 
+    def dry_run(self) -> Graph:
+        """The graph of a dry run, in which mistakes show early: every node that can be reached is.
+
+        Each epoch has one batch, every trigger is due once, and the run ends after one epoch.
+
+        >>> fit = Graph.load("fit").dry_run()
+        >>> fit.nodes["next_batch"], fit.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
+        (<Node next_batch: limit = 1>, 1)
+        """
+        from graphtrain.graph.dry_run import dry_run
+
+        return dry_run(self)
+
     def to_machine(self, read: Callable[[str], Any]) -> Machine:
         """This graph as a `transitions` machine, which defines its meaning.
 
@@ -228,13 +241,22 @@ class Graph(Editable):
 
         return to_machine(self, read)
 
-    def render(self, path: str | Path, *, counts: Mapping[str, int] | None = None, position: str | None = None) -> Path:
+    def render(
+        self,
+        path: str | Path,
+        *,
+        counts: Mapping[str, int] | None = None,
+        position: str | None = None,
+        seconds: Mapping[str, float] | None = None,
+    ) -> Path:
         """Draw the graph into a file, with or without problems; an existing file is overwritten.
 
         Arguments:
             path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
             counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
             position: path of the node that runs next, to be marked. Default: none.
+            seconds: path of a node -> how long its visits took, such as `Trainer.seconds_by_node`, for a heat picture
+                of that. Default: none.
 
         Returns:
             The path of the file.
@@ -251,7 +273,7 @@ class Graph(Editable):
         """
         from graphtrain.viz.render import render
 
-        return render(self, path, counts, position)
+        return render(self, path, counts, position, seconds)
 
     @property
     def title(self) -> str:

@@ -151,7 +151,9 @@ class WholeRun:
                 f"how many batches `{names[0]}` has is not known, which `{planned.path}` fetches",
                 f"supply it: run.steps(..., {names[0]}=...)",
             ) from None
-        limit = BatchLimit(planned.parameters.get("limit"))
+        named = (planned.parameters.get(name) for name in ("limit", "overfit"))
+        amounts = [amount for amount in named if amount is not None]
+        limit = BatchLimit(min(amounts, default=None))
         if isinstance(length, Mapping):
             length, limit = _of_loaders(length, limit, planned), BatchLimit(None)
         if length is None:

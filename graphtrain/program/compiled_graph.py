@@ -143,6 +143,13 @@ class CompiledGraph:
         fetched = {path for bound in self.program.nodes if is_fetching(bound) for path in bound.planned.own_writes}
         return bool(fetched & self.alive_names(position, ended))
 
+    def batch_at(self, position: int) -> Any:
+        """What the node at a position reads as its `batch`; None where it reads none."""
+        for read, target in self.program.nodes[position].planned.reads:
+            if read.name == "batch" and isinstance(target, SlotTarget):
+                return self.program.slots[self.program.slot_index(target.path)]
+        return None
+
     def comes_between_batches(self) -> bool:
         """True if a run stands somewhere while no batch is alive."""
         return any(not bound.bypassed and not self.has_batch_alive(bound.index) for bound in self.program.nodes)
@@ -239,6 +246,12 @@ class CompiledGraph:
             if bound.scope in around:  # the nodes of other bodies may not be set up, and begin again with their body
                 bound.instance.hear_row(row, self.activity(position) is not None)
 
+    def unreached(self) -> tuple[str, ...]:
+        """The paths of nodes that have not run, nor are bypassed. What is in one of them is left out."""
+        idle = [bound for bound in self.program.nodes if bound.bypassed or not bound.fields["runs"]]
+        inside = tuple(f"{bound.path}/" for bound in idle)
+        return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
+
     def has_recorded_all(self) -> bool:
         """True if every node of the outermost graph that may record metrics has run since the run began here."""
         return all(self._has_run(bound) for bound in self._recording)
@@ -261,7 +274,9 @@ class CompiledGraph:
         prefixes = [getattr(bound.kind.implementation, "row_prefixes", None) for bound in others]
         known = [prefix for declared in prefixes if declared is not None for prefix in declared]
         return (
-            None in prefixes or name == "lr" or any(name == prefix + metric for prefix in known for metric in trained)
+            None in prefixes
+            or name.partition("/")[0] == "lr"
+            or any(name == prefix + metric for prefix in known for metric in trained)
         )
 
     def _has_run(self, bound: BoundNode) -> bool:

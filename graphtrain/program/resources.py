@@ -81,13 +81,15 @@ class StepOutputs:
         return self.take(self.step(model, batch))
 
     def take(self, result: Any) -> Any:
-        """What is left of a result once its slots are written.
+        """What is left of a result once its slots are written; of None, which is for the node to judge, nothing is.
 
         Raises:
             UsageError: there is nothing for one of the slots.
         """
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask):
             return self.take(result[0]), result[1]
+        if result is None:
+            return None
         names = quoted(self.indices)
         if not isinstance(result, Mapping):
             raise UsageError(

@@ -26,10 +26,10 @@ class LifeCycle:
 
     >>> life = LifeCycle(); life.go("start"); life.state
     'running'
-    >>> life.go("start")  # doctest: +ELLIPSIS
+    >>> life.go("start")
     Traceback (most recent call last):
         ...
-    graphtrain.errors.LifeCycleError: the run is running: ...
+    graphtrain.errors.LifeCycleError: the run is running: ... cannot be called from inside it
     """
 
     def __init__(self) -> None:

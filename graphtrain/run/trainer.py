@@ -49,6 +49,7 @@ from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.horizon import other_horizons
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.made import made_resources, with_copies
+from graphtrain.program.node_times import NodeTimes
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import prepare, prepare_further, resolve_device
 from graphtrain.program.run_state import OF_NODES
@@ -77,6 +78,7 @@ from graphtrain.run.equal_ranks import (
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.observer import Observer
+from graphtrain.run.out_of_memory import out_of_memory_note
 from graphtrain.run.overview import beginning_of, progress_of, summary_of, value_of
 from graphtrain.run.ranked_metric import RankedMetric
 from graphtrain.run.reporter import Reporter
@@ -225,6 +227,7 @@ class Trainer:
         self._hyper_parameters = HyperParameters(self._compiled.state.set_up())
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
+        self._node_times = NodeTimes()
         self._begun = self._is_resumed = False
         self._resumed_from: Path | None = None  # without a run directory
         self._is_other_graph = False  # than that whose edges led to the position
@@ -366,12 +369,27 @@ class Trainer:
         return self._compiled.save_points()
 
     @property
+    def unreached(self) -> tuple[str, ...]:
+        """The paths of nodes that have not run, without those that are bypassed, and what is inside of them."""
+        return self._compiled.unreached()
+
+    @property
     def seconds(self) -> Mapping[str, float]:
         """Seconds by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
 
         These are times of the host: what a device still computes is not waited for.
         """
         return MappingProxyType(self._watch.seconds())
+
+    @property
+    def seconds_by_node(self) -> Mapping[str, float]:
+        """Host seconds of the visits of each node in this process, by path, the longest first.
+
+        They are estimated from the visits of one batch in 128, in ``run(time_nodes=True)``; empty without it. A node
+        that has not run twice is not in it. What a device still computes is not waited for, and goes to the node that
+        waits for it.
+        """
+        return MappingProxyType(self._node_times.seconds())
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -426,6 +444,7 @@ class Trainer:
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
+        time_nodes: bool = False,
     ) -> Outcome:
         """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
@@ -445,6 +464,8 @@ class Trainer:
                 such as ``{"accumulate": "gather"}``. A node takes what is inside it along. Default: all are.
             trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, and no
                 time is spent on it.
+            time_nodes: True times the nodes of one batch in 128, for `seconds_by_node`. Default: False; not with
+                `trace`.
 
         A graph other than the saved one continues at the position of the run. Nodes keep their progress by their names,
         that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
@@ -491,6 +512,8 @@ class Trainer:
                     table = self._compiled.table.transitions
                     if trace is not None:
                         table = self._explainer.transitions(self._compiled, trace)
+                    elif time_nodes:
+                        table = self._node_times.transitions(self._compiled)
                     return with_breakpoints(table, breakpoints(), self._requests)
 
                 return self._drive(transitions, is_traced=trace is not None)
@@ -1177,6 +1200,7 @@ class Trainer:
             "place": self._compiled.run_clock.describe(),
             "trained": self._compiled.run_clock.trained(),
             **self._compiled.run_clock.nested(),
+            **({"seconds_by_node": dict(seconds)} if (seconds := self.seconds_by_node) else {}),
         }
         try:
             self._run_files.write_status(status)
@@ -1199,6 +1223,8 @@ class Trainer:
         self._explainer.fails(error)
         if not isinstance(error, RanksError):
             error.add_note(f"raised in node `{self._path}` ({self._compiled.run_clock.describe()})")
+            if note := out_of_memory_note(error, self._device, self._compiled.batch_at(self._loop.position)):
+                error.add_note(note)
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)

@@ -426,3 +426,17 @@ def test_the_option_csv(tiny: Path, command: Command) -> None:
     result = command("run", "tiny.py", "--csv", "--run-dir", "r", "finish.after=1 epochs", "--quiet")
     assert result.code == 0, result.err
     assert (tiny / "r" / "metrics.csv").read_text().startswith("step,epoch,")
+
+
+def test_where_the_time_goes_is_drawn(tiny: Path, command: Command) -> None:
+    words = ("finish.after=2 epochs", "--quiet")
+    assert command("run", "tiny.py", "--run-dir", "r", "--time-nodes", *words).code == 0
+    assert command("run", "tiny.py", "--run-dir", "other", *words).code == 0
+    result = command("render", "r", "--run-dir", "r", "--seconds", "-o", "heat.mmd")
+    assert result.code == 0 and " s" in (tiny / "heat.mmd").read_text(), result.err
+    for arguments, message in (
+        (("r", "--run-dir", "other"), "were not timed"),
+        (("fit",), "--seconds: no run is named"),
+    ):
+        result = command("render", *arguments, "--seconds", "-o", "heat.dot")
+        assert (result.code, message in result.err) == (2, True), result.err

@@ -142,7 +142,7 @@ TRANSLATIONS = [
         "overfit_batches",
         "overfit_batches",
         {"overfit_batches": 2},
-        ("next_batch.limit=N validate/next_batch.limit=N",),
+        ("next_batch.overfit = N", "validate/next_batch.overfit = N"),
         {"N": "2"},
     ),
     Translation(
