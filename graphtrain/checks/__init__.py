@@ -8,6 +8,7 @@ from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
+from graphtrain.checks.endings import check_endings
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards
@@ -63,11 +64,13 @@ def _along_paths(scope: Scope, ranks: bool) -> Iterator[tuple[str, Problem]]:
     slots = Slots(flow)
     before = written_before(slots)
     gradients = Gradients(flow, ranks=ranks)
+    loops = list(check_loops(flow, gradients))
     problems = [
         *check_bypassed(flow.plan),
         *check_data_flow(slots, before),
         *gradients.problems(),
-        *check_loops(flow, gradients),
+        *loops,
+        *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
     ]
     if not scope.has_unknown:
         problems += check_saving(slots, before)

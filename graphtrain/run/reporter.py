@@ -21,7 +21,7 @@ class Reporter:
 
     Arguments:
         snapshot: returns the run as it is now.
-        write_status: writes the status file, if there is a run directory.
+        write_status: called every few seconds: writes the status file, if there is a run directory.
         notify: called with a line when the display fails.
     """
 

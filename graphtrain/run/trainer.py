@@ -77,7 +77,8 @@ from graphtrain.run.equal_ranks import (
 )
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
-from graphtrain.run.observer import Observer
+from graphtrain.run.memory_trend import MemoryTrend
+from graphtrain.run.observer import Observer, memory_bytes
 from graphtrain.run.out_of_memory import out_of_memory_note
 from graphtrain.run.overview import beginning_of, progress_of, summary_of, value_of
 from graphtrain.run.ranked_metric import RankedMetric
@@ -228,6 +229,7 @@ class Trainer:
         self._loop = Loop(self._compiled.start, self._requests)
         self._explainer = Explainer(self._notify_once)
         self._node_times = NodeTimes()
+        self._memory_trend = MemoryTrend()
         self._begun = self._is_resumed = False
         self._resumed_from: Path | None = None  # without a run directory
         self._is_other_graph = False  # than that whose edges led to the position
@@ -250,7 +252,7 @@ class Trainer:
             self._watch,
             self.snapshot,
             None if self._ranks.rank else display_for(self._notify) if display == "auto" else display,
-            self._write_status,
+            self._look,
             () if self._ranks.rank else loggers,
             self._notify_once,
         )
@@ -1190,6 +1192,12 @@ class Trainer:
         """Show a checkpoint in the status, if one was written."""
         if self._writer.take_written():
             self._write_status()
+
+    def _look(self) -> None:
+        """Every few seconds: write the status, and see whether memory grows."""
+        if line := self._memory_trend.add(self._compiled.run_clock.trained()[0], memory_bytes(self._device)):
+            self._notify(line)
+        self._write_status()
 
     def _write_status(self, state: str | None = None) -> None:
         if self._run_files is None:

@@ -506,6 +506,14 @@ LOOPS = [
             "wait", "more", when="slow"), "G501 nodes.wait"),
     edited("a junction that waits for a parameter", lambda g: g.insert("wait", "choice", after="step").guard(
         "slow", "accumulate.every > 1").connect("wait", "wait", when="slow"), "G501 nodes.wait"),
+    edited("no end", lambda g: g.set("finish", after="never"), "G504 nodes.finish.after"),
+    edited("an end that contradicts itself", lambda g: g.guard("ending", "step.steps > 9 and step.steps < 5"),
+           "G504 guards.finished"),
+    edited("an end before the beginning", lambda g: g.guard("ending", "step.steps < 0"), "G504 guards.finished"),
+    edited("a minimum above the maximum", lambda g: g.guard("ending", and_="500 <= step.steps").set(
+        "finish", after=["100 steps", "8 hours"]), "G504 nodes.finish.after"),
+    edited("an early stop after the end", lambda g: g.overlay("early_stop").set("early_stop", min_epochs=20),
+           "G504 nodes.finish.after"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
     edited("a loop of validation without data", lambda g: g.guard("val_check_batch", "step.steps > 3"),
            "G502 edges.decide"),

@@ -446,10 +446,10 @@ def test_a_graph_does_not_follow_the_values_it_was_made_from() -> None:
 
 def test_values_given_in_python_equal_those_of_the_text() -> None:
     graph = FIT.set("log", every=Trigger("1/2 epochs")).set("checkpoint", every=Trigger(["1 epochs", "2 hours"]))
-    graph = graph.set("finish", after=Trigger("never")).set("validate", every=("1 epochs", "10 steps"))
+    graph = graph.set("schedule", every=Trigger("never")).set("validate", every=("1 epochs", "10 steps"))
     assert graph.nodes["log"].parameters["every"] == "0.5 epochs"
     assert graph.nodes["checkpoint"].parameters["every"] == ["1 epochs", "2 hours"]
-    assert graph.nodes["finish"].parameters["after"] == "never"
+    assert graph.nodes["schedule"].parameters["every"] == "never"
     assert graph.nodes["validate"].parameters["every"] == ["1 epochs", "10 steps"]
     assert graph.check() == []
     assert Graph.loads(graph.to_toml()) == graph

@@ -1,0 +1,205 @@
+"""G504: a run has an end that can come, and no minimum of it is above its maximum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from graphtrain.graph.elements import END
+from graphtrain.graph.problem import Problem
+from graphtrain.guards.syntax import (
+    Both,
+    Comparison,
+    Constant,
+    Either,
+    Expression,
+    FieldOf,
+    Not,
+    walk,
+)
+from graphtrain.kind.trigger import RUN, Trigger
+from graphtrain.plan.facts import conjuncts
+from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.scope import Scope
+
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
+
+
+def check_endings(plan: Plan) -> Iterator[Problem]:
+    """Every graph whose guards on the way to the end cannot hold, or ask for more than the run will have."""
+    for scope in plan.scopes.values():
+        if not scope.has_unknown:
+            yield from _Endings(plan, scope).problems()
+
+
+class _Endings:
+    """The guards of the edges that end one graph."""
+
+    def __init__(self, plan: Plan, scope: Scope) -> None:
+        self._plan, self._scope = plan, scope
+        edges = [edge for leaving in scope.graph.edges.values() for edge in leaving if edge.target == END]
+        self._names = list(dict.fromkeys(edge.when for edge in edges))
+        self._guards = [scope.guards[name] for name in self._names if name is not None]
+        # The way on which data gives no batch at all is no ending that anybody waits for.
+        self._empty = {
+            FieldOf(planned.node.name, epoch.empty)
+            for planned in plan.nodes_in(scope)
+            if planned.kind is not None
+            and (epoch := getattr(planned.kind.implementation, "epoch_fields", None)) is not None
+        }
+        self._counters = {scope.counter(unit) for unit in scope.graph.units}
+
+    def problems(self) -> Iterator[Problem]:
+        if not self._guards or None in self._names:
+            return
+        if not any(self._may(guard, True) for guard in self._guards):
+            yield self._endless()
+        for planned in self._ending_nodes():
+            yield from self._above_the_maximum(planned)
+
+    # ---- what can hold
+
+    def _may(self, expression: Expression, answer: bool) -> bool:
+        """False if it is known that a guard never has this answer."""
+        match expression:
+            case Constant(value):
+                return bool(value) is answer
+            case Not(operand):
+                return self._may(operand, not answer)
+            case Both(operands):
+                if not answer:
+                    return any(self._may(operand, False) for operand in operands)
+                return all(self._may(operand, True) for operand in operands) and not self._is_contradiction(expression)
+            case Either(operands):
+                return (any if answer else all)(self._may(operand, answer) for operand in operands)
+            case FieldOf(_, "due") if self._is_never_due(expression):
+                return not answer
+            case FieldOf() if expression in self._empty:
+                return not answer
+            case Comparison():
+                return not answer or not self._is_below_zero(expression)
+        return True
+
+    def _is_never_due(self, read: FieldOf) -> bool:
+        planned = self._plan.by_path.get(f"{self._scope.path}{read.node}")
+        trigger = planned.trigger if planned is not None else None
+        return planned is not None and trigger is not None and trigger.is_never and not planned.also_due
+
+    def _is_below_zero(self, comparison: Comparison) -> bool:
+        """True if a count would have to be less than 0."""
+        for field, operator, bound in _bounds(comparison):
+            counts = field.field == "runs" or (field.node, field.field) in self._counters
+            if counts and (bound < 0 if operator in ("<=", "==") else operator == "<" and bound <= 0):
+                return True
+        return False
+
+    def _is_contradiction(self, both: Both) -> bool:
+        """True if a field would have to be above and below at once."""
+        least: dict[FieldOf, tuple[Fraction, bool]] = {}
+        most: dict[FieldOf, tuple[Fraction, bool]] = {}
+        for part in conjuncts(both):
+            for field, operator, bound in _bounds(part) if isinstance(part, Comparison) else ():
+                if operator in (">", ">=", "=="):
+                    least[field] = max(least.get(field, (bound, False)), (bound, operator == ">"))
+                if operator in ("<", "<=", "=="):
+                    strict = (bound, operator != "<")
+                    most[field] = min(most.get(field, strict), strict)
+        return any(
+            bound > most[field][0] or (bound == most[field][0] and (is_open or not most[field][1]))
+            for field, (bound, is_open) in least.items()
+            if field in most
+        )
+
+    def _endless(self) -> Problem:
+        scope = self._scope
+        names = [name for name in self._names if name is not None]
+        never = [
+            planned for planned in self._ending_nodes() if planned.trigger is not None and planned.trigger.is_never
+        ]
+        if never:
+            node = never[0].node
+            return scope.problem(
+                "G504",
+                node.place,
+                f"nodes.{node.name}.after",
+                f'`{node.name}.after` is "never", and nothing else ends the graph: `{names[0]}` cannot hold',
+                f'give it an amount, as in {node.name}.after = "10 epochs"; where a step function returns STOP, or the '
+                'run is always given `until`, allow = ["G504"]',
+            )
+        return scope.problem(
+            "G504",
+            scope.graph.places.get(f"guards.{names[0]}"),
+            f"guards.{names[0]}",
+            f"`{names[0]}`, which ends the graph, can never hold",
+            "let it ask for something that comes, as `finish.due` does",
+        )
+
+    # ---- a minimum above the maximum
+
+    def _ending_nodes(self) -> list[PlanNode]:
+        """The nodes with `after` that the guards ask for."""
+        asked = {part.node for guard in self._guards for part in walk(guard) if isinstance(part, FieldOf)}
+        return [
+            planned
+            for planned in self._plan.nodes_in(self._scope)
+            if planned.node.name in asked and planned.kind is not None and planned.kind.trigger == "after"
+        ]
+
+    def _above_the_maximum(self, planned: PlanNode) -> Iterator[Problem]:
+        trigger = planned.trigger
+        most = self._amounts(trigger) if isinstance(trigger, Trigger) else {}
+        for guard in self._guards:
+            for part in walk(guard):
+                for field, operator, bound in self._known_bounds(part) if isinstance(part, Comparison) else ():
+                    text, amount = most.get(field, ("", bound))
+                    if operator not in (">", ">=") or bound <= amount:
+                        continue
+                    node = planned.node
+                    yield self._scope.problem(
+                        "G504",
+                        node.place,
+                        f"nodes.{node.name}.after",
+                        f"the ending asks for at least {float(bound):g} `{field.node}.{field.field}`, and "
+                        f'{node.name}.after = "{text}" is less: the minimum is above the maximum',
+                        "raise the one, or lower the other",
+                    )
+                    return
+
+    def _amounts(self, trigger: Trigger) -> dict[FieldOf, tuple[str, Fraction]]:
+        """The amounts of a trigger, by the field that counts them."""
+        amounts = {}
+        for owner, name, term in self._plan.terms(self._scope, trigger):
+            if term.unit != RUN:
+                amounts[FieldOf(owner.path.removeprefix(self._scope.path), name)] = str(term), term.base.amount
+        return amounts
+
+    def _known_bounds(self, comparison: Comparison) -> Iterator[tuple[FieldOf, str, Fraction]]:
+        """The bounds of a comparison, of which a parameter may be one."""
+        operands = tuple(self._with_value(operand) for operand in comparison.operands)
+        yield from _bounds(Comparison(operands, comparison.operators))
+
+    def _with_value(self, operand: Expression) -> Expression:
+        if not isinstance(operand, FieldOf):
+            return operand
+        planned = self._plan.by_path.get(f"{self._scope.path}{operand.node}")
+        if planned is None or operand.field not in planned.parameters or operand.field in planned.expressions:
+            return operand
+        value = planned.parameters[operand.field]
+        return Constant(value) if isinstance(value, int | float) else operand
+
+
+def _bounds(comparison: Comparison) -> Iterator[tuple[FieldOf, str, Fraction]]:
+    """Each comparison of a field with a number, as the field has it."""
+    pairs = zip(comparison.operands, comparison.operators, comparison.operands[1:], strict=False)
+    for left, operator, right in pairs:
+        if operator not in _MIRRORED:
+            continue
+        if isinstance(left, FieldOf) and (bound := _number(right)) is not None:
+            yield left, operator, bound
+        elif isinstance(right, FieldOf) and (bound := _number(left)) is not None:
+            yield right, _MIRRORED[operator], bound
+
+
+def _number(expression: Expression) -> Fraction | None:
+    is_number = isinstance(expression, Constant) and type(expression.value) in (int, float)
+    return Fraction(expression.value) if is_number else None  # type: ignore[union-attr]
