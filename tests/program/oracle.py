@@ -36,7 +36,7 @@ class Setting:
     Arguments:
         lengths: how many batches each epoch gives, in turn; after the last, the first again.
         claim: what `len()` adds to the truth; None for data without a `len()`.
-        window: what happens to a short last window: "step", "carry" or "drop".
+        window: what happens to a short last window: "step", "scaled", "carry" or "drop".
     """
 
     lengths: tuple[int, ...] = (7,)
@@ -94,7 +94,8 @@ def expected(setting: Setting) -> list[Event]:
             clock["epochs"] = Fraction(epoch + (length > 0)) if last else epoch + part
             cut = ending() or (last and setting.window != "carry") or length == 0
             if window and (len(window) == setting.accumulate or (cut and setting.window != "drop")):
-                events.append(("step", float(sum(window))))
+                share = setting.accumulate / len(window) if setting.window == "scaled" else 1
+                events.append(("step", round(sum(window) * share, 6)))
                 clock["steps"] += 1
                 window = []
             elif window and cut:
@@ -210,6 +211,8 @@ def graph_of(setting: Setting) -> Graph:
         graph = graph.set("validate/next_batch", limit=setting.val_limit)
     if setting.window == "carry":
         graph = graph.guard("window_cut", "finish.due")
+    if setting.window == "scaled":
+        graph = graph.overlay("scaled")
     if setting.window == "drop":
         graph = (
             graph.guard("accumulation_reached", "accumulate.count >= accumulate.every")

@@ -14,7 +14,7 @@ import torch
 from graphtrain import DataError, Graph, Trainer
 from tests.program.oracle import Event, Setting, Weight, expected, graph_of, observed, trainer_of
 
-LENGTHS = (0, 1, 7, 10)
+LENGTHS = (0, 1, 7, 10, 64)
 ACCUMULATE = (1, 3, 4, 10)
 CLAIMS = (0, None, 3, -2)
 EVERY = (
@@ -43,6 +43,7 @@ AFTER = (
     ("20 batches", "1.25 epochs"),
 )
 LIMITS = (None, None, 1, 4, 7, 20)
+POLICIES = ("step", "scaled", "carry", "drop")
 VALIDATION = ((3, 0, None), (3, None, 2), (0, 0, None), (3, 2, None), (3, -1, None), (3, 0, 2), (2, 3, 2))
 SETTINGS_EACH = 12
 THIRDS = {"a_third": slice(1, None, 3), "second": slice(2, None, 3), "third": slice(0, None, 3)}
@@ -54,7 +55,7 @@ def settings(length: int, accumulate: int, claim: int | None) -> Iterator[Settin
     every = itertools.cycle(draw.sample(EVERY, len(EVERY)))
     for after in itertools.islice(itertools.cycle(draw.sample(AFTER, len(AFTER))), SETTINGS_EACH):
         # Dropped windows never step where an epoch is shorter than one: such a run ends by other units only.
-        windows = ("step", "carry", "drop") if after != ("4 steps",) else ("step", "carry")
+        windows = POLICIES if after != ("4 steps",) else POLICIES[:-1]
         val_length, val_claim, val_limit = draw.choice(VALIDATION)
         yield Setting(
             lengths=(length,),
@@ -94,7 +95,7 @@ def assert_as_expected(setting: Setting) -> list[Event]:
 @pytest.mark.parametrize("part", ["a_third", *(pytest.param(one, marks=pytest.mark.sweep) for one in [*THIRDS][1:])])
 @pytest.mark.parametrize("claim", CLAIMS, ids=["sized", "unsized", "len_too_large", "len_too_small"])
 @pytest.mark.parametrize("accumulate", ACCUMULATE)
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [*LENGTHS[:-1], pytest.param(LENGTHS[-1], marks=pytest.mark.sweep)])
 def test_a_run_does_what_the_oracle_says(length: int, accumulate: int, claim: int | None, part: str) -> None:
     for setting in [*settings(length, accumulate, claim)][THIRDS[part]]:
         assert_as_expected(setting)
@@ -108,12 +109,8 @@ def test_the_settings_hold_every_form_of_every_choice(part: slice, count: int) -
     assert {setting.validate for setting in everything} == {setting.checkpoint for setting in everything} == set(EVERY)
     assert {(setting.claim, setting.after) for setting in everything} == set(itertools.product(CLAIMS, AFTER))
     assert {(setting.claim, setting.validate) for setting in everything} == set(itertools.product(CLAIMS, EVERY))
-    assert {(setting.window, setting.claim) for setting in everything} == set(
-        itertools.product(("step", "carry", "drop"), CLAIMS)
-    )
-    assert {(setting.window, setting.limit) for setting in everything} == set(
-        itertools.product(("step", "carry", "drop"), LIMITS)
-    )
+    assert {(setting.window, setting.claim) for setting in everything} == set(itertools.product(POLICIES, CLAIMS))
+    assert {(setting.window, setting.limit) for setting in everything} == set(itertools.product(POLICIES, LIMITS))
     assert {(setting.val_length, setting.val_claim, setting.val_limit) for setting in everything} == set(VALIDATION)
 
 
@@ -137,7 +134,7 @@ VARYING = [
         marks=[] if (row + column + number) % 3 == 0 else pytest.mark.sweep,
     )
     for row, claim in enumerate(CLAIMS)
-    for column, window in enumerate(("step", "carry", "drop"))
+    for column, window in enumerate(POLICIES)
     for number, (after, every, once) in enumerate(AMOUNTS)
 ]
 
@@ -183,8 +180,9 @@ def test_when_a_validation_and_a_checkpoint_are_due(every: str, batches: list[in
     assert trace(setting, "validated") == trace(setting, "saved") == batches
 
 
-def test_steps_of_the_three_policies_for_a_short_last_window() -> None:
+def test_steps_of_the_four_policies_for_a_short_last_window() -> None:
     assert trace(Setting(accumulate=4, window="step"), "step") == [4, 7, 11, 14]
+    assert trace(Setting(accumulate=4, window="scaled"), "step") == [4, 7, 11, 14]
     assert trace(Setting(accumulate=4, window="carry"), "step") == [4, 8, 12, 14]
     assert trace(Setting(accumulate=4, window="drop"), "step") == [4, 11]
     assert trace(Setting(accumulate=4, window="drop"), "discard") == [7, 14]
