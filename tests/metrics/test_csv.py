@@ -48,7 +48,7 @@ def test_a_killed_run_has_every_row_once(tmp_path: Path) -> None:
     given: dict[str, Any] = {"graph": graph, "training_step": training_step}
     run(1, tmp_path / "whole", loggers=[CSV()], **given)
     whole = (tmp_path / "whole" / "metrics.csv").read_bytes()
-    for cut in range(5, 200, 30):
+    for cut in range(5, 200, 70):
         run_dir = tmp_path / str(cut)
         first = trainer_of(run_dir, loggers=[CSV()], **given)
         first.advance(cut)

@@ -64,7 +64,7 @@ def test_rows_epochs_and_validations_have_what_a_loop_computes(tmp_path: Path) -
 def test_they_are_the_same_over_cuts_and_ranks(tmp_path: Path, world_size: int) -> None:
     given: dict[str, Any] = {"training_step": measured, "validation_step": measured, "graph": graph, "is_plain": True}
     whole = run(world_size, None, **given)[0]
-    for cut in range(3, 90, 21):
+    for cut in (10, 51):
         run(world_size, tmp_path / str(cut), advance=cut, **given)
         cut_end = run(world_size, tmp_path / str(cut), **given)[0]
         assert cut_end.outcome is Outcome.FINISHED

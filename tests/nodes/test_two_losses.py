@@ -67,7 +67,7 @@ def test_one_alone_has_no_name_before_its_own() -> None:
 def test_cuts_change_nothing(tmp_path: Path) -> None:
     whole = trainer_of(two())
     whole.run()
-    for cut in range(2, 60, 7):
+    for cut in (9, 16, 44):
         first = trainer_of(two(), tmp_path / str(cut))
         first.advance(cut)
         first.save()
