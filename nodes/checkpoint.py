@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
@@ -54,6 +54,8 @@ class Checkpoint:
     >>> graph.check()
     []
     """
+
+    monitors: ClassVar[str] = "best"
 
     every: Trigger = Trigger("1 epochs")
     keep: Annotated[int, Above(0)] = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
@@ -41,6 +41,8 @@ class EarlyStop:
     >>> graph.check()
     []
     """
+
+    monitors: ClassVar[str] = "monitor"
 
     monitor: str = "val/loss"
     mode: Literal["min", "max"] = "min"

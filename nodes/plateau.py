@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -36,6 +36,8 @@ class Plateau:
     >>> graph.check()
     []
     """
+
+    monitors: ClassVar[str] = "monitor"
 
     monitor: str = "val/loss"
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
-from graphtrain.errors import GraphError, GuardError, UsageError
+from graphtrain.errors import GraphError, GuardError, UnknownMetricError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import FunctionRecord
@@ -14,7 +14,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import quoted, suggestion
 from graphtrain.plan.flow import Flow
-from graphtrain.plan.plan import Plan
+from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves, slots_of
 from graphtrain.plan.slots import Slots
@@ -252,6 +252,36 @@ class CompiledGraph:
         inside = tuple(f"{bound.path}/" for bound in idle)
         return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
 
+    def refuse_monitors(self) -> None:
+        """Raise where a node waits for a metric of an evaluation that does not run in this graph.
+
+        Nothing is known where a node of a kind that is not shipped may record it.
+
+        Raises:
+            UnknownMetricError: there is such a node.
+        """
+        nodes = [bound for bound in self.program.nodes if not bound.bypassed]
+        training = [bound for bound in nodes if bound.body is None and bound.scope.activity is None]
+        if any(_is_given_rows(bound) and _row_prefixes(bound) is None for bound in training):
+            return
+        splits: dict[str, list[PlanNode]] = {}
+        for planned in self.program.plan.nodes:
+            if planned.kind is not None and planned.kind.records:
+                splits.setdefault(str(planned.parameters[planned.kind.records]), []).append(planned)
+        for bound in nodes:
+            parameter = getattr(bound.kind.implementation, "monitors", "")
+            name = bound.parameters[parameter] if parameter else None
+            measuring = splits.get(name.partition("/")[0], []) if name is not None and "/" in name else []
+            if measuring and not any(planned.path in self.program.by_path for planned in measuring):
+                outer = measuring[0].path.rpartition("/")[0]
+                body = self.program.by_path[outer].node.body if outer in self.program.by_path else None
+                missing = quoted(body.optional) if body is not None else "data"
+                raise UnknownMetricError(
+                    f"`{bound.path}.{parameter}` names {name}, and `{outer}`, which measures it, is bypassed: there is "
+                    f"no {missing}",
+                    f"supply {missing}, or name another metric, as in {bound.path}.{parameter}=epoch/loss",
+                )
+
     def has_recorded_all(self) -> bool:
         """True if every node of the outermost graph that may record metrics has run since the run began here."""
         return all(self._has_run(bound) for bound in self._recording)
@@ -271,7 +301,7 @@ class CompiledGraph:
             if bound.body is not None and (bound.body.activity is None or not self._has_run(bound)):
                 return True
         others = [bound for bound in self.program.main.nodes.values() if bound.body is None and _is_given_rows(bound)]
-        prefixes = [getattr(bound.kind.implementation, "row_prefixes", None) for bound in others]
+        prefixes = [_row_prefixes(bound) for bound in others]
         known = [prefix for declared in prefixes if declared is not None for prefix in declared]
         return (
             None in prefixes
@@ -466,6 +496,11 @@ def _may_record(bound: BoundNode) -> bool:
 
 def _is_given_rows(bound: BoundNode) -> bool:
     return bound.kind.may_record_rows and not bound.bypassed
+
+
+def _row_prefixes(bound: BoundNode) -> tuple[str, ...] | None:
+    """Under which names a kind records means of the training; None for one that may record anything."""
+    return getattr(bound.kind.implementation, "row_prefixes", None)
 
 
 def _retains(bound: BoundNode) -> bool:

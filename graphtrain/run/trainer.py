@@ -1021,6 +1021,7 @@ class Trainer:
         if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
             self._environment = self._environment.with_functions(baseline.reachable)
         self._setup = self._setup_hashes()
+        self._compiled.refuse_monitors()
         for line in other_horizons(self._compiled.program):
             self._notify_once(line)
         is_as_saved = False

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain import DataError, Graph, GraphError, Loader, PlannedRun, Trainer, UsageError
+from graphtrain import DataError, Graph, GraphError, Loader, PlannedRun, Trainer, UsageError, node
 from graphtrain.distributed import Ranks
 from tests.distributed.fake_ranks import run_ranks
 
@@ -322,3 +322,38 @@ def test_other_loaders_in_the_middle_of_a_validation_are_refused(tmp_path: Path)
     first.save()
     with pytest.raises(DataError, match="the run was saved in the loader `noisy`, and now there are clean, dirty"):
         make(FIT, tmp_path, {"clean": [CLEAN], "dirty": [NOISY]}).run()
+
+
+# ---- a metric that nothing gives
+
+
+@pytest.mark.parametrize(
+    ("graph", "parameter", "name"),
+    [
+        (FIT.overlay("early_stop"), "early_stop.monitor", "val/loss"),
+        (FIT.set("checkpoint", best="val/clean/loss"), "checkpoint.best", "val/clean/loss"),
+    ],
+)
+def test_a_metric_of_a_validation_that_does_not_run_is_refused_before_anything_trains(
+    graph: Graph, parameter: str, name: str, tmp_path: Path
+) -> None:
+    trainer = make(graph, tmp_path / "run", val_data=loaders())
+    trainer.advance(1)  # with the data it is fine
+    without = Trainer(graph, display=None, notify=lambda line: None, **{**trainer.resources, "val_data": None})
+    with pytest.raises(
+        UsageError, match=f"`{parameter}` names {name}, and `validate`, which measures it, is bypassed"
+    ) as caught:
+        without.run()
+    assert f"supply `val_data`, or name another metric, as in {parameter}=epoch/loss" in caught.value.hint
+    assert without.progress["train_batch"]["runs"] == 0
+
+
+def test_a_kind_of_the_user_may_record_it() -> None:
+    @node
+    def measure(recorder: Any) -> None:
+        """Record a metric of that name."""
+        recorder.row({"val/loss": 1.0})
+
+    graph = FIT.overlay("early_stop").insert("measure", measure, before="decide")
+    trainer = make(graph, val_data=loaders())
+    Trainer(graph, display=None, notify=lambda line: None, **{**trainer.resources, "val_data": None}).run()
