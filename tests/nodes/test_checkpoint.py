@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Outcome, Trainer, UsageError, node
-from graphtrain.errors import SaveFailedError
+from graphtrain.errors import SaveFailedError, UnknownMetricError
 from graphtrain.storage import checkpoint as writing
 from graphtrain.storage.checkpoint import read_manifest
 from graphtrain.storage.ranking import BEST_FILE, Ranking
