@@ -168,7 +168,7 @@ def expect_cuts_are_exact(
 
 @pytest.mark.parametrize("combine", ["cycle", "shortest", "longest"])
 def test_a_cut_anywhere_is_exact(tmp_path: Path, combine: str) -> None:
-    expect_cuts_are_exact(tmp_path, (3, 20, 33, 45), FIT.set("next_batch", combine=combine))
+    expect_cuts_are_exact(tmp_path, (20, 45), FIT.set("next_batch", combine=combine))
 
 
 @pytest.mark.sweep
@@ -206,7 +206,7 @@ def test_what_data_holds_is_kept_for_each_loader(tmp_path: Path) -> None:
     def growing() -> dict[str, Any]:
         return {"a": Loader(Growing(), batch_size=1), "b": DataLoader(Growing(), batch_size=1), "c": [numbers(1)] * 5}
 
-    expect_cuts_are_exact(tmp_path, (8, 14, 21, 33, 40), FIT, growing)
+    expect_cuts_are_exact(tmp_path, (14, 33), FIT, growing)
 
 
 # ---- several ranks
@@ -231,7 +231,7 @@ def test_ranks_take_turns_in_the_batches_of_all_loaders(tmp_path: Path) -> None:
     assert {batches for *_, batches in whole} == {10}
     trained = [[each["long"] for each in seen] for _, seen, _ in whole]
     assert trained == [[[0.0], [2.0], [4.0]] * 2, [[1.0], [3.0]] * 2]
-    for cut in (9, 21, 40):
+    for cut in (21,):
         at_ranks(FIT, tmp_path / str(cut), cut)
         assert [digest for digest, *_ in at_ranks(FIT, tmp_path / str(cut))] == [digest for digest, *_ in whole]
 

@@ -108,7 +108,7 @@ def test_data_of_nothing_but_none_trains_nothing() -> None:
 def test_a_cut_beside_them_is_exact(tmp_path: Path) -> None:
     whole = make()
     whole.run()
-    for cut in (10, 20, 22, 36):
+    for cut in (10, 22):
         first = make(run_dir=tmp_path / str(cut))
         first.advance(cut)
         first.save()
@@ -135,7 +135,7 @@ def test_a_rank_without_one_adds_zeros(make_data: Callable[[], Any], tmp_path: P
     whole = at_ranks(FIT, data=make_data())
     expected = by_hand([0.0, 1.0, None, None, 4.0, 5.0, None], window=2)
     assert [each[:2] for each in whole] == [(pytest.approx(expected, abs=1e-12), 8)] * 2
-    for cut in (10, 14, 19):
+    for cut in (14,):
         at_ranks(FIT, tmp_path / str(cut), cut, data=make_data())
         assert at_ranks(FIT, tmp_path / str(cut), data=make_data()) == whole
 

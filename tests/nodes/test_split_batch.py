@@ -164,7 +164,7 @@ def expect_cuts_are_exact(folder: Path, cuts: Iterable[int], graph: Graph, **mor
 
 def test_a_cut_between_two_splits_is_exact(tmp_path: Path) -> None:
     graph = SHORT.set("split_batch", length=LENGTH).set("accumulate", every=2)
-    expect_cuts_are_exact(tmp_path / "length", [6, 9, 13, 17, 40], graph)
+    expect_cuts_are_exact(tmp_path / "length", [9, 17, 40], graph)
     expect_cuts_are_exact(tmp_path / "function", [13], SHORT, batch_splits=splits_of)
 
 
@@ -219,7 +219,7 @@ def test_ranks_with_different_numbers_of_splits_train_what_the_loop_by_hand_trai
 
 def test_a_cut_of_several_ranks_between_two_splits_is_exact(tmp_path: Path) -> None:
     whole = at_ranks(RANK_GRAPH)
-    for cut in (9, 14, 20, 23, 26):
+    for cut in (14, 23):
         at_ranks(RANK_GRAPH, tmp_path / str(cut), cut)
         assert at_ranks(RANK_GRAPH, tmp_path / str(cut)) == whole
 
@@ -228,7 +228,7 @@ def test_an_odd_batch_leaves_a_rank_without_splits(tmp_path: Path) -> None:
     lengths = (7, 3, 6)
     whole = at_ranks(RANK_GRAPH, lengths=lengths)
     assert whole[0][1] == whole[1][1]
-    for cut in (20, 33):
+    for cut in (33,):
         at_ranks(RANK_GRAPH, tmp_path / str(cut), cut, lengths=lengths)
         assert at_ranks(RANK_GRAPH, tmp_path / str(cut), lengths=lengths) == whole
 
