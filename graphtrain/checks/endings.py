@@ -1,4 +1,7 @@
-"""G504: a run has an end that can come, and no minimum of it is above its maximum."""
+"""G504: a run has an end that can come, and no minimum of it is above its maximum.
+
+Where `after` is "never" and nothing else ends the run it is a warning: a person may want to stop it.
+"""
 
 from __future__ import annotations
 
@@ -123,8 +126,9 @@ class _Endings:
                 node.place,
                 f"nodes.{node.name}.after",
                 f'`{node.name}.after` is "never", and nothing else ends the graph: `{names[0]}` cannot hold',
-                f'give it an amount, as in {node.name}.after = "10 epochs"; where a step function returns STOP, or the '
-                'run is always given `until`, allow = ["G504"]',
+                f'give it an amount, as in {node.name}.after = "10 epochs"; where a step function returns STOP, or a '
+                'person stops the run, allow = ["G504"]',
+                severity="warning",  # it is meant, mostly: such a run is stopped by hand, or by `until`
             )
         return scope.problem(
             "G504",
