@@ -441,7 +441,7 @@ class CompiledGraph:
     def _is_reached_ending(self, chooser: BoundNode, target: BoundNode | None) -> bool:
         if target is None:
             return chooser.scope is self.program.main
-        return target.kind.trigger == "after" and not target.bypassed and bool(target.trigger())
+        return target.kind.trigger == "after" and not target.bypassed and bool(target.trigger.due())
 
     def _ways_to(
         self, bound: BoundNode, seen: tuple[BoundNode, ...] = ()

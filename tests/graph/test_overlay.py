@@ -480,7 +480,7 @@ def test_an_explanation_names_the_overlay_of_a_guard() -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(1, 1)
     trainer = Trainer(
-        FIT.overlay("early_stop").set("finish", after="1 epochs"),
+        FIT.overlay("early_stop").set("finish", after="1 epochs").set("early_stop", monitor="epoch/loss"),
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.ones(2, 1)] * 2,
