@@ -11,8 +11,8 @@ import pytest
 from tests.command.conftest import Command
 
 SCRIPT = str(Path(__file__).resolve().parents[2] / "examples" / "nanogpt.py")
-SMALL = ("width=16", "heads=2", "layers=1", "context=16", "finish.after=60 steps", "log.every=20 steps")
-OFTEN = ("validate.every=30 steps", "checkpoint.every=25 steps", "checkpoint.keep=9")
+SMALL = ("width=16", "heads=2", "layers=1", "context=16", "finish.after=30 steps", "log.every=10 steps")
+OFTEN = ("validate.every=15 steps", "checkpoint.every=12 steps", "checkpoint.keep=9")
 # Mean of -log(frequency) over the characters of the text, in nats: what a model of frequencies alone gives.
 FREQUENCIES_ALONE = 3.15
 
@@ -30,11 +30,11 @@ def test_a_cut_changes_nothing(folder: Path, command: Command) -> None:
     whole = command(*words, "whole")
     assert whole.code == 0, whole.err
     rows = rows_of(folder / "whole")
-    assert [row["step"] for row in rows if "val/loss" in row] == [30, 60]
-    assert [row["step"] for row in rows if "train/loss" in row] == [30, 60]
+    assert [row["step"] for row in rows if "val/loss" in row] == [15, 30]
+    assert [row["step"] for row in rows if "train/loss" in row] == [15, 30]
     rates = [row["lr"] for row in rows if "lr" in row]
-    assert rates[0] < rates[1] > rates[-1]  # warm-up, then decay
-    assert command(*words, "cut", "--until", "41 batches").code == 0
+    assert rates == sorted(rates)  # it warms up
+    assert command(*words, "cut", "--until", "21 batches").code == 0
     assert command(*words, "cut").code == 0
     assert digest_of(folder / "cut") == digest_of(folder / "whole")
     assert rows_of(folder / "cut") == rows

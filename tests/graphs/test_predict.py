@@ -101,7 +101,7 @@ def test_a_cut_anywhere_writes_each_sample_once(tmp_path: Path, suffix: str) -> 
     while trainer.advance() != "end":
         transitions += 1
     assert transitions == 25
-    for cut in range(1, transitions + 1, 2) if suffix == "safetensors" else range(2, transitions, 6):
+    for cut in range(1, transitions + 1, 5) if suffix == "safetensors" else range(2, transitions, 11):
         file, run_dir = tmp_path / f"{cut}.{suffix}", tmp_path / f"run-{cut}"
         first = predicting(file, run_dir, predict_step=parts)
         first.advance(cut)

@@ -97,7 +97,7 @@ def test_it_trains_what_the_loop_by_hand_trains(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["stop in mid-window", "end every epoch", "end some, then stop"])
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.sweep)])
 def test_wherever_it_is_cut_it_is_exact(name: str, step: int, tmp_path: Path) -> None:
     graph = FIT.set("finish", after="3 epochs")
     whole = trainer_of(ASKING[name], graph=graph)
@@ -267,7 +267,7 @@ def test_an_epoch_that_was_its_last_batch_ends_no_other() -> None:
 
 
 @pytest.mark.parametrize("ask", [STOP, END_EPOCH])
-@pytest.mark.parametrize("cuts", [(16, 18), pytest.param(range(1, 40), marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("cuts", [(16,), pytest.param(range(1, 40), marks=pytest.mark.sweep)])
 def test_what_one_rank_asks_survives_a_cut(ask: Ask, cuts: Any, tmp_path: Path) -> None:
     options = asking_of_rank(1, ask, 4)
     whole = run(2, None, **options)

@@ -185,6 +185,7 @@ def test_two_epochs_may_be_drawn_from_at_once() -> None:
 def test_workers_may_persist() -> None:
     loader = noisy(shuffle=True, num_workers=2, persistent_workers=True)
     assert [plain(loader) for _ in range(3)] == [plain(noisy(shuffle=True).batches(epoch)) for epoch in range(3)]
+    loader.release(iter(()))  # left to the collection of garbage, they end after 20 s
 
 
 # Loader: what it takes from DataLoader

@@ -184,12 +184,13 @@ def test_rows_of_two_bodies_that_are_alike_are_both_recorded() -> None:
     assert losses(trainer) == [(3, 1.0), (3, 1.0)]
 
 
-def test_the_rows_of_bodies_are_the_same_wherever_it_is_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("interval", [11, pytest.param(1, marks=pytest.mark.sweep)])
+def test_the_rows_of_bodies_are_the_same_wherever_it_is_cut(interval: int, tmp_path: Path) -> None:
     graph = rounds("3 steps", "2 steps")
     whole = make_trainer(graph)
     whole.run()
     assert losses(whole) == [(2, 0.5), (3, 2.0)] * 2
-    for cut in range(1, 60, 3):
+    for cut in range(1, 60, interval):
         first = make_trainer(graph, tmp_path / f"{cut}")
         first.advance(cut)
         first.save()

@@ -52,7 +52,7 @@ def test_some_cuts_are_exact(kind: str, tmp_path: Path) -> None:
     assert sweep(tmp_path, kind, 0, stride=11 if kind == "Loader" else 53) >= 2
 
 
-@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
+@pytest.mark.parametrize("kind", ["Loader", pytest.param("DataLoader", marks=pytest.mark.sweep)])
 def test_some_cuts_are_exact_with_workers(kind: str, tmp_path: Path) -> None:
     needs(kind)
     assert sweep(tmp_path, kind, 2, stride=83, offset=11) >= 2
