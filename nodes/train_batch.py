@@ -135,7 +135,7 @@ class TrainBatch:
         self._is_plain = not self.only_own and self.on_out_of_memory == "stop"
         self._means = recorder.means("train", ("log", "epoch"))
         self._notify, self._size = notify, None
-        self._around = around(self.precision, device, Compiled() if self.compile else None)
+        self._around = self._wrapped(around(self.precision, device, Compiled() if self.compile else None))
         if self.precision == "16-mixed" and loss_scale is None:
             raise UsageError(
                 'train_batch.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
@@ -152,6 +152,10 @@ class TrainBatch:
                 f'train_batch.on_out_of_memory "halve": {why if ranks is not None else "not for sums, as with `per`"}',
                 "halve the batch size, and double accumulate.every",
             )
+
+    def _wrapped(self, call: Around | None) -> Around | None:
+        """What calls the step function; None for a plain call. A kind that looks at the result first wraps it."""
+        return call
 
     def __call__(
         self,

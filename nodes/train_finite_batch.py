@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from graphtrain.kind import StepFunction, node, progress
-from graphtrain.kind.ask import Ask
-from graphtrain.metrics.recorder import Recorder
+from graphtrain.nodes._precision import Around
 from graphtrain.nodes._step_result import loss_and_metrics, without_ask
 from graphtrain.nodes.train_batch import TrainBatch
-from graphtrain.program.agreement import Agreement
-from graphtrain.program.factories import Renewals
 
 
 class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is skipped
@@ -58,21 +54,7 @@ class TrainFiniteBatch(TrainBatch):
 
     skipped: int = progress(0)
 
-    def setup(
-        self,
-        recorder: Recorder,
-        device: torch.device,
-        loss_scale: float | None = None,
-        notify: Callable[[str], None] | None = None,
-        metric_prefix: str = "",
-        optimizer: Any = None,
-        renewals: Renewals | None = None,
-        asks: Callable[[Ask], None] | None = None,
-        ranks: Agreement | None = None,
-    ) -> None:
-        super().setup(recorder, device, loss_scale, notify, metric_prefix, optimizer, renewals, asks, ranks)
-        call, self._tell = self._around, notify
-
+    def _wrapped(self, call: Around | None) -> Around:
         def around(function: Any, model: Any, batch: Any) -> Any:
             result = function(model, batch) if call is None else call(function, model, batch)
             plain = without_ask(result, None)
@@ -80,11 +62,11 @@ class TrainFiniteBatch(TrainBatch):
                 return result
             loss = loss_and_metrics(plain, "training_step")[0].detach()
             if not torch.isfinite(loss):
-                without_ask(result, asks)
+                without_ask(result, self._asks)
                 raise _NotFiniteLoss(loss)
             return result
 
-        self._around = around
+        return around
 
     def __call__(
         self,
@@ -98,7 +80,7 @@ class TrainFiniteBatch(TrainBatch):
         try:
             return super().__call__(model, batch, training_step, samples, window, loss_scale), True
         except _NotFiniteLoss as skipped:
-            if not self.skipped and self._tell is not None:
-                self._tell(f"a batch is skipped: its loss is {float(skipped.loss)}; so are later ones like it")
+            if not self.skipped and self._report is not None:
+                self._report(f"a batch is skipped: its loss is {float(skipped.loss)}; so are later ones like it")
             self.skipped += 1
             return skipped.loss, False

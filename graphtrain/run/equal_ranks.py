@@ -62,13 +62,12 @@ def require_equal(
         UsageError: they differ; on all of them, with what the first line that differs is on which rank.
     """
     tensors = dict(_tensors(resources, with_buffers=begins))
-    weights = {name: _hash(tensor) for name, tensor in tensors.items()}
     groups: list[tuple[str, Lines]] = [
         (_VERSION, {"the version of graphtrain": __version__, "the version of torch": str(torch.__version__)}),
         (_COMMAND, {"the name of the graph": graph.name, **_lines_of("the graph", graph.to_toml())}),
         (_COMMAND, {**_flat(settings), **_flat(hyper_parameters)}),
         (_DATA, dict(_lines_of_data(resources))),
-        (_WEIGHTS, {f"`{name}`": digest for name, digest in weights.items()}),
+        (_WEIGHTS, _hashes(tensors)),
     ]
     digest = hashlib.blake2b(json.dumps([lines for _, lines in groups]).encode(), digest_size=8).digest()
     records = agreement.synchronise("start", digest=digest)
@@ -85,7 +84,7 @@ def require_equal(
 
 
 def versions_of(resources: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """What tells whether parameters were changed in place, or bound anew."""
+    """What tells whether parameters were changed in place, or replaced."""
     return [(id(tensor), tensor._version) for _, tensor in _tensors(resources, with_buffers=False)]
 
 
@@ -100,11 +99,11 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], *,
         RanksDivergedError: they differ; on all of them, with the first element that does.
     """
     tensors = dict(_tensors(resources, with_buffers=False))
-    weights = {} if are_known else {f"`{name}`": _hash(tensor) for name, tensor in tensors.items()}
+    weights = None if are_known else _hashes(tensors)
     digest = bytes(8) if are_known else hashlib.blake2b(json.dumps(weights).encode(), digest_size=8).digest()
     if all(record.digest == digest for record in agreement.synchronise("start", digest=digest)):
         return
-    name = _first_difference(agreement.gather({f"`{name}`": _hash(tensor) for name, tensor in tensors.items()}))
+    name = _first_difference(agreement.gather(weights if weights is not None else _hashes(tensors)))
     if name is None:  # changed to what they were
         return
     name, values = _first_weight(agreement, name, tensors)
@@ -128,6 +127,11 @@ def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iter
             buffers = module.named_buffers() if with_buffers else ()
             for name, tensor in itertools.chain(module.named_parameters(), buffers):
                 yield f"{resource}.{name}", tensor
+
+
+def _hashes(tensors: Mapping[str, torch.Tensor]) -> Lines:
+    """Each tensor as it is compared: its name in code, and a hash of its bytes."""
+    return {f"`{name}`": _hash(tensor) for name, tensor in tensors.items()}
 
 
 def _hash(tensor: torch.Tensor) -> str:

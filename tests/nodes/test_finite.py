@@ -194,20 +194,24 @@ def test_weights_cannot_be_dropped() -> None:
         trainer_of(graph_of(parameters="drop"), {}).run()
 
 
-@pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
-def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
-    graph = graph_of(loss="drop", gradients="report")
+def expect_cuts_are_exact(graph: Graph, folder: Path, first_cut: int, *, is_all: bool) -> None:
+    """Cut at one transition and in the middle, or at all of them."""
     whole, length = trainer_of(graph, LOSS), 0
     while whole.position != "end":
         whole.advance()
         length += 1
-    for cut in (20, length // 2) if cuts == "some" else range(1, length):
-        first = trainer_of(graph, LOSS, tmp_path / str(cut))
+    for cut in range(1, length) if is_all else (first_cut, length // 2):
+        first = trainer_of(graph, LOSS, folder / str(cut))
         first.advance(cut)
         first.save()
-        second = trainer_of(graph, LOSS, tmp_path / str(cut))
+        second = trainer_of(graph, LOSS, folder / str(cut))
         second.run()
         assert second.digest() == whole.digest(), f"cut before {first.position}"
+
+
+@pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
+def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
+    expect_cuts_are_exact(graph_of(loss="drop", gradients="report"), tmp_path, 20, is_all=cuts == "all")
 
 
 def test_what_was_not_read_before_a_cut_is_named_after_it(tmp_path: Path) -> None:
@@ -263,17 +267,7 @@ def test_skipping_and_dropping_differ() -> None:
 @pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
 def test_a_cut_run_that_skips_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
     graph = graph_of(2, ("skip_not_finite", "check_finite"), loss="report")
-    whole, length = trainer_of(graph, LOSS), 0
-    while whole.position != "end":
-        whole.advance()
-        length += 1
-    for cut in (17, length // 2) if cuts == "some" else range(1, length):
-        first = trainer_of(graph, LOSS, tmp_path / str(cut))
-        first.advance(cut)
-        first.save()
-        second = trainer_of(graph, LOSS, tmp_path / str(cut))
-        second.run()
-        assert second.digest() == whole.digest(), f"cut before {first.position}"
+    expect_cuts_are_exact(graph, tmp_path, 17, is_all=cuts == "all")
 
 
 def test_it_goes_together_with_a_scale_of_the_loss() -> None:
