@@ -1,0 +1,92 @@
+"""What the gallery's contract wants to know of a procedure: a small run of it, and the same run as a loop by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphtrain import Graph, Trainer
+
+Resources = dict[str, Any]
+Change = Callable[[Graph, Resources], tuple[Graph, Resources]]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """A procedure of the gallery, small.
+
+    Attributes:
+        name: of the shipped graph or overlay, and of the example.
+        graph: two or three epochs of a few batches.
+        resources: fresh, and equal at each call.
+        by_hand: trains `resources()` by a plain loop, in place, and adds what else is compared. The generators were
+            seeded just before, as by a Trainer.
+        toml_lines: how many lines its file may have that are neither blank nor comments.
+        kind_lines: how many lines of code the functions of its new kinds may have in all.
+        kinds: the new ones, by name.
+        compared: the resources whose `state_dict` equals that of the loop by hand, and of the run never cut.
+        one_rank_only: part of the message that refuses it at two ranks. Default: it trains there.
+        refused_overlays: of `OVERLAYS`, with part of the message that refuses it. Default: it trains, and resumes.
+        with_overlay: the resources that it takes with an overlay. Default: the same.
+        bad: what is wrong, with the change that makes it so, and part of the message that comes before anything trains.
+    """
+
+    name: str
+    graph: Callable[[], Graph]
+    resources: Callable[[], Resources]
+    by_hand: Callable[[Resources], None]
+    toml_lines: int
+    kind_lines: int
+    kinds: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ("model",)
+    one_rank_only: str = ""
+    refused_overlays: Mapping[str, str] = field(default_factory=dict)
+    with_overlay: Callable[[Resources, str], Resources] | None = None
+    bad: Mapping[str, tuple[Change, str]] = field(default_factory=dict)
+
+    @property
+    def toml(self) -> Path:
+        """The file of the shipped graph, or of the overlay."""
+        graph = ROOT / "graphs" / f"{self.name}.toml"
+        return graph if graph.exists() else ROOT / "graphs" / "overlays" / f"{self.name}.toml"
+
+    def trainer(
+        self, run_dir: Path | None = None, *, graph: Graph | None = None, resources: Resources | None = None
+    ) -> Trainer:
+        """A trainer of the small run, or of another graph or other resources."""
+        supplied = self.resources() if resources is None else resources
+        return Trainer(
+            self.graph() if graph is None else graph,
+            run_dir=run_dir,
+            display=None,
+            notify=lambda line: None,
+            **supplied,
+        )
+
+
+def tensors(resources: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The `state_dict` of each of these resources, flat: a path and its value."""
+    return {path: value for name in names for path, value in _flat(name, resources[name].state_dict())}
+
+
+def _flat(path: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [pair for key, item in value.items() for pair in _flat(f"{path}.{key}", item)]
+    if isinstance(value, list | tuple):
+        return [pair for number, item in enumerate(value) for pair in _flat(f"{path}.{number}", item)]
+    return [(path, value)]
+
+
+def assert_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
+    """Equal to the last bit."""
+    assert left.keys() == right.keys()
+    for path, value in left.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, right[path]), path
+        else:
+            assert value == right[path], path
