@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from graphtrain.checks.at_end import check_at_end
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
 from graphtrain.checks.endings import check_endings
@@ -49,6 +50,8 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False, ranks: bool = Fa
             *check_expressions(scope),
         )
     ]
+    if not any(problem.severity == "error" for _, problem in problems):
+        problems += [(scope, problem) for scope in scopes for problem in check_at_end(scope)]
     if not any(problem.severity == "error" for _, problem in problems):
         by_path = {scope.path: scope for scope in scopes}
         problems += [

@@ -242,6 +242,8 @@ class Changes:
         moves = self._of_clock(planned.trigger)
         if planned.trigger is not None and planned.trigger.once and not self._may_run_again(read.node):
             moves = _all((moves, self._of_clock(planned.start)))  # where it is waited for, it has not run so far
+        if planned.trigger is not None and planned.trigger.at_end:
+            moves = _all((moves, self._moves_of(self._scope.ending)))
         for field in planned.also_due:
             names = changers_of_field(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))

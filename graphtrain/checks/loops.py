@@ -23,8 +23,10 @@ from graphtrain.graph.meanings import Meanings
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, rebuilt, walk
 from graphtrain.kind.declaration import FROM, RANKS
+from graphtrain.kind.trigger import AT_END
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
+from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
 
 MOST_SETS = 20_000
@@ -259,6 +261,9 @@ class _Search:
         self._changes = self._unchanged
         self._guards: dict[int, tuple[Expression, tuple[FieldOf, ...], _AnswersOfGuard]] = {}  # the plan keeps them
         self._reads: set[FieldOf | Name] = set()
+        self._at_end = {
+            point.node.name for point in points if point.node and point.planned and _is_due_at_end_alone(point.planned)
+        }
         self._delayed = {point.node.name for point in points if point.node and point.planned and point.planned.start}
         self._order = {point: number for number, point in enumerate(points)}
         self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
@@ -319,9 +324,9 @@ class _Search:
         entries = self._flow.entries[point.path]
         if len(entries) == 2 and point is entries[0]:  # where the trigger is asked
             due, skipped = point.arrows
-            is_due = FieldOf(point.node.name, "due")
-            self._reads.add(is_due)
-            return [_Way(self._meaning(is_due), due.target, (f"{point.node.name}.due",)), _Way(None, skipped.target)]
+            guard, counters, answers = self._read_guard(FieldOf(point.node.name, "due"))
+            asks = (f"{point.node.name}.due",)
+            return [_Way(guard, due.target, asks, counters, answers), _Way(None, skipped.target)]
         return [self._way(arrow) for arrow in point.arrows]
 
     def _way(self, arrow: FlowEdge) -> _Way:
@@ -329,24 +334,31 @@ class _Search:
         if arrow.guard is None:
             return _Way(None, target, arrow.asks)
         if id(arrow.guard) not in self._guards:
-            guard = self._meaning(arrow.guard)
-            reads = dict.fromkeys(part for part in walk(guard) if isinstance(part, FieldOf | Name))
-            self._reads |= reads.keys()
-            counters = tuple(read for read in reads if isinstance(read, FieldOf) and self._unchanged.counted(read))
-            self._guards[id(arrow.guard)] = guard, counters, {}
+            self._guards[id(arrow.guard)] = self._read_guard(arrow.guard)
         guard, counters, answers = self._guards[id(arrow.guard)]
         return _Way(guard, target, arrow.asks, counters, answers)
 
+    def _read_guard(self, asked: Expression) -> tuple[Expression, tuple[FieldOf, ...], _AnswersOfGuard]:
+        """What a guard means, the counts of backward passes in it, and its answers, of which none is known so far."""
+        guard = self._meaning(asked)
+        reads = dict.fromkeys(part for part in walk(guard) if isinstance(part, FieldOf | Name))
+        self._reads |= reads.keys()
+        counters = tuple(read for read in reads if isinstance(read, FieldOf) and self._unchanged.counted(read))
+        return guard, counters, {}
+
     def _meaning(self, guard: Expression) -> Expression:
-        """A guard that asks of windows what they count; and of what is due, that its `from` is reached too."""
+        """A guard that asks of windows what they count; of what is due, that its `from`, or the end, is reached too."""
 
         def delayed(part: Expression) -> Expression:
-            if isinstance(part, FieldOf) and part.field == "due" and part.node in self._delayed:
-                return Both((part, FieldOf(part.node, FROM)))
+            if isinstance(part, FieldOf) and part.field == "due":
+                further: list[Expression] = [FieldOf(part.node, FROM)] if part.node in self._delayed else []
+                if part.node in self._at_end:
+                    further.append(self._meaning(self._in_order[0].scope.ending))
+                return Both((part, *further)) if further else part
             return rebuilt(part, delayed)
 
         meaning = self._meanings.by_count(guard)
-        return delayed(meaning) if self._delayed else meaning
+        return delayed(meaning) if self._delayed or self._at_end else meaning
 
     def _reached(self, start: FlowPoint) -> Points:
         reached = {start}
@@ -637,6 +649,11 @@ class _Search:
                     elif lowest[point] < lowest[visits[-1][0]]:
                         lowest[visits[-1][0]] = lowest[point]
         return sorted(parts, key=lambda part: min(map(self._order.__getitem__, part)))
+
+
+def _is_due_at_end_alone(planned: PlanNode) -> bool:
+    trigger = planned.trigger
+    return trigger is not None and trigger.texts == [AT_END] and not planned.also_due
 
 
 def _within(points: Points, targets: Targets) -> Targets:

@@ -15,7 +15,7 @@ from graphtrain.guards.syntax import field_of, is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, is_trigger
-from graphtrain.kind.trigger import ONCE, Trigger, known_units
+from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Trigger, known_units
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.scope import Scope, outputs_of, reads_of
 
@@ -161,7 +161,12 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
     units = scope.graph.units
     known = known_units(units)
     for term in trigger.terms:
-        if term.unit not in known and term.per:
+        if term.unit == AT_END:
+            if COUNTS_RUN not in known:
+                message = f'{node.name}.{name} = "{AT_END}" is counted in `{COUNTS_RUN}`, which the clock does not have'
+                hint = f'name what they are, as in clock = "{COUNTS_RUN}", field = "step.steps"'
+                yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
+        elif term.unit not in known and term.per:
             hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
             hint = hint or suggestion(term.unit, known, {})
             message = f'`{term.per}` in {node.name}.{name} = "{term}" is no single unit of the clock'
@@ -178,7 +183,7 @@ def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) 
     if name == kind.trigger == "every":
         return
     thing = f"nodes.{node.name}.{name}"
-    repeated = [text for text in trigger.texts if text == ONCE or " per " in text]
+    repeated = [text for text in trigger.texts if text in (ONCE, AT_END) or " per " in text]
     if repeated:
         message = (
             f'{node.name}.{name}: "{repeated[0]}" tells how often, and `{name}` takes an amount that is reached once'

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Literal, final
 
 from graphtrain.graph.layers import overlays_text
-from graphtrain.kind.trigger import decimal
+from graphtrain.kind.trigger import AT_END, decimal
 from graphtrain.printable import one_line
 
 Event = Literal["ran", "not due", "bypassed", "entered", "body ended", "asked again", "failed"]
@@ -47,6 +47,7 @@ class TriggerReading:
         also: the fields that make it due too, and what they held.
         start: before whose amounts it is not due, if it has such: one for each of them.
         has_run: of one that is due once, whether it has run; else None.
+        is_ending: of one that is due at the end, whether that is asked for; else None.
     """
 
     verb: str
@@ -55,13 +56,10 @@ class TriggerReading:
     also: tuple[tuple[str, Any], ...] = ()
     start: tuple[ClockReading, ...] = ()
     has_run: bool | None = None
+    is_ending: bool | None = None
 
     def __str__(self) -> str:
-        clocks = [
-            f"{clock.unit} {shown(clock.now)}, due at {shown(clock.due_at)}"
-            + (f", last {shown(clock.last)}" if clock.last is not None else "")
-            for clock in self.clocks
-        ]
+        clocks = [self._words(clock) for clock in self.clocks]
         start = " or ".join(clock.amount for clock in self.start)
         verb = self.verb if self.has_run is None or self.clocks else ""
         words = [] if self.has_run is None else ["it has run" if self.has_run else "it has not run"]
@@ -69,6 +67,12 @@ class TriggerReading:
         words += [f"not before {clock.amount}, {clock.unit} {shown(clock.now)}" for clock in self.start]
         amount = f"{verb} {self.amount}".strip() + (f" from {start}" if start else "")
         return amount + (f": {'; '.join(words)}" if words else "")
+
+    def _words(self, clock: ClockReading) -> str:
+        last = f", last {shown(clock.last)}" if clock.last is not None else ""
+        if self.is_ending is not None and clock.amount == AT_END:
+            return f"{clock.unit} {shown(clock.now)}{last}, the end is {'' if self.is_ending else 'not '}asked for"
+        return f"{clock.unit} {shown(clock.now)}, due at {shown(clock.due_at)}{last}"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from graphtrain.explain.explanation import (
 )
 from graphtrain.guards.closures import Read, compile_guard
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, walk
-from graphtrain.kind.trigger import Trigger, next_multiple
+from graphtrain.kind.trigger import AT_END, Trigger, next_multiple
 from graphtrain.program.bind import BoundGraph, BoundNode
 from graphtrain.program.table import Compiler
 
@@ -134,14 +134,16 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
             due_at = next_multiple(last, base.amount)
         factor = base.amount / term.amount  # to the unit that the trigger is written in
         last = last / factor if last is not None else None
-        clocks.append(ClockReading(str(term), term.unit, now / factor, last, due_at / factor))
+        unit = base.unit if term.unit == AT_END else term.unit
+        clocks.append(ClockReading(str(term), unit, now / factor, last, due_at / factor))
     start = [
         ClockReading(str(term), term.unit, clock.now() * term.amount / term.base.amount, None, term.amount)
         for clock, term in (compiler.clocks(bound, bound.planned.start) if bound.planned.start is not None else ())
     ]
     also = tuple((field, compiler.field_getter(bound, field)()) for field in bound.planned.also_due)
     has_run = bool(bound.instance.runs) if trigger.once else None
-    return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run)
+    ending = bool(compiler.ending(bound.scope)()) if trigger.at_end else None
+    return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run, ending)
 
 
 def _note(bound: BoundNode, field: str) -> str:

@@ -20,7 +20,7 @@ from graphtrain.graph.registry import find_kind, known_graphs, known_kinds, know
 from graphtrain.kind import Kind
 from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
-from graphtrain.kind.trigger import MULTIPLES, ONCE, Trigger
+from graphtrain.kind.trigger import AT_END, MULTIPLES, ONCE, Trigger
 
 Schema = dict[str, Any]
 
@@ -28,7 +28,7 @@ TITLE = "graphtrain graph"
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 # A number is decimal or a ratio; units are those of the graph's clock, so any name is taken.
-_TRIGGER = r"^(never|once|\s*([0-9]+(\.[0-9]+|/[0-9]+)?|[0-9]+\s+per)\s+[A-Za-z_][A-Za-z0-9_]*\s*)$"
+_TRIGGER = r"^(never|once|end|\s*([0-9]+(\.[0-9]+|/[0-9]+)?|[0-9]+\s+per)\s+[A-Za-z_][A-Za-z0-9_]*\s*)$"
 _AMOUNTS = (*(f"1 {unit}" for unit in ("steps", "epochs", "batches", "samples", *MULTIPLES)), "4 per epoch", "0.1 run")
 _NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _TYPES: dict[Any, Schema] = {
@@ -280,7 +280,7 @@ def _typed(annotation: Any) -> Schema:
 
 
 def _trigger() -> Schema:
-    term = {"type": "string", "pattern": _TRIGGER, "examples": ["never", ONCE, *_AMOUNTS]}
+    term = {"type": "string", "pattern": _TRIGGER, "examples": ["never", ONCE, AT_END, *_AMOUNTS]}
     return {"anyOf": [term, {"type": "array", "items": term, "minItems": 1}], "examples": term["examples"]}
 
 

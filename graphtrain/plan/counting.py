@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 from graphtrain.errors import UsageError
 from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.kind.fields import EpochFields, Field
-from graphtrain.kind.trigger import RUN, Term, Trigger, exactly, next_multiple
+from graphtrain.kind.trigger import AT_END, RUN, Term, Trigger, exactly, next_multiple
 from graphtrain.plan.linear import UNKNOWN, Coefficients, Exact, Linear, Notes, evaluate_linear, shift
 from graphtrain.plan.plan import Exit, Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, ResourceTarget, Scope, leaves
@@ -235,7 +235,7 @@ class Counting:
             fields = {f"{name}.runs"} if planned.trigger.once else {f"{name}.fired"}
             for _, text, _ in self._terms(planned):
                 fields |= {text}
-            return fields
+            return fields | (self._fields_in(self._scope.ending) if planned.trigger.at_end else set())
         if field_name in planned.kind.parameters or not self._is_counted(name, field_name):
             return set()
         return {f"{name}.{field_name}"}
@@ -424,12 +424,18 @@ class Counting:
         for text, (clock, term) in self._fired(planned):
             if ".fired " not in text:
                 continue
+            if term.unit == AT_END and not self._is_ending():
+                continue
             now, amount = self._clock(clock), self._amount(planned, term)
             if now.value is UNKNOWN:
                 answer = UNKNOWN
             elif self._has_passed(name, text, clock, now, amount, term):
                 return True
         return answer
+
+    def _is_ending(self) -> bool:
+        """Whether the end of the graph is asked for; as at an edge, not where that is not known."""
+        return evaluate_linear(self._scope.ending, self._read, self._notes).value is True
 
     def _has_passed(self, name: str, text: str, clock: str, now: Linear, amount: Fraction, term: Term) -> bool:
         """Whether a multiple of an amount was passed since the node fired last."""

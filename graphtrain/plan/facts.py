@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, walk
-from graphtrain.plan.plan import Plan
+from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, leaves
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ def _changers_inside(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
         terms = plan.terms(planned.scope, planned.trigger) if planned.trigger is not None else []
         owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
         names |= {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
+        for read in _fields_of_end(planned):
+            names |= _changers_inside(plan, scope, FieldTarget(f"{planned.scope.path}{read.node}", read.field))
         for field in planned.also_due:
             names |= _changers_inside(plan, scope, FieldTarget(target.node, field))
     return names
@@ -158,9 +160,17 @@ def changers_of_due(plan: Plan, scope: Scope, name: str) -> set[str]:
     names = clock_owners(plan, scope, name)
     if kind.trigger == "every":
         names.add(name)
-    for field in plan.by_path[f"{scope.path}{name}"].also_due:
-        names |= changers_of_field(plan, scope, FieldOf(name, field))
+    planned = plan.by_path[f"{scope.path}{name}"]
+    for read in (*(FieldOf(name, field) for field in planned.also_due), *_fields_of_end(planned)):
+        names |= changers_of_field(plan, scope, read)
     return names
+
+
+def _fields_of_end(planned: PlanNode) -> list[FieldOf]:
+    """The fields that ask for the end of its graph, of a node that is due then."""
+    if planned.trigger is None or not planned.trigger.at_end:
+        return []
+    return [part for part in walk(planned.scope.ending) if isinstance(part, FieldOf)]
 
 
 def row_recorders(scope: Scope) -> set[str]:

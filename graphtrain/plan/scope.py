@@ -15,10 +15,11 @@ from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node, Place
+from graphtrain.graph.elements import END, Node, Place
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.guards.syntax import (
+    Either,
     Expression,
     FieldOf,
     GuardSyntaxError,
@@ -285,6 +286,13 @@ class Scope:
         """The guards, with those that they name written out; they must be sound."""
         parsed = {name: self.parse(text) for name, text in self.graph.guards.items()}
         return {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
+
+    @functools.cached_property
+    def ending(self) -> Expression:
+        """What asks for the end of this graph: the guards of the edges that lead there; they must be sound."""
+        edges = [edge for leaving in self.graph.edges.values() for edge in leaving if edge.target == END]
+        guards = tuple(self.guards[name] for name in dict.fromkeys(edge.when for edge in edges) if name is not None)
+        return guards[0] if len(guards) == 1 else Either(guards)
 
     def asked_guards(self) -> dict[str, Expression]:
         """The guards that edges ask, themselves or through others, as they are written; they must be sound."""

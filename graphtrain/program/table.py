@@ -276,9 +276,16 @@ class Compiler:
         if not trigger.is_never or isinstance(bound.trigger, After):
             assert bound.trigger is not None, "compiled before"
             calls.insert(0, bound.trigger.due)
+        if trigger.at_end and isinstance(bound.trigger, Every):
+            calls.append(_both(bound.trigger.has_moved, self.ending(bound.scope)))
         if not calls:
             return never
         return bound.trigger.not_before(any_of(calls)) if isinstance(bound.trigger, Every) else any_of(calls)
+
+    def ending(self, scope: BoundGraph) -> Due:
+        """A call that answers whether the end of a graph is asked for."""
+        is_ending: Due = compile_guard(scope.names.ending, _Names(self, scope))
+        return is_ending
 
     # ---- transitions
 
@@ -831,6 +838,10 @@ def _then(first: Act, second: Act) -> Act:
         second()
 
     return both
+
+
+def _both(first: Due, second: Due) -> Due:
+    return lambda: first() and second()
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from graphtrain.kind import derived_clock
-from graphtrain.kind.trigger import Term, exactly, next_multiple
+from graphtrain.kind.trigger import AT_END, Term, exactly, next_multiple
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
@@ -63,6 +63,7 @@ class Every:
 
     Attributes:
         due: a call that answers whether an amount, or that it has not run, makes it due now.
+        has_moved: of one that is due at the end, a call that answers whether anything was counted since it fired.
     """
 
     def __init__(
@@ -72,7 +73,10 @@ class Every:
         self._record = record
         self._may_be_due = may_be_due
         thresholds = [_threshold(clock, self._target(clock, term)) for clock, term in self._terms]
-        self.due: Due = any_of([*([self._has_not_run] if once else []), *(due for due, _ in thresholds)])
+        is_end = [term.unit == AT_END for _, term in terms]
+        amounts = [due for at_end, (due, _) in zip(is_end, thresholds, strict=True) if not at_end]
+        self.due: Due = any_of([*([self._has_not_run] if once else []), *amounts])
+        self.has_moved = any_of([due for at_end, (due, _) in zip(is_end, thresholds, strict=True) if at_end])
         self._aims = [aim for _, aim in thresholds]
 
     def _has_not_run(self) -> bool:
