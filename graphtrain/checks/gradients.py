@@ -297,10 +297,10 @@ class Gradients:
         unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
             several = quoted(self.optimizers)
-            bound = next(name for name in self.optimizers if name != "optimizer")
             for point in unbound.values():
                 assert point.node is not None
                 default = named_by(point.scope.graph, point.node, "optimizer")
+                bound = next(name for name in self.optimizers if name != default)
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
                 yield _problem(
                     point,

@@ -10,10 +10,13 @@ _TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|#.*|[\[\]{}]")
 
 
 class Lines:
-    """The lines of keys (``("nodes", "clip")``) and of strings in lists (``("edges", "decide", "step if due")``).
+    """The lines of keys (``("nodes", "clip")``), of strings in lists (``("edges", "decide", "step if due")``), and of
+    tables in lists, by their number (``("edit", "0")``).
 
     A key that this simple scan does not find (a dotted key) has no line; messages about it name only the file.
 
+    >>> Lines('edit = [\\n  { remove = "log" },\\n  { remove = "clip" },\\n]').of("edit", "1")
+    3
     >>> Lines('[nodes]\\nclip = {}\\n[edges]\\nclip = [\\n  "step",\\n]').of("edges", "clip", "step")
     5
     """
@@ -25,6 +28,7 @@ class Lines:
         edits = -1
         quotes = ""  # of the multi-line string that is open
         depth = 0  # of the multi-line list that is open
+        tables = 0  # in that list
         # Not splitlines(), which splits at characters that do not end a line in TOML.
         for number, line in enumerate(text.split("\n"), start=1):
             if quotes:
@@ -40,12 +44,15 @@ class Lines:
                 key = section
                 continue
             if depth == 0 and (match := _KEY.match(line)):
-                key = (*section, match.group(1).strip("\"'"))
+                key, tables = (*section, match.group(1).strip("\"'")), 0
                 self._lines.setdefault(key, number)
             quotes = next((mark for mark in ('"""', "'''") if line.count(mark) == 1), "")
             if quotes:
                 continue
             for token in _TOKEN.finditer(line):
+                if depth == 1 and token.group() == "{":
+                    self._lines.setdefault((*key, str(tables)), number)
+                    tables += 1
                 depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
                 string = token.group(1) if token.group(1) is not None else token.group(2)
                 if string is not None:

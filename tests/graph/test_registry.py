@@ -19,7 +19,7 @@ STALE = {
     "graphtrain.nodes": {"clip": "graphtrain.nodes.clip:Clip", "gone": "graphtrain.nodes.gone:Gone"},
     "graphtrain.graphs": {"fit": "graphtrain.graphs", "lost": "graphtrain.graphs"},
 }
-OTHERS = {"graphtrain.nodes": {"sway": f"{__name__}:sway"}, "graphtrain.graphs": {"gan": "graphtrain_gan"}}
+OTHERS = {"graphtrain.nodes": {"sway": f"{__name__}:sway"}, "graphtrain.graphs": {"duel": "graphtrain_duel"}}
 
 
 def sway(model: Any) -> None:
@@ -42,7 +42,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_an_older_installation_lists_of_ours_is_left_alone(installed: None) -> None:
     assert {"clip", "sway"} <= set(known_kinds()) and "gone" not in known_kinds()
-    assert {"fit", "gan"} <= set(known_graphs()) and "lost" not in known_graphs()
+    assert {"fit", "duel"} <= set(known_graphs()) and "lost" not in known_graphs()
     assert len(known_kinds()) == len(set(known_kinds()))
     assert find_kind("gone") is None and find_graph("lost") is None
     assert find_kind("clip") is not None and find_graph("fit") is not None

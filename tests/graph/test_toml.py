@@ -14,6 +14,7 @@ import pytest
 
 from graphtrain import Graph, GraphError, GraphtrainError, Problem, UsageError
 from graphtrain.graph.edit import VERBS
+from graphtrain.graph.registry import known_graphs
 
 FIT = Graph.load("fit")
 EVALUATE = Graph.load("evaluate")
@@ -523,7 +524,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "pipe.toml", "it is not a regular file"),
         (tmp_path / "loop.toml", "loop"),
         ("fitt", "did you mean `fit`?"),
-        ("qqqqq", "known: evaluate, fit, predict, test; a path ends in .toml"),
+        ("qqqqq", f"known: {', '.join(known_graphs())}; a path ends in .toml"),
         ("", "there is no graph ``"),
         ("a\0b", "embedded null byte"),
         ("a\0b.toml", "embedded null byte"),
