@@ -146,7 +146,7 @@ class Loader:
             indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
         """
         numbered = self.epoch(epoch, start, seed, sample=sample, indices=indices)
-        return self._load(map(numbered.job, itertools.count(start), numbered.order.batches(start)))
+        return self._load(map(numbered.jobs.job, itertools.count(start), numbered.jobs.order.batches(start)))
 
     def epoch(
         self,
@@ -169,7 +169,7 @@ class Loader:
             seed_all(derived_seed(seed, epoch), generators)
             announce_epoch(self, epoch)
             order = self._order(start, sample, indices)
-        return NumberedEpoch(self._load, order, seed, epoch)
+        return NumberedEpoch(self._load, _Jobs(order, seed, epoch))
 
     def _load(self, jobs: Iterator[Job]) -> Iterator[Any]:
         self._numbered.jobs = jobs
@@ -283,38 +283,50 @@ class _Order:
 
 @final
 @dataclass(frozen=True)
+class _Jobs:
+    """What has to be loaded for each batch of an epoch.
+
+    Persistent workers hold it as long as they live. It must not lead back to their loader: only the garbage collector
+    ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
+    """
+
+    order: _Order
+    seed: int
+    epoch: int
+
+    def job(self, number: int, indices: Any) -> Job:
+        """That of a batch, with the samples it has."""
+        return self.seed, self.epoch, number, indices
+
+    def numbered(self, number: int) -> Job:
+        """That of a batch, by its number."""
+        return self.job(number, next(self.order.batches(number)))
+
+
+@final
+@dataclass(frozen=True)
 class NumberedEpoch:
     """One epoch of a `Loader`, of which any batches can be loaded."""
 
     _load: Callable[[Iterator[Job]], Iterator[Any]]
-    order: _Order
-    _seed: int
-    _epoch: int
+    jobs: _Jobs
 
     @property
     def length(self) -> int:
         """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
-        return self.order.length
+        return self.jobs.order.length
 
     def samples(self, number: int) -> int:
         """How many samples a batch has."""
-        return self.order.samples(number)
+        return self.jobs.order.samples(number)
 
     def indices(self, number: int) -> Any:
         """The samples of a batch, by their numbers in the dataset."""
-        return next(self.order.batches(number))
-
-    def job(self, number: int, indices: Any) -> Job:
-        """What has to be loaded for a batch."""
-        return self._seed, self._epoch, number, indices
+        return next(self.jobs.order.batches(number))
 
     def load(self, numbers: Iterator[int]) -> Iterator[Any]:
         """The batches with these numbers, which are asked for as workers are free."""
-
-        def numbered_job(number: int) -> Job:
-            return self.job(number, self.indices(number))
-
-        return self._load(map(numbered_job, numbers))  # numbers may go on after their end, as a generator would not
+        return self._load(map(self.jobs.numbered, numbers))  # numbers may go on after their end, as in no generator
 
 
 def _slices(order: Any, size: int | None, drop_last: bool, start: int) -> Iterator[Any]:

@@ -7,6 +7,7 @@ otherwise, as where a window is stepped before it is full, the plan is made agai
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -207,7 +208,7 @@ class Share:
 
     def _begin_loading(self) -> Iterator[Any]:
         if self._batches is None:
-            self._batches = self.epoch.load(self)
+            self._batches = self.epoch.load(_Numbers(weakref.ref(self)))
         return self._batches
 
     def _fetch(self) -> Any:
@@ -229,6 +230,19 @@ class Share:
             self._due.extendleft(reversed([*self._asked][self._stale :]))
             self._asked.clear()
             self._stale, self._batches = 0, None
+
+
+@final
+class _Numbers(Iterator[int]):
+    """What a share asks for, held by its workers: not the share itself, which holds the loader that holds them."""
+
+    def __init__(self, share: weakref.ref[Share]) -> None:
+        self._share = share
+
+    def __next__(self) -> int:
+        share = self._share()
+        assert share is not None, "its batches are fetched by the share alone"
+        return next(share)
 
 
 @final

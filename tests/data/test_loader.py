@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ import torch
 
 from graphtrain import Loader
 from tests.data.cutting import batches
+from tests.data.test_shares import Counted as Windows
+from tests.data.test_shares import share_of
 
 
 def test_an_epoch_is_not_listed_when_it_begins() -> None:
@@ -80,3 +84,27 @@ def test_it_can_be_copied_at_any_time() -> None:
     loader = Loader(list(range(6)), 2, shuffle=True, seed=1)
     expected = batches(loader.batches(0))
     assert batches(copy.deepcopy(loader).batches(0)) == expected
+
+
+def in_one_process(loader: Loader) -> Any:
+    return loader.batches(0)
+
+
+def as_a_share(loader: Loader) -> Any:
+    share = share_of(loader, 0, 1, 0, Windows(None))
+    share.begin_round(0, 1)
+    share.fetch()
+    return share
+
+
+@pytest.mark.parametrize("begin", [in_one_process, as_a_share])
+def test_nothing_waits_for_the_garbage_collector_to_end_workers(begin: Callable[[Loader], Any]) -> None:
+    gc.disable()
+    try:
+        loader = Loader(range(40), 2, seed=1, num_workers=1, persistent_workers=True)
+        begun = begin(loader)
+        [worker] = multiprocessing.active_children()
+        del loader, begun
+        assert worker not in multiprocessing.active_children()
+    finally:
+        gc.enable()
