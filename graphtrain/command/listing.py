@@ -20,7 +20,7 @@ from graphtrain.graph.registry import (
     known_graphs,
     known_kinds,
     known_overlays,
-    overlay_summary,
+    summary,
 )
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.parameter import REQUIRED, Parameter
@@ -30,21 +30,20 @@ from graphtrain.names import suggestion
 
 def graphs_command() -> None:
     """Print every graph and every overlay that can be used by its name."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("graph", "nodes", "names of the nodes"):
-        table.add_column(column, overflow="fold")
-    for name in known_graphs():
-        graph = Graph.load(name)
-        table.add_row(name, str(len(graph.nodes)), escape(", ".join(graph.nodes)))
     console = Console(highlight=False)
-    console.print(table)
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    graphs = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("graph", "nodes", "what it does"):
+        graphs.add_column(column, overflow="fold")
+    for name in known_graphs():
+        graphs.add_row(name, str(len(Graph.load(name).nodes)), escape(summary(find_graph(name))))
+    overlays = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("overlay", "what it does"):
-        table.add_column(column, overflow="fold")
+        overlays.add_column(column, overflow="fold")
     for name in known_overlays():
-        table.add_row(name, escape(overlay_summary(name)))
+        overlays.add_row(name, escape(summary(find_overlay(name))))
+    console.print(graphs)
     console.print()
-    console.print(table)
+    console.print(overlays)
 
 
 def nodes_command(name: str | None) -> None:

@@ -152,9 +152,8 @@ def find_overlay(name: str) -> Traversable | None:
     return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
 
 
-def overlay_summary(name: str) -> str:
-    """What the overlay of that name does: the comment in its first line; empty where it has none."""
-    file = find_overlay(name)
+def summary(file: Traversable | None) -> str:
+    """What the graph or the overlay in a file does: the comment in its first line; empty where it has none."""
     line = file.read_text(encoding="utf-8").partition("\n")[0] if file is not None and file.is_file() else ""
     return line.removeprefix("#").strip() if line.startswith("#") else ""
 

@@ -39,6 +39,11 @@ def test_every_file_in_the_folder_is_known_by_its_name(name: str) -> None:
     assert Graph.load(name).name == name
 
 
+def test_its_first_line_says_what_it_does(name: str) -> None:
+    line = (FOLDER / f"{name}.toml").read_text().splitlines()[0]
+    assert line.startswith("# ") and line.endswith(".")
+
+
 def test_it_has_no_problem_not_even_a_warning(graph: Graph) -> None:
     assert graph.check() == []
     assert graph.allow == ()
