@@ -3,7 +3,7 @@
     graphtrain run examples/gan.py
     graphtrain run examples/gan.py alternate.every=3 finish.after='30 epochs'
 
-`val/distance` is the energy distance between 2,000 points of the generator and 2,000 of the circle that it was not trained
+`val/distance` is the energy distance between 2,000 points of the generator and 2,000 of the circle that are not trained
 on: 0 if both are of one distribution. The graph `gan` trains a critic with every batch, and the generator after every
 `alternate.every` of its steps; each is trained without gradients of the other.
 Source: Goodfellow et al., "Generative adversarial nets", 2014.

@@ -1,0 +1,108 @@
+"""Sequences of seven cut into splits of three, between which a hidden state passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphtrain import Graph
+from tests.gallery.procedure import Change, Procedure, Resources
+
+EPOCHS, BATCHES, LENGTH = 2, 3, 3
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = torch.nn.GRU(2, 3, batch_first=True)
+        self.drop = torch.nn.Dropout(0.2)
+        self.head = torch.nn.Linear(3, 2)
+
+    def forward(self, inputs: torch.Tensor, hidden: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        outputs, hidden = self.recurrent(inputs, hidden)
+        return self.head(self.drop(outputs)), hidden
+
+
+def graph() -> Graph:
+    small = Graph.load("tbptt").set("split_batch", length=LENGTH).set("finish", after=f"{EPOCHS} epochs")
+    return small.set("checkpoint", every="never").set("log", every="1 steps")
+
+
+def training_step(model: torch.nn.Module, batch: torch.Tensor, hidden: torch.Tensor | None = None) -> dict[str, Any]:
+    outputs, hidden = model(batch, hidden)
+    return {"loss": (outputs - batch.cumsum(1)).square().mean(), "hidden": hidden}
+
+
+def validation_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return (model(batch, None)[0] - batch.cumsum(1)).square().mean()
+
+
+def resources() -> Resources:
+    torch.manual_seed(1)
+    model = Recurrent().double()
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=0.05),
+        "train_data": [torch.randn(4, 7, 2, dtype=torch.float64) for _ in range(BATCHES)],
+        "val_data": [torch.randn(4, 5, 2, dtype=torch.float64) for _ in range(2)],
+        "training_step": training_step,
+        "validation_step": validation_step,
+    }
+
+
+def by_hand(resources: Resources) -> None:
+    for batch in resources["train_data"] * EPOCHS:
+        hidden = None
+        for split in batch.split(LENGTH, dim=1):
+            result = training_step(resources["model"], split, hidden)
+            result["loss"].backward()
+            hidden = result["hidden"].detach()
+            resources["optimizer"].step()
+            resources["optimizer"].zero_grad()
+
+
+def with_overlay(resources: Resources, overlay: str) -> Resources:
+    if overlay != "token_windows":
+        return resources
+
+    def sum_of(model: torch.nn.Module, batch: torch.Tensor, hidden: torch.Tensor | None = None) -> dict[str, Any]:
+        result = training_step(model, batch, hidden)
+        return {**result, "loss": result["loss"] * batch.shape[1], "tokens": batch.shape[1]}
+
+    return {**resources, "training_step": sum_of}
+
+
+def with_splits(**parameters: Any) -> Change:
+    return lambda graph, resources: (graph.set("split_batch", **parameters), resources)
+
+
+def without_length(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return Graph.load("tbptt"), resources
+
+
+def without_step(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return graph, {name: value for name, value in resources.items() if name != "training_step"}
+
+
+def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return graph, {**resources, "train_data": []}
+
+
+PROCEDURE = Procedure(
+    name="tbptt",
+    graph=graph,
+    resources=resources,
+    by_hand=by_hand,
+    toml_lines=10,
+    kind_lines=0,
+    compared=("model", "optimizer"),
+    with_overlay=with_overlay,
+    bad={
+        "no length": (without_length, r"split_batch\.length is not set"),
+        "a length of 0": (with_splits(length=0), r"split_batch\.length: expected an integer > 0, got 0"),
+        "no such dimension": (with_splits(dimension=3), "a batch has no tensor with a length along dimension 3"),
+        "no training step": (without_step, "training_step"),
+        "no data": (without_data, "without a batch: the data is empty"),
+    },
+)
