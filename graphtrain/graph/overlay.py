@@ -91,7 +91,7 @@ class Edit:
         """True if the graph has every node that it needs, and the guard that it widens."""
         if self.verb == "guard" and self.arguments.get("expression") is None and self.subject not in graph.guards:
             return False
-        return all(_has(graph, name) for name in self.nodes()) and not set(without).intersection(self.nodes())
+        return all(has_node(graph, name) for name in self.nodes()) and not set(without).intersection(self.nodes())
 
     def touches(self, graph: Graph) -> Iterator[tuple[str, str]]:
         """What it adds or changes, and what it makes of that: two overlays may only make the same of it."""
@@ -151,10 +151,11 @@ class Overlay:
     allow: tuple[str, ...] = ()
 
 
-def _has(graph: Graph, path: str) -> bool:
+def has_node(graph: Graph, path: str) -> bool:
+    """True if the graph has a node, by its path."""
     name, _, inner = path.partition("/")
     node = graph.nodes.get(name)
-    return node is not None and (not inner or (node.body is not None and _has(node.body, inner)))
+    return node is not None and (not inner or (node.body is not None and has_node(node.body, inner)))
 
 
 def _edge(source: str, target: str) -> str:

@@ -14,7 +14,8 @@ from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.elements import NESTED, Edge, Node, Place
 from graphtrain.graph.graph import Graph
 from graphtrain.graph.lines import Lines
-from graphtrain.graph.overlay import Overlay, composed
+from graphtrain.graph.overlay import Overlay
+from graphtrain.graph.overlay_places import with_overlays
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.read_edits import read_edits
 from graphtrain.graph.registry import find_graph, find_overlay, known_graphs, known_overlays
@@ -549,7 +550,7 @@ def _with_overlays(
             problems.append(Problem("G005", "error", where, message, hint))
             continue
         overlays.append(overlay)
-    graph, conflicts = composed(graph, overlays)
+    graph, conflicts = with_overlays(graph, overlays)
     return Draft(graph, [*problems, *conflicts])
 
 

@@ -503,6 +503,6 @@ def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
     assert kind_of(exchange_words).synchronises
     del DECLARED["exchange_words"]
     shipped = {name for name in known_kinds() if is_shipped(name) and (kind := find_kind(name)) and kind.synchronises}
-    ends = {"end_epoch", "end_evaluation", "end_prediction", "end_sanity"}
+    ends = {"end_epoch", "end_evaluation", "end_fold", "end_prediction", "end_sanity"}
     others = {"check_finite", "log", "next_batch", "split_batch", "write_predictions"}
     assert shipped == {"agree", "divide", "exchange", *ends, *others}

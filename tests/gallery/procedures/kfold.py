@@ -1,0 +1,118 @@
+"""Cross-validation: a new model for each fold, the metrics of what it holds out, and all models as an ensemble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphtrain import Factory, Graph, Loader
+from tests.gallery.procedure import Change, Procedure, Resources
+
+FOLDS, EPOCHS, SAMPLES, BATCH = 3, 2, 13, 3
+
+
+def graph() -> Graph:
+    small = Graph.load("kfold").set("begin_fold", folds=FOLDS).set("fit/finish", after=f"{EPOCHS} epochs")
+    small = small.set("fit/accumulate", every=2).set("fit/log", every="2 steps")
+    return small.set("fit/checkpoint", every="never")
+
+
+def make_model() -> torch.nn.Module:
+    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
+    return torch.nn.Sequential(*layers).double()
+
+
+def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def training_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+
+def resources() -> Resources:
+    torch.manual_seed(1)
+    data = torch.randn(SAMPLES, 3, dtype=torch.float64)
+    return {
+        "model": Factory(make_model),
+        "optimizer": Factory(make_optimizer),
+        "ensemble": torch.nn.ModuleList(make_model() for _ in range(FOLDS)),
+        "train_data": Loader(data, BATCH, shuffle=True),
+        "val_data": Loader(data, BATCH),
+        "training_step": training_step,
+        "validation_step": training_step,
+    }
+
+
+def folds_of(samples: int, folds: int) -> list[list[int]]:
+    """The consecutive parts of scikit-learn's `KFold`: the first ones have one sample more."""
+    sizes = [samples // folds + (fold < samples % folds) for fold in range(folds)]
+    return [list(range(sum(sizes[:fold]), sum(sizes[: fold + 1]))) for fold in range(folds)]
+
+
+def by_hand(resources: Resources) -> None:
+    data = resources["train_data"].dataset
+    for fold, held_out in enumerate(folds_of(SAMPLES, FOLDS)):
+        model = resources["model"] = make_model()
+        optimizer = resources["optimizer"] = make_optimizer(model)
+        kept = [data[number] for number in range(SAMPLES) if number not in held_out]
+        loader = Loader(kept, BATCH, shuffle=True, seed=0)
+        for epoch in range(EPOCHS):
+            batches = list(loader.batches(epoch))
+            for number, batch in enumerate(batches, 1):
+                (training_step(model, batch) / 2).backward()
+                if number % 2 == 0 or number == len(batches):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        resources["ensemble"][fold].load_state_dict(model.state_dict())
+
+
+def with_overlay(resources: Resources, overlay: str) -> Resources:
+    if overlay != "token_windows":
+        return resources
+
+    def sum_of(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, Any]:
+        return {"loss": training_step(model, batch) * len(batch), "tokens": len(batch)}
+
+    return {**resources, "training_step": sum_of}
+
+
+def folds(count: int) -> Change:
+    return lambda graph, resources: (
+        graph.set("begin_fold", folds=count),
+        {**resources, "ensemble": torch.nn.ModuleList(make_model() for _ in range(count))},
+    )
+
+
+def without(name: str) -> Change:
+    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
+
+
+def with_resource(name: str, make: Any) -> Change:
+    return lambda graph, resources: (graph, {**resources, name: make()})
+
+
+PROCEDURE = Procedure(
+    name="kfold",
+    graph=graph,
+    resources=resources,
+    by_hand=by_hand,
+    toml_lines=12,
+    kind_lines=15,
+    kinds=("begin_fold", "end_fold"),
+    compared=("model", "optimizer", "ensemble"),
+    with_overlay=with_overlay,
+    bad={
+        "one fold": (folds(1), r"begin_fold.folds: expected an integer > 1, got 1"),
+        "more folds than samples": (folds(SAMPLES + 1), r"begin_fold.folds = 14: there are 13 samples\n.*at most"),
+        "a model that nothing can make again": (with_resource("model", make_model), "no Factory"),
+        "no model": (without("model"), "`model`"),
+        "no optimizer": (without("optimizer"), "`optimizer`"),
+        "no data": (without("train_data"), "`train_data`"),
+        "an ensemble of two": (
+            with_resource("ensemble", lambda: torch.nn.ModuleList([make_model(), make_model()])),
+            r"`ensemble` has 2 modules, and begin_fold.folds = 3\n.*make as many",
+        ),
+    },
+)
