@@ -19,7 +19,7 @@ from graphtrain.data.common import Common
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.rank_local import RankLocal, own_data
 from graphtrain.data.samplers import generators_of, samples_per_batch
-from graphtrain.data.shares import Share, Windows
+from graphtrain.data.shares import Share, WindowCounter, Windows
 from graphtrain.data.source import Indexed, Recut, Resume, Source, Stateful, source_of
 from graphtrain.data.state import DataState
 from graphtrain.data.together import Combine, Together
@@ -77,6 +77,9 @@ class NextBatch:
         overfit: the same batches in every epoch, so many of them, to see whether a model can learn them by heart. A
             `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
             is refused, and other data has to give the same ones by itself. Default: none, all of the data.
+        batches_per_epoch: batches in an epoch, whatever the data has: where it ends before, it is read again, in
+            another order if it shuffles; where it has more, the next epoch continues in it. `limit` and `overfit` say
+            what is read each time. Default: an epoch is one pass through the data.
         combine: how loaders are read where the data is a mapping of them. "cycle": together, a batch is a mapping with
             one of each, and a loader that ends before the longest is read again; "longest": None stands for the batch
             of one that has ended; "shortest": the epoch ends with the first that ends; "in_turn": an epoch has the
@@ -110,8 +113,8 @@ class NextBatch:
 
     Raises:
         UsageError: `batch_size` returned no whole number.
-        DataError: `indices` are no numbers of samples, an epoch is opened before its data is written, or rank_local
-            data is resumed by another number of ranks.
+        DataError: `indices` are no numbers of samples, an epoch is opened before its data is written, rank_local
+            data is resumed by another number of ranks, or `batches_per_epoch` is set for it or for loaders in turn.
         RanksDivergedError: the data is not the same on all ranks.
         UnsaveableError: a checkpoint is due, and the batch fetched ahead can neither be saved nor drawn again.
 
@@ -125,6 +128,7 @@ class NextBatch:
 
     limit: Annotated[int | float, Above(0)] | None = None
     overfit: Annotated[int, Above(0)] | None = None
+    batches_per_epoch: Annotated[int, Above(0)] | None = None
     combine: Combine | Literal["in_turn"] | None = None
     resume: Resume = "auto"
     prefetch: bool = False
@@ -149,6 +153,10 @@ class NextBatch:
     loader: str = progress("", in_digest=False)
     between: bool = progress(False, in_digest=False)
     loader_first: int = progress(0, in_digest=False)
+    # With `batches_per_epoch`: the epoch has ended and its pass through the data has not, which the next one continues;
+    # and by how much the number of the pass is ahead of that of the epoch.
+    rest: bool = progress(False, in_digest=False)
+    further_passes: int = progress(0, in_digest=False)
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)
 
@@ -221,6 +229,8 @@ class NextBatch:
             resume=self.resume,
             limit=min(amounts) if self._limit else None,
         )
+        if self.batches_per_epoch is not None:
+            self._windows.epoch = WindowCounter("", vars(self), "epoch_batches", "batches_per_epoch", self._per_epoch)
         if ranks is not None:
             self._divide = functools.partial(
                 division_of,
@@ -235,6 +245,7 @@ class NextBatch:
         self._is_common = inside and ranks is None and bool(self.source_state.get("common"))
         combine = self.combine or ("cycle" if graph_trains else "in_turn")
         self._loaders = loaders_of(own_data(train_data))
+        self._refuse_other_epochs(train_data, combine)
         if self._loaders and (combine != "in_turn" or isinstance(train_data, RankLocal)):
             self._take_together(train_data, combine, saving=saving)
         elif self._loaders:
@@ -285,6 +296,25 @@ class NextBatch:
             )
         self._take(data, source)
 
+    def _per_epoch(self) -> int:
+        return self.batches_per_epoch or 0
+
+    def _refuse_other_epochs(self, data: Any, combine: str) -> None:
+        """Raise where an epoch cannot have a number of batches of its own."""
+        if self.batches_per_epoch is None:
+            return
+        setting = f"next_batch.batches_per_epoch = {self.batches_per_epoch}"
+        if isinstance(data, RankLocal):
+            raise DataError(
+                f"{setting} counts batches in which ranks take turns, and rank_local data is divided among them",
+                "leave one of them out; an epoch ends with the data of the first rank that has no more",
+            )
+        if self._loaders and combine == "in_turn":
+            raise DataError(
+                f"{setting}: the loaders {', '.join(self._loaders)} are read in turn, and an epoch has all of each",
+                'leave it out, or set next_batch.combine = "cycle"',
+            )
+
     def _refuse_shuffled(self) -> None:
         """Raise where data gives other batches in every epoch."""
         for data in self._parts():
@@ -309,8 +339,8 @@ class NextBatch:
         self._take_loader(self._in_turn, self.loader if inside else self._in_turn.after(""))
 
     def _opens_next(self) -> bool:
-        """True if the next visit opens an epoch, or another loader of one."""
-        return self.last or self.between or not self.opened
+        """True if the next visit opens the data of an epoch, or another loader of one."""
+        return (self.last and not self.rest) or self.between or not self.opened
 
     def _take_loader(self, in_turn: InTurn, name: str) -> None:
         if name not in in_turn.sources:
@@ -449,7 +479,8 @@ class NextBatch:
         self._held = tensors_held(batch) if kind is dict or kind is list else batch  # 0.05 us for most batches
         if batch is NOTHING:
             self.exhausted = True
-            self._close_epoch()
+            if not self.rest:
+                self._close_epoch()
             return self(indices) if self.between else (None, 0)
         self.epoch_batches += 1
         self.batches += 1
@@ -468,7 +499,7 @@ class NextBatch:
             self.batches += 1
             if self.epoch_batches >= self._certain:
                 self._look_ahead()
-            batch = NOTHING if self._opens_next() else self._next()
+            batch = NOTHING if self.last or self.between else self._next()
         return batch
 
     def _next(self) -> Any:
@@ -483,6 +514,8 @@ class NextBatch:
     def _take_part(self, ranks: Agreement, indices: Indices | None) -> tuple[Any, int]:
         """Take the batch of this rank in the next round of all of them."""
         opens = self._opens_next()
+        if self.rest:
+            self._continue_data()
         if opens:
             self._open_epoch(indices)
             self._held, self.last_batch = NOTHING, {}
@@ -550,6 +583,8 @@ class NextBatch:
             return
         if drawn.is_last is None and self.epoch_batches >= self._certain:
             self._look_ahead()
+        else:
+            self._end_by_number()
         if self.prefetch and not self.last:
             self._fetch_early()
 
@@ -577,14 +612,35 @@ class NextBatch:
             else:
                 self._hold(following)
                 self.fetched_ahead = 1
+        self._end_by_number()
+
+    def _end_by_number(self) -> None:
+        """End the epoch where it has as many batches as it is to have; what the data still has is for the next one."""
+        if self.batches_per_epoch is None or self.last or self.between:
+            return
+        if self.epoch_batches >= self.batches_per_epoch:
+            self.last = self.rest = True
+            self._turns += 1
 
     def _first_uncertain(self) -> int:
         """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
         if self.prefetch or not (length := self._expected_length()):
             return 0
-        return self.loader_first + length
+        end = self.loader_first + length
+        return end if self.batches_per_epoch is None else min(end, self.batches_per_epoch)
+
+    def _continue_data(self) -> None:
+        """Begin an epoch with what its data still has."""
+        self.loader_first -= self.epoch_batches
+        self.epoch, self.further_passes, self.epoch_batches = self.epoch + 1, self.further_passes - 1, 0
+        self.last = self.rest = self.exhausted = self.empty = self.ended = False
+        self._certain = self._first_uncertain()
+        self._turns += 1
 
     def _open_epoch(self, indices: Indices | None) -> None:
+        if self.rest:
+            self._continue_data()
+            return
         if self._written is not None:
             self._take_written(self._written.now())
         elif self._in_turn is not None:
@@ -592,6 +648,7 @@ class NextBatch:
         selected = self._source.select(indices)
         if self.between:
             self.loader_first = self.epoch_batches
+            self.further_passes += self._in_turn is None
         else:
             self.epoch += self.opened
             self.epoch_batches = self.loader_first = 0
@@ -623,8 +680,8 @@ class NextBatch:
 
     @property
     def _data_epoch(self) -> int:
-        """The epoch as the data is told it."""
-        return self.epoch if self.overfit is None else 0
+        """The epoch as the data is told it: how often it was read before."""
+        return self.epoch + self.further_passes if self.overfit is None else 0
 
     def _take_written(self, data: Any) -> None:
         if data is None:
@@ -636,7 +693,7 @@ class NextBatch:
             self._take(data)
 
     def _close_epoch(self) -> None:
-        self.between = self._in_turn is not None and not self.ended and not self._in_turn.is_last(self.loader)
+        self.between = not self.ended and self._is_followed()
         self.last = not self.between
         self.empty = self.epoch_batches == 0
         if self._in_turn is not None and not self._of_loader():
@@ -655,6 +712,20 @@ class NextBatch:
         self._iterator = iter(())  # releases the workers of a loader now, not when the next epoch begins
         self.source_state = {}
         self._turns += 1
+
+    def _is_followed(self) -> bool:
+        """True if the epoch has another loader, or its data once more."""
+        if self._in_turn is not None:
+            return not self._in_turn.is_last(self.loader)
+        if self.batches_per_epoch is None or self.epoch_batches >= self.batches_per_epoch:
+            return False
+        if not self._of_loader():
+            raise DataError(
+                f"the data gave no batch after {self.epoch_batches} of {self.batches_per_epoch} in the epoch: it is "
+                "empty, or does not start over",
+                "supply data that starts over at each `__iter__`, or leave next_batch.batches_per_epoch out",
+            )
+        return True
 
     def release(self) -> None:
         """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
@@ -733,7 +804,7 @@ class NextBatch:
         return batches if batches < length else _NEVER
 
     def _has_length(self) -> bool:
-        if self._in_turn is not None:
+        if self._in_turn is not None or self.batches_per_epoch is not None:
             return self._epoch_length() is not None
         return self._source.has_length() and not self.rank_local
 
@@ -743,6 +814,8 @@ class NextBatch:
 
     def _epoch_length(self) -> int | None:
         """The batches of the epoch, over all loaders, as far as it is known."""
+        if self.batches_per_epoch is not None:
+            return self.batches_per_epoch
         if self._in_turn is None:
             return self._expected_length()
         if self._total is None:

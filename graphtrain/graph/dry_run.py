@@ -30,7 +30,7 @@ def _dry(node: Node, every: str, after: str) -> Node:
     kind = kind_of_node(node)
     if kind is None:
         return node
-    parameters = {name: value for name, value in node.parameters.items() if name != FROM}
+    parameters = {name: value for name, value in node.parameters.items() if name not in (FROM, "batches_per_epoch")}
     if kind.activity == "data" and "limit" in kind.parameters:
         parameters["limit"] = 1
     if kind.trigger == "every" and parameters.get("every") not in ("never", "once"):

@@ -138,6 +138,8 @@ class WholeRun:
         return counted
 
     def _length(self, planned: PlanNode) -> EpochLength:
+        if (batches := planned.parameters.get("batches_per_epoch")) is not None:
+            return EpochLength(batches)
         names = data_read_by(planned)
         if not names:
             raise UsageError(
