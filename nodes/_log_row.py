@@ -22,7 +22,7 @@ def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any,
     """
     if not means:
         return
-    row = dict(means)
+    row = {**means, **recorder.means("train").running()}
     for name, rate in _rates(optimizer):
         row.setdefault(name, rate)
     if may_repeat or not recorder.is_last_row(row):

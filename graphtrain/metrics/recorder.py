@@ -21,6 +21,7 @@ Sums = dict[str, list[Any]]
 """Name -> the sum of value * samples, and the sum of samples; or what it is reduced to, and how."""
 
 _MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
+_WINDOW = "window"  # the horizon of the open window; those that have ended have a number behind it
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
@@ -49,6 +50,30 @@ class Means:
         # Of values by name; of a loss alone; or of names and a vector.
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
+        self._windows: dict[str, Sums] = {}  # those that have ended
+        self._followed: dict[str, int] = {}  # metric -> over how many windows it is averaged
+
+    def follow(self, metric: str, windows: int) -> None:
+        """Keep the last windows of a metric, which `end_window` ends, for `running`."""
+        self._sums.setdefault(_WINDOW, {})
+        self._followed[metric] = windows
+
+    def end_window(self, number: int) -> None:
+        """End a window: it takes the place of the one with this number. Nothing is transferred to the host here."""
+        self._waiting.append(({f"{_WINDOW} {number}": _WINDOW}, 0, ()))
+
+    def running(self) -> dict[str, float]:
+        """The mean of each metric that is followed over the last windows, of which each counts alike."""
+        running = {}
+        for metric, windows in self._followed.items():
+            self.settle()
+            names = (f"{_WINDOW} {number}" for number in range(windows))
+            parts = {name: sums[metric] for name in names if metric in (sums := self._windows.get(name, {}))}
+            whole = added(self._gather(parts)) if self._gather is not None else parts
+            values = [total if samples in REDUCTIONS else total / samples for total, samples in whole.values()]
+            if values:
+                running[f"running/{metric}"] = sum(values) / len(values)
+        return running
 
     def add(self, values: Mapping[str, Any] | torch.Tensor, samples: Any, sums: Collection[str] = ()) -> None:
         """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
@@ -92,6 +117,7 @@ class Means:
         """Drop everything added so far."""
         self._waiting.clear()
         self._sums = {horizon: {} for horizon in self._sums}
+        self._windows = {}
 
     def settle(self) -> None:
         """Update the sums: one transfer for all tensors that are still on the device."""
@@ -102,7 +128,9 @@ class Means:
                 continue
             named = zip(values[0], values[1].unbind(), strict=True) if isinstance(values, tuple) else values.items()
             for name, value in named:
-                if isinstance(value, Reduced):
+                if value is _WINDOW:
+                    entries.append((name, 0.0, 0, _WINDOW))
+                elif isinstance(value, Reduced):
                     entries.append((name, value.value, samples, value.how))
                 else:
                     entries.append((name, value, samples, _TOTAL if name in summed else _MEAN))
@@ -115,6 +143,8 @@ class Means:
             elif weight:
                 part = [number if how == _TOTAL else number * weight, weight]
             else:  # a mean over nothing is no number
+                if how is _WINDOW:
+                    self._windows[name], self._sums[_WINDOW] = self._sums[_WINDOW], {}
                 continue
             for sums in self._sums.values():
                 whole = sums.get(name)
@@ -127,15 +157,15 @@ class Means:
     def state_dict(self) -> dict[str, Any]:
         """The sums, as plain data."""
         self.settle()
-        return {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in self._sums.items()}
+        sums_of = {**self._sums, **self._windows}
+        return {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in sums_of.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load saved sums."""
         self._waiting.clear()
-        self._sums = {
-            **{horizon: {} for horizon in self._sums},
-            **{horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in state.items()},
-        }
+        sums_of = {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in state.items()}
+        self._windows = {horizon: sums_of.pop(horizon) for horizon in state if horizon.startswith(f"{_WINDOW} ")}
+        self._sums = {**{horizon: {} for horizon in self._sums}, **sums_of}
 
 
 def added(parts: Iterable[Sums]) -> Sums:
@@ -331,4 +361,4 @@ class Recorder:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load saved means."""
         for name, sums in state.items():
-            self.means(name, tuple(sums)).load_state_dict(sums)
+            self.means(name).load_state_dict(sums)

@@ -1,0 +1,50 @@
+"""The loss of the last steps, as a metric."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from graphtrain.kind import node, progress
+from graphtrain.kind.parameter import Above
+from graphtrain.metrics.recorder import Means, Recorder
+
+
+@node(observer=True, family="bookkeeping")
+class RunningLoss:
+    """Record the mean of the loss over the last windows, in rows of `log` as ``running/loss``.
+
+    A visit ends a window: its loss is the mean over the samples since the visit before. Each window counts alike, so a
+    row tells how the training does now, however far apart rows are. A window that is given up, as where `fp16`
+    overflows, counts with the one after it. Losses stay on the device until a row is recorded.
+
+    Source: the running loss of the training loop of Lightning 1.x, whose progress bar shows it.
+
+    Arguments:
+        windows: of how many windows it is the mean; at the beginning, of as many as there are. Default: 20.
+        metric: another metric of the training, which then is ``running/NAME``. Default: the loss.
+
+    Guard fields:
+        ended: how many windows have ended.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").overlay("running_loss").set("running_loss", windows=100)
+    >>> graph.check()
+    []
+    """
+
+    windows: Annotated[int, Above(0)] = 20
+    metric: str = "loss"
+
+    row_prefixes: ClassVar[tuple[str, ...]] = ("running/",)
+
+    ended: int = progress(0, adds=1)
+
+    _means: Means
+
+    def setup(self, recorder: Recorder) -> None:
+        self._means = recorder.means("train")
+        self._means.follow(self.metric, self.windows)
+
+    def __call__(self) -> None:
+        self._means.end_window(self.ended % self.windows)
+        self.ended += 1
