@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from graphtrain.errors import UsageError
+
 
 def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
     """The optimizers in a slot: itself, or all of a list."""
     return optimizer if isinstance(optimizer, tuple) else (optimizer,)
+
+
+def one_of(optimizer: Any, kind: str) -> Any:
+    """The optimizer in a slot, for a kind that takes one alone.
+
+    Raises:
+        UsageError: there are several.
+
+    >>> one_of(("first", "second"), "closure_step")
+    Traceback (most recent call last):
+        ...
+    graphtrain.errors.UsageError: `closure_step` steps one optimizer, and reads 2
+      hint: give each a node of its own
+    """
+    optimizers = optimizers_of(optimizer)
+    if len(optimizers) > 1:
+        raise UsageError(f"`{kind}` steps one optimizer, and reads {len(optimizers)}", "give each a node of its own")
+    return optimizers[0]
+
+
+def computes_losses(optimizer: Any) -> bool:
+    """True for an optimizer whose step computes the loss itself: it cannot do without a closure.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(1))
+    >>> computes_losses(torch.optim.LBFGS([weight])), computes_losses(torch.optim.SGD([weight]))
+    (True, False)
+    """
+    try:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+    except (TypeError, ValueError):
+        return False
+    return closure is not None and closure.default is closure.empty
 
 
 def parameters_of(*optimizers: Any) -> list[torch.Tensor]:

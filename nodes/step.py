@@ -9,7 +9,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import computes_losses, optimizers_of, parameters_of
 
 
 @node(effects="step")
@@ -26,7 +26,8 @@ class Step:
         steps: steps taken since the start.
 
     Raises:
-        UsageError: `fused` is set, and the optimizer has no fused implementation.
+        UsageError: `fused` is set, and the optimizer has no fused implementation; or its step computes the loss
+            itself, as that of LBFGS does, which is for the kind `closure_step`.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("step", fused=True)
@@ -43,8 +44,14 @@ class Step:
 
     def setup(self, optimizer: Any, notify: Callable[[str], None] | None = None) -> None:
         self._optimizers, self._notify = optimizers_of(optimizer), notify
-        if self.fused:
-            for optimizer in self._optimizers:
+        for optimizer in self._optimizers:
+            if computes_losses(optimizer):
+                raise UsageError(
+                    f"`step` has gradients, and `{type(optimizer).__name__}` computes the loss itself, several times",
+                    'train with the graph `lbfgs`: --graph lbfgs, in Python Graph.load("lbfgs"), or with a node of the '
+                    "kind `closure_step`",
+                )
+            if self.fused:
                 _check_fused(optimizer)
         for optimizer in self._optimizers:
             _place_steps(optimizer, self.fused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -12,12 +12,12 @@ from graphtrain.data.batch import cut
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
-from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import detached
-from graphtrain.nodes._compiled import Compiled
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
-from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around, scaled
+from graphtrain.nodes._precision import scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
+from graphtrain.nodes._training_step import CallsTrainingStep
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.factories import Renewals
 from graphtrain.program.resources import StepOutputs
@@ -25,7 +25,7 @@ from graphtrain.state.random import capture_random, restore_random
 
 
 @node(writes="loss", effects="backward", keeps="keep")
-class TrainBatch:
+class TrainBatch(CallsTrainingStep):
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
     Reads:
@@ -89,9 +89,6 @@ class TrainBatch:
     []
     """
 
-    precision: Precision = "32-true"
-    compile: bool = False
-    keep: tuple[str, ...] = ()
     per: str | None = None
     only_own: bool = False
     on_out_of_memory: Literal["stop", "halve"] = "stop"
@@ -99,43 +96,30 @@ class TrainBatch:
 
     # Which runs of earlier versions do not have.
     counted: float = progress(0.0, with_gradients=True, in_digest=False)
-    asking: str = progress("", in_digest=False)
+    parts: int = progress(1, in_digest=False)
 
-    parts: int = progress(1, in_digest=False)  # the same
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ()
-
-    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
-
-    _means: Means
-    _prefix: str  # of the names of metrics
-    _around: Around | None
     _notify: Callable[[str], None] | None  # None once it is reported that batches differ in size
-    _asks: Callable[[Ask], None] | None
     _size: int | None  # samples of the batch before
     _optimizer: Any
     _renewals: Renewals | None
-    _report: Callable[[str], None] | None
     _is_plain: bool
 
     def setup(
         self,
         recorder: Recorder,
         device: torch.device,
-        loss_scale: float | None = None,
         notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
+        asks: Callable[[Ask], None] | None = None,
+        loss_scale: float | None = None,
         optimizer: Any = None,
         renewals: Renewals | None = None,
-        asks: Callable[[Ask], None] | None = None,
         ranks: Agreement | None = None,
     ) -> None:
-        self._prefix, self._asks, self._report = metric_prefix, asks, notify
+        super().setup(recorder, device, notify, metric_prefix, asks)
         self._optimizer, self._renewals = optimizer, renewals
         self._is_plain = not self.only_own and self.on_out_of_memory == "stop"
-        self._means = recorder.means("train", ("log", "epoch"))
         self._notify, self._size = notify, None
-        self._around = self._wrapped(around(self.precision, device, Compiled() if self.compile else None))
         if self.precision == "16-mixed" and loss_scale is None:
             raise UsageError(
                 'train_batch.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
@@ -152,10 +136,6 @@ class TrainBatch:
                 f'train_batch.on_out_of_memory "halve": {why if ranks is not None else "not for sums, as with `per`"}',
                 "halve the batch size, and double accumulate.every",
             )
-
-    def _wrapped(self, call: Around | None) -> Around | None:
-        """What calls the step function; None for a plain call. A kind that looks at the result first wraps it."""
-        return call
 
     def __call__(
         self,
@@ -193,10 +173,6 @@ class TrainBatch:
         else:
             self._means.add(value, samples)
         return value
-
-    def _named(self, loss: torch.Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        values = {"loss": loss, **metrics}
-        return {f"{self._prefix}{name}": value for name, value in values.items()} if self._prefix else values
 
     def _add_sum(
         self, loss: torch.Tensor, metrics: Mapping[str, Any], samples: int, loss_scale: float | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Annotated, Any
 
 import torch
@@ -34,8 +33,7 @@ class Unscale:
         overflows: windows with an overflow since the start.
 
     Raises:
-        UsageError: an argument is out of range, gradients are in float16, the optimizer asks for the loss again while
-            it steps, or the scale has fallen to 0.
+        UsageError: an argument is out of range, gradients are in float16, or the scale has fallen to 0.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("fp16").set("unscale", init_scale=1024.0)
@@ -58,8 +56,6 @@ class Unscale:
 
     def setup(self, optimizer: Any, device: torch.device) -> None:
         self._optimizers = optimizers_of(optimizer)
-        for each in self._optimizers:
-            _refuse_closure(each)
         if self.backoff_factor >= 1:
             raise UsageError(f"unscale.backoff_factor: expected a number below 1, got {self.backoff_factor}")
         self.scale = self.scale or self.init_scale
@@ -97,17 +93,3 @@ class Unscale:
                 "overflows the gradients are still not finite, whatever the scale",
                 "look for the first loss that is not finite; a smaller learning rate or clip.max_norm may help",
             )
-
-
-def _refuse_closure(optimizer: Any) -> None:
-    """Raise for an optimizer whose step needs a closure: it would compute losses that nothing scales."""
-    try:
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-    except (TypeError, ValueError):
-        return
-    if closure is not None and closure.default is closure.empty:
-        name = type(optimizer).__name__
-        raise UsageError(
-            f"unscale: `{name}` computes the loss again while it steps, and nothing would scale it there",
-            f'use another optimizer, or leave the overlay `fp16` out; "bf16-mixed" and `{name}` go together',
-        )

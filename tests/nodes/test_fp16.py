@@ -221,7 +221,7 @@ def test_16_mixed_without_the_overlay_is_refused() -> None:
 def test_an_optimizer_that_asks_for_a_closure_is_refused() -> None:
     supplied = resources(scheduler=None)
     supplied["optimizer"] = torch.optim.LBFGS(supplied["model"].parameters())
-    with pytest.raises(UsageError, match="`LBFGS` computes the loss again while it steps"):
+    with pytest.raises(UsageError, match="`LBFGS` computes the loss itself"):
         trainer_of(graph_of(), **supplied).run()
 
 

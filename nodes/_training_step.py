@@ -1,0 +1,60 @@
+"""Calling the user's training step: what the kinds that do so have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from graphtrain.kind import progress
+from graphtrain.kind.ask import Ask
+from graphtrain.metrics.recorder import Means, Recorder
+from graphtrain.nodes._compiled import Compiled
+from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
+from graphtrain.nodes._step_result import loss_and_metrics, without_ask
+
+
+class CallsTrainingStep:
+    """The parameters of a kind that calls `training_step`, its progress, and the means of its metrics."""
+
+    precision: Precision = "32-true"
+    compile: bool = False
+    keep: tuple[str, ...] = ()
+
+    asking: str = progress("", in_digest=False)  # which runs of earlier versions do not have
+
+    row_prefixes: ClassVar[tuple[str, ...]] = ()
+
+    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+
+    _means: Means
+    _prefix: str  # of the names of metrics
+    _around: Around | None
+    _asks: Callable[[Ask], None] | None
+    _report: Callable[[str], None] | None
+
+    def setup(
+        self,
+        recorder: Recorder,
+        device: torch.device,
+        notify: Callable[[str], None] | None = None,
+        metric_prefix: str = "",
+        asks: Callable[[Ask], None] | None = None,
+    ) -> None:
+        self._prefix, self._asks, self._report = metric_prefix, asks, notify
+        self._means = recorder.means("train", ("log", "epoch"))
+        self._around = self._wrapped(around(self.precision, device, Compiled() if self.compile else None))
+
+    def _wrapped(self, call: Around | None) -> Around | None:
+        """What calls the step function; None for a plain call. A kind that looks at the result first wraps it."""
+        return call
+
+    def _called(self, training_step: Any, model: Any, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
+        """The loss of a batch, and the other metrics."""
+        result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
+        return loss_and_metrics(without_ask(result, self._asks), "training_step")
+
+    def _named(self, loss: torch.Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        values = {"loss": loss, **metrics}
+        return {f"{self._prefix}{name}": value for name, value in values.items()} if self._prefix else values

@@ -1,0 +1,94 @@
+"""A step of an optimizer that computes the loss itself, as often as it needs it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import StepFunction, node, progress
+from graphtrain.nodes._optimizers import one_of, parameters_of
+from graphtrain.nodes._training_step import CallsTrainingStep
+from graphtrain.program.agreement import Agreement
+from graphtrain.program.resources import StepOutputs
+
+
+@node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), keeps="keep", synchronises=True)
+class ClosureStep(CallsTrainingStep):
+    """Let `optimizer` step with a closure, which clears, calls ``training_step(model, batch)``, and runs backward.
+
+    It is for optimizers that ask for the loss several times in a step, such as ``torch.optim.LBFGS``. Metrics are those
+    of the first time. Among several ranks every evaluation sums gradients and losses over the batches of all, so that
+    a line search takes the same way on each of them; a rank without a batch counts with zeros.
+    Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980.
+
+    Reads:
+        training_step: as of `train_batch`.
+        window: what the loss is divided by, so that the sum over ranks is a mean: ``next_batch.round_batches``.
+
+    Arguments:
+        precision: as of `train_batch`, without "16-mixed": a scale of the loss would change in the middle of a step.
+            Default: "32-true".
+        compile: as of `train_batch`. Default: False.
+        keep: of no use here. Default: none.
+
+    Writes:
+        loss: the loss before the step, of all ranks.
+
+    Guard fields:
+        steps: steps taken since the start.
+        asking: as of `train_batch`.
+
+    Raises:
+        UsageError: there are several optimizers, `training_step` writes slots, or what it returned is no loss.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("lbfgs").set("step", precision="bf16-mixed")
+    >>> graph.check()
+    []
+    """
+
+    precision: Literal["32-true", "64-true", "bf16-true", "bf16-mixed"] = "32-true"
+
+    steps: int = progress(0, adds=1)
+
+    def __call__(
+        self,
+        model: Any,
+        batch: Any,
+        training_step: StepFunction,
+        samples: int,
+        optimizer: Any,
+        window: int = 1,
+        ranks: Agreement | None = None,
+    ) -> torch.Tensor:
+        if isinstance(training_step, StepOutputs):
+            raise UsageError(
+                "closure_step: the step function writes slots, and each evaluation would read those of the one before",
+                "leave the writes of the node out",
+            )
+        optimizer, is_first = one_of(optimizer, "closure_step"), True
+
+        def closure() -> torch.Tensor:
+            nonlocal is_first
+            optimizer.zero_grad()
+            parameters = parameters_of(optimizer)
+            total = parameters[0].new_zeros(())
+            if batch is not None:
+                loss, metrics = self._called(training_step, model, batch)
+                (loss / window).backward()  # type: ignore[no-untyped-call]
+                total = loss.detach() / window
+                if is_first:
+                    self._means.add(self._named(loss, metrics), samples)
+            if ranks is not None:  # the loss is summed as the gradient of one number more
+                number = parameters[0].new_zeros(())
+                number.grad = total.to(number)
+                ranks.exchange([*parameters, number])
+                total = number.grad
+            is_first = False
+            return total
+
+        self.steps += 1
+        loss: torch.Tensor = optimizer.step(closure)
+        return loss

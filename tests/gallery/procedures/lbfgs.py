@@ -1,0 +1,90 @@
+"""Steps of LBFGS with a line search, which evaluates the loss several times a batch."""
+
+from __future__ import annotations
+
+import torch
+
+from graphtrain import Graph
+from tests.gallery.procedure import Change, Procedure, Resources
+
+EPOCHS, BATCHES = 2, 4
+
+
+def graph() -> Graph:
+    small = Graph.load("lbfgs").set("finish", after=f"{EPOCHS} epochs")
+    return small.set("checkpoint", every="never").set("log", every="1 steps")
+
+
+def training_step(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+    errors = model(batch) - batch.sum(1, keepdim=True).sin()
+    return {"loss": errors.square().mean(), "largest": errors.abs().max()}
+
+
+def resources() -> Resources:
+    torch.manual_seed(1)
+    layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1)
+    model = torch.nn.Sequential(*layers).double()
+    return {
+        "model": model,
+        "optimizer": torch.optim.LBFGS(model.parameters(), max_iter=4, history_size=3, line_search_fn="strong_wolfe"),
+        "train_data": [torch.randn(6, 3, dtype=torch.float64) for _ in range(BATCHES)],
+        "val_data": [torch.randn(6, 3, dtype=torch.float64)],
+        "training_step": training_step,
+        "validation_step": training_step,
+    }
+
+
+def by_hand(resources: Resources) -> None:
+    model, optimizer = resources["model"], resources["optimizer"]
+    for batch in resources["train_data"] * EPOCHS:
+
+        def closure(batch: torch.Tensor = batch) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = training_step(model, batch)["loss"]
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        optimizer.step(closure)
+
+
+def without(name: str) -> Change:
+    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
+
+
+def with_float16(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return graph.set("step", precision="16-mixed"), resources
+
+
+def with_the_graph_fit(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return Graph.load("fit").set("finish", after="1 epochs"), resources
+
+
+def with_two_optimizers(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    model = resources["model"]
+    second = torch.optim.LBFGS(model[3].parameters())
+    return graph.set("step", reads={"optimizer": ["optimizer", "second"]}), {**resources, "second": second}
+
+
+def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return graph, {**resources, "train_data": []}
+
+
+PROCEDURE = Procedure(
+    name="lbfgs",
+    graph=graph,
+    resources=resources,
+    by_hand=by_hand,
+    toml_lines=8,
+    kind_lines=40,  # 10 of them the signature, 8 for several ranks, 5 to refuse slots
+    kinds=("closure_step",),
+    compared=("model", "optimizer"),
+    refused_overlays={"fp16": "train_batch", "token_windows": "train_batch"},
+    bad={
+        "float16": (with_float16, r"step\.precision: expected .*, got \"16-mixed\""),
+        "the graph fit": (with_the_graph_fit, "`LBFGS` computes the loss itself, several times"),
+        "two optimizers": (with_two_optimizers, "`closure_step` steps one optimizer, and reads 2"),
+        "no optimizer": (without("optimizer"), "`optimizer` is read by"),
+        "no training step": (without("training_step"), "`training_step` is read by"),
+        "no data": (without_data, "without a batch: the data is empty"),
+    },
+)

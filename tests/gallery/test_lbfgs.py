@@ -1,0 +1,101 @@
+"""The graph `lbfgs` at two ranks against a loop by hand, and what its node refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, Trainer, UsageError
+from graphtrain.distributed import Ranks
+from tests.distributed.fake_ranks import run_ranks
+from tests.gallery.procedures import lbfgs
+
+BATCHES = 5  # in the last round one of two ranks has none
+
+
+def resources() -> dict[str, Any]:
+    supplied = lbfgs.resources()
+    supplied["model"][2].p = 0.0  # each rank has random numbers of its own
+    torch.manual_seed(2)
+    return supplied | {"train_data": [torch.randn(6, 3, dtype=torch.float64) for _ in range(BATCHES)]}
+
+
+def weights(supplied: dict[str, Any]) -> list[Any]:
+    return [parameter.tolist() for parameter in supplied["model"].parameters()]
+
+
+def by_graph(graph: Graph, **more: Any) -> Trainer:
+    trainer = Trainer(graph, display=None, notify=lambda line: None, **{**resources(), **more})
+    trainer.run()
+    return trainer
+
+
+def test_two_ranks_train_as_the_loop_by_hand() -> None:
+    """Each evaluation has the gradients and the losses of both; so a line search stops at the same place on each."""
+
+    def program(ranks: Ranks) -> tuple[list[Any], list[Any], int]:
+        trainer = by_graph(lbfgs.graph())
+        rows = [(row["loss"], row["largest"]) for row in trainer.metrics if "loss" in row]
+        return weights(trainer.resources), rows, trainer.read("step.steps")
+
+    by_hand = resources()
+    model, optimizer = by_hand["model"], by_hand["optimizer"]
+    parameters, rows, evaluations = [*model.parameters()], [], []
+    for _ in range(lbfgs.EPOCHS):
+        for first in range(0, BATCHES, 2):
+            batches = by_hand["train_data"][first : first + 2]
+            evaluated: list[list[dict[str, Any]]] = []
+
+            def closure(batches: Any = batches, evaluated: Any = evaluated) -> torch.Tensor:
+                evaluated.append([lbfgs.training_step(model, batch) for batch in batches])
+                parts = [torch.autograd.grad(each["loss"] / len(batches), parameters) for each in evaluated[-1]]
+                for parameter, gradients in zip(parameters, zip(*parts, strict=True), strict=True):
+                    parameter.grad = torch.stack(gradients).sum(0)
+                return torch.stack([each["loss"].detach() / len(batches) for each in evaluated[-1]]).sum()
+
+            optimizer.step(closure)
+            means = [sum(each[name].item() for each in evaluated[0]) / len(batches) for name in ("loss", "largest")]
+            rows.append(tuple(means))
+            evaluations.append(len(evaluated))
+    assert max(evaluations) > 2, "the line search had something to do"
+    first, second = run_ranks(2, program)
+    assert first == second
+    assert first[0] == weights(by_hand)
+    assert first[2] == len(rows) == lbfgs.EPOCHS * 3
+    assert torch.allclose(torch.tensor(first[1]), torch.tensor(rows))
+
+
+def test_a_mixed_precision_computes_in_it() -> None:
+    seen = []
+
+    def training_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        seen.append((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)
+        return lbfgs.training_step(model, batch)["loss"]
+
+    by_graph(lbfgs.graph().set("step", precision="bf16-mixed"), training_step=training_step)
+    assert {*seen} == {torch.bfloat16}
+
+
+def test_a_step_function_that_writes_slots_is_refused() -> None:
+    """Or the second evaluation would begin with what the first one has returned."""
+
+    def training_step(model: torch.nn.Module, batch: torch.Tensor, count: int = 0) -> dict[str, Any]:
+        return {**lbfgs.training_step(model, batch), "count": count + 1}
+
+    graph = lbfgs.graph().set("step", writes={"count": "count"})
+    with pytest.raises(UsageError, match="closure_step: the step function writes slots"):
+        by_graph(graph, training_step=training_step)
+
+
+def test_another_optimizer_steps_with_a_closure_too() -> None:
+    """One evaluation a step: what `fit` trains."""
+
+    def sgd() -> dict[str, Any]:
+        supplied = resources()
+        return supplied | {"optimizer": torch.optim.SGD(supplied["model"].parameters(), lr=0.1, momentum=0.9)}
+
+    fit = Graph.load("fit").set("finish", after=f"{lbfgs.EPOCHS} epochs").set("checkpoint", every="never")
+    trained = [by_graph(graph, **sgd()).resources for graph in (lbfgs.graph(), fit)]
+    assert weights(trained[0]) == weights(trained[1])
