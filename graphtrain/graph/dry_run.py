@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ def _dry(node: Node, every: str, after: str) -> Node:
     if kind is None:
         return node
     parameters = {name: value for name, value in node.parameters.items() if name not in (FROM, "batches_per_epoch")}
+    if any(read.name == "history" for read in kind.setup_reads or ()):  # there are no checkpoints to go back to
+        parameters |= dict.fromkeys(kind.idle_without, math.inf)
     if kind.activity == "data" and "limit" in kind.parameters:
         parameters["limit"] = 1
     if kind.trigger == "every" and parameters.get("every") not in ("never", "once"):

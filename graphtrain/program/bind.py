@@ -96,9 +96,13 @@ class BoundNode:
         name = self.path.removeprefix(self.scope.prefix)
         return f"{name}/" if len(asking) > 1 and name != "train_batch" else ""
 
+    def is_set_up_with(self, name: str) -> bool:
+        """True for a node that reads a slot of this name when it is set up."""
+        return any(read.name == name for read in self.kind.setup_reads or ())
+
     @property
     def _asks_for_prefix(self) -> bool:
-        return any(read.name == METRIC_PREFIX for read in self.kind.setup_reads or ())
+        return self.is_set_up_with(METRIC_PREFIX)
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -503,8 +507,9 @@ class Program:
         for scope in {bound.scope.prefix: bound.scope.names for bound in self.nodes}.values():
             for name, guard in scope.asked_guards().items():
                 read[f"the guard `{scope.path}{name}`"] = list(scope.read_in(guard))
+        goes_back = any(bound.is_set_up_with("history") for bound in self.nodes)
         for bound in self.nodes:
-            if bound.bypassed or bound.kind.observer:
+            if bound.bypassed or (bound.kind.observer and not (goes_back and bound.is_set_up_with("checkpoints"))):
                 continue
             trigger = bound.planned.trigger
             terms = [term for trigger in bound.planned.triggers for term in self.terms(bound, trigger)]

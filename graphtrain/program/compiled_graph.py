@@ -47,6 +47,7 @@ class CompiledGraph:
 
     Attributes:
         retention: which checkpoints stay; None if no node says so.
+        returning, saving: the paths of the nodes that may ask the run to go back to a checkpoint, and to make one.
     """
 
     def __init__(
@@ -95,6 +96,10 @@ class CompiledGraph:
         ]
         retentions = {bound.path: bound.instance.retention() for bound in self.program.nodes if _retains(bound)}
         self.retention = Retention.merged(retentions) if retentions else None
+        self.returning, self.saving = (
+            [bound.path for bound in self.program.nodes if bound.is_set_up_with(slot) and not bound.bypassed]
+            for slot in ("history", "checkpoints")
+        )
 
     def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
         renewals: Renewals | None = self.program.resources.get("renewals")
@@ -522,7 +527,7 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
     kept = set()
     for bound in program.nodes:
         old = former.by_path.get(renaming.former(bound.path) or "")
-        if old is None or old.bypassed or bound.bypassed:
+        if old is None or old.bypassed or bound.bypassed or bound.is_set_up_with("history"):  # of its own program
             continue
         is_same = bound.kind is old.kind and bound.parameters == old.parameters
         # What reads a slot whenever it likes has to read that of this program.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
@@ -12,8 +12,10 @@ from graphtrain.storage.retention import Retention
 # stop: a signal came. save: a checkpoint is wanted. mark: the newest checkpoint is to be ranked. written: one was
 # written, or failed to be. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is
 # next. pause: that of a replay, or the one transition asked for. evaluated: an evaluation has recorded metrics.
-# renewed: a resource was made again. ended: an edge led to the end.
-Request = Literal["stop", "save", "mark", "written", "reached", "breakpoint", "pause", "evaluated", "renewed", "ended"]
+# renewed: a resource was made again. return: the run is to go back to a checkpoint. ended: an edge led to the end.
+Request = Literal[
+    "stop", "save", "mark", "written", "reached", "breakpoint", "pause", "evaluated", "renewed", "return", "ended"
+]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,21 @@ class SavePolicy:
     mode: Literal["async", "sync"] = "async"
     if_failed: Literal["stop", "continue"] = "stop"
     slim: bool = False
+
+
+@dataclass(frozen=True)
+class Return:
+    """What a node asks the run to go back to.
+
+    Attributes:
+        node: the path of the node that asks.
+        to: the path of the node whose last checkpoint is meant.
+        keep: the paths of the nodes whose progress stays as it is.
+    """
+
+    node: str
+    to: str
+    keep: tuple[str, ...]
 
 
 @final
@@ -53,6 +70,9 @@ class Requests:
         failures: how many saves have failed.
         is_busy: answers True while a checkpoint is being written.
         is_saved: answers True if the newest checkpoint holds the run as it is now, but for metrics.
+        running: answers with the path of the node that runs.
+        saved_by: answers with the paths of the nodes that have asked for a checkpoint to which the run can go back.
+        returns: answers how often it has gone back.
 
     >>> requests = Requests(); requests.post("stop"); requests.post("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
@@ -69,6 +89,11 @@ class Requests:
         self.failures = 0
         self.is_busy: Callable[[], bool] = lambda: False
         self.is_saved: Callable[[], bool] = lambda: False
+        self.running: Callable[[], str] = str
+        self.saved_by: Callable[[], Collection[str]] = tuple
+        self.returns: Callable[[], int] = int
+        self._askers: set[str] = set()
+        self._return: Return | None = None
 
     @property
     def policy(self) -> SavePolicy:
@@ -104,12 +129,38 @@ class Requests:
         if policy is not None:
             self.policy = policy
         self.value = value
+        self._askers.add(self.running())
         self.pending.add("save")
 
     def mark(self, policy: SavePolicy, value: float) -> None:
         """Rank the newest checkpoint by the value of a metric that was recorded since it was made."""
         self.policy, self.value = policy, value
+        self._askers.add(self.running())
         self.pending.add("mark")
+
+    @property
+    def askers(self) -> frozenset[str]:
+        """The paths of the nodes that have asked for a checkpoint, or for a mark."""
+        return frozenset(self._askers)
+
+    def take_askers(self) -> frozenset[str]:
+        """The same; from now on they have not."""
+        askers = self.askers
+        self._askers.clear()
+        return askers
+
+    def go_back(self, asked: Return) -> None:
+        """Go back to a checkpoint, once the visit is over."""
+        self._return = asked
+        self.pending.add("return")
+
+    def take_return(self) -> Return | None:
+        """What was asked to go back to. Whatever else came up on the way from there is void, but for a stop."""
+        asked, self._return = self._return, None
+        if asked is not None:
+            self.pending.intersection_update(("stop", "pause"))
+            self._askers.clear()
+        return asked
 
     request = save  # its former name: kinds outside of this package call it
 

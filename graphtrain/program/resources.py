@@ -24,6 +24,7 @@ PROVIDED = (
     "data_state",
     "device",
     "graph_trains",
+    "history",
     "metric_prefix",
     "notify",
     "ranks",

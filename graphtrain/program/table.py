@@ -30,6 +30,7 @@ from graphtrain.plan.scope import (
 from graphtrain.program.asks import Asks, asks_for_asks
 from graphtrain.program.bind import METRIC_PREFIX, BoundGraph, BoundNode, Program
 from graphtrain.program.expressions import evaluated
+from graphtrain.program.history import History, asks_for_history
 from graphtrain.program.loop import Transition
 from graphtrain.program.remade import Made
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
@@ -189,6 +190,9 @@ class Compiler:
         if asks_for_asks(read):
             asks = self._asks.of(bound)
             return lambda: asks
+        if asks_for_history(read):
+            history = History(bound, self._program, self._program.resources["checkpoints"])
+            return lambda: history
         get = self._getter(bound, read, target)
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get

@@ -15,6 +15,7 @@ import torch
 from graphtrain.distributed import current_ranks
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.lineage import Lineage
 from graphtrain.storage.manifest import SkippedCheckpoints, checkpoint_number
 from graphtrain.storage.rank_files import ranks_of
 from graphtrain.storage.run_directory import (
@@ -59,6 +60,11 @@ class SavedCheckpoint:
     def ranks(self) -> int:
         """How many processes have written it."""
         return ranks_of(self.manifest)
+
+    @property
+    def returns(self) -> int:
+        """How often the run had gone back to an earlier checkpoint."""
+        return Lineage.of(self.manifest, self.path.name).returns
 
     @property
     def trained(self) -> tuple[int, float]:
@@ -184,6 +190,8 @@ class RunHistory:
         )
         if before != after:
             return "hyper-parameters were changed in between"
+        if start.returns != goal.returns:
+            return "the run went back to an earlier checkpoint in between"
         # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
         # later, at a node that no checkpoint tells, is not.
         if start.manifest["graph_hash"] != goal.manifest["graph_hash"] and start.path.name not in self._starts:
@@ -198,6 +206,8 @@ class RunHistory:
             return f"the run started from {self._starts[0]} of another run"
         if reason := _why_not_by_as_many(oldest):
             return reason
+        if oldest.returns:
+            return "the run went back to an earlier checkpoint in it"
         if not oldest.manifest["about"].get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
         return ""

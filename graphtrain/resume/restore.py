@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +38,7 @@ class ResumeOptions:
         from_saved: True keeps all others as they were saved.
         rename: paths of nodes in the saved graph -> their paths now.
         read: reads the checkpoint of a run without a directory, by its path.
+        kept: path of a node -> its progress, which is taken in place of what was saved.
     """
 
     resume: str | Path = "auto"
@@ -45,6 +46,7 @@ class ResumeOptions:
     from_saved: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[str | Path], Checkpoint] = named_checkpoint
+    kept: Section = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -114,6 +116,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     ended = bool(manifest["ended"])
     change = GraphChange.of(checkpoint, compiled.graph, options.rename)
     state, position = placed(change, checkpoint.sections, manifest["position"], ended, compiled)
+    state = replace(state, progress={**state.progress, **options.kept})
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     saved = manifest.get("hyper_parameters")
     in_force = manifest.get("hyper_parameters_in_force", saved)
@@ -148,7 +151,8 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     if is_whole:
         alive = compiled.alive(position, ended)
         digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)
-        _expect_digest(checkpoint, digest, compiled.state.digest_of(state) if resized else checkpoint.digest)
+        is_as_written = not (resized or options.kept)
+        _expect_digest(checkpoint, digest, checkpoint.digest if is_as_written else compiled.state.digest_of(state))
     notes = hyper_parameters.apply(chosen, in_force)
     loop.position, loop.ended = position, ended
 
@@ -174,7 +178,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         lost,
         change.aside(),
         (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
-        is_as_saved=is_whole and not chosen and not lost and not resized,
+        is_as_saved=is_whole and not (chosen or lost or resized or options.kept),
     )
 
 

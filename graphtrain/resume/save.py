@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, Manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.held import HeldCheckpoint
+from graphtrain.storage.lineage import OWN, Lineage
 from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written, named_checkpoint
@@ -75,6 +76,7 @@ class CheckpointWriter:
     Attributes:
         refusal: why the position tried last was no save point.
         way_out: what to do about it, where that is known.
+        lineage: where the run can go back to.
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class CheckpointWriter:
         self._passed = 0  # positions at which a batch was alive, while something waited
         self._reported: set[str] = set()
         self.refusal = self.way_out = ""
+        self.lineage = Lineage()
+        self._askers: frozenset[str] = frozenset()  # for the checkpoint that is being written
 
     def check(self, run: Resumable) -> None:
         """Find out now what could not be saved later.
@@ -133,13 +137,24 @@ class CheckpointWriter:
         newest = self._newest.moment if self._newest is not None else None
         return moment is not None and moment == (self._written_moment if self._writing is not None else newest)
 
-    def mark(self, policy: SavePolicy, value: float) -> None:
+    def saved_by(self) -> frozenset[str]:
+        """The paths of the nodes that have asked for a checkpoint to which the run can go back, one under way too."""
+        return self._askers.union(self.lineage.saved)
+
+    def mark(self, policy: SavePolicy, value: float, askers: Collection[str] = ()) -> None:
         """Rank the newest checkpoint by a value of the metric; if it is being written, once it is written.
+
+        Arguments:
+            askers: the paths of the nodes that would have asked for it, if it was not made already.
 
         Raises:
             SaveFailedError: the ranking cannot be written, and the policy is to stop.
         """
         self._policy = policy
+        if self._writing is not None:
+            self._askers = self._askers.union(askers)
+        elif self._newest is not None:
+            self.lineage = self.lineage.with_saved(self._newest.path.name, askers)
         if self._writing is not None:
             self._mark = policy.retention, value
             if policy.mode == "sync":
@@ -168,11 +183,14 @@ class CheckpointWriter:
         self._passed = self._passed + 1 if is_alive else 0
         return 0 < self._passed <= _PATIENCE and run.compiled.comes_between_batches()
 
-    def save(self, run: Resumable, policy: SavePolicy, value: float | None = None) -> bool:
+    def save(
+        self, run: Resumable, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()
+    ) -> bool:
         """Save at this position; False where it is no save point. It is on disk once `take_written` is True.
 
         Arguments:
             value: of the metric by which checkpoints are ranked. Default: it has none.
+            askers: the paths of the nodes that have asked for it. Default: none did, it is that of a stop, say.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
@@ -187,7 +205,7 @@ class CheckpointWriter:
             with self._watch.measure("save"):
                 self._wait()
                 self._policy = policy
-                self._begin(run, self._run_files, value)
+                self._begin(run, self._run_files, value, askers)
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
@@ -342,6 +360,7 @@ class CheckpointWriter:
             written = self._writing.result()
         except CheckpointError as error:
             self._writing = self._mark = None
+            self._askers = frozenset()
             if self._ranks is not None:
                 self._ranks.failed += 1
             self._fail(error)
@@ -353,6 +372,7 @@ class CheckpointWriter:
             raise
         self._writing = None
         self._was_written = True
+        self.lineage, self._askers = self.lineage.with_saved(written.path.name, self._askers), frozenset()
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
         if self._held is not None and self._ranks is None:
@@ -375,7 +395,7 @@ class CheckpointWriter:
             while not (self._writing.is_over or self._part.is_told(_SLICE_SECONDS)):
                 pass
 
-    def _begin(self, run: Resumable, run_files: RunFiles, value: float | None) -> None:
+    def _begin(self, run: Resumable, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
         copied: tuple[StagedState, dict[str, Any]] = (
             self._staged_now(run) if self._ranks is None else self._ranks.copied(lambda: self._staged_now(run))
         )
@@ -394,6 +414,9 @@ class CheckpointWriter:
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
             replaced = newest.path
             facts["replaces"] = newest.first_number
+        if run.compiled.returning:
+            self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
+            facts |= self.lineage.with_saved(OWN, self._askers).facts()
         self._hold(run, staged, facts)
         self._staged, self._written_moment = staged, moment
         slim = Slim(_frozen(run), newest.path.name if newest is not None else "") if self._policy.slim else None

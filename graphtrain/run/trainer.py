@@ -42,6 +42,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import loss_that_is_not_finite
+from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -50,7 +51,7 @@ from graphtrain.program.horizon import other_horizons
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.node_times import NodeTimes
-from graphtrain.program.requests import Requests, SavePolicy
+from graphtrain.program.requests import Requests, Return, SavePolicy
 from graphtrain.program.resources import prepare, prepare_further, resolve_device
 from graphtrain.program.run_state import OF_NODES
 from graphtrain.program.stopwatch import Stopwatch
@@ -61,7 +62,7 @@ from graphtrain.resume.load_weights import load_weights
 from graphtrain.resume.rank_resume import choose, resized
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.report import report
-from graphtrain.resume.restore import ResumeOptions, repeated, restore
+from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.rewiring import Moved, move
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.setup_change import SetupHashes, made_otherwise, setup_changes
@@ -86,6 +87,7 @@ from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import RandomAside, global_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, read_manifest
+from graphtrain.storage.lineage import OWN, Lineage
 from graphtrain.storage.run_files import Lead, RunFiles, named_checkpoint, named_folder
 
 _NOT_FINITE = "--overlay check_finite names the batch, and can drop it"
@@ -211,6 +213,7 @@ class Trainer:
             "checkpoints": self._requests,
             "data_state": DataState(),
             "device": self._device,
+            "history": None,  # each node is given its own
             "recorder": self._recorder,
             "renewals": self._renewals,
             "running_seconds": seconds,
@@ -246,6 +249,9 @@ class Trainer:
         self._writer = CheckpointWriter(self._run_files, self._requests, self._watch, self._notify, self._rank_saves)
         self._requests.is_busy = self._is_busy
         self._requests.is_saved = lambda: self._writer.is_saved(self._compiled.run_clock.moment(self._loop.position))
+        self._requests.running = lambda: self._path
+        self._requests.saved_by = lambda: self._writer.saved_by()
+        self._requests.returns = lambda: self._writer.lineage.returns
         self._environment: RunEnvironment | None = None
         self._changes: tuple[str, ...] = ()
         self._reporter = Reporter(
@@ -625,6 +631,7 @@ class Trainer:
         made, renaming = self._made | newly_made, Renaming(rename or {}, self.graph, graph)
         self._replace(graph, renaming, resources, renewals, made, renewed, moves=self._begun)
         self._explainer.is_rewired()
+        self._writer.lineage = self._writer.lineage.forgotten()
         first = {**self._first_made, **resources}
         self._first_made = {name: first[name] for name in (*renewals.factories, *made)}
         self._notify_of_graph()
@@ -779,6 +786,7 @@ class Trainer:
         read = functools.partial(read_checkpoint, rank=ranks.rank, world_size=ranks.world_size)
         load_weights(self._compiled.state.objects, self._resources, named_checkpoint(path, folder, read), models)
         self._writer.keep_newest()
+        self._writer.lineage = self._writer.lineage.forgotten()
         return path
 
     def save(self) -> Path | None:
@@ -835,6 +843,9 @@ class Trainer:
         was_renewed = requests.take("renewed")
         if was_renewed:  # before anything is saved
             self._renew()
+        if (asked := requests.take_return()) is not None:
+            self._go_back(asked)
+            was_renewed = True
         if requests.take("written"):
             self._writer.settle()
             self._report_written()
@@ -853,7 +864,7 @@ class Trainer:
             requests.take("evaluated")
             self._ranked_metric.expect_of_evaluation(requests.policy.retention.best, self._compiled)
         if requests.take("mark") and requests.value is not None:
-            self._writer.mark(requests.policy, requests.value)
+            self._writer.mark(requests.policy, requests.value, requests.take_askers())
             self._report_written()
         # Several ranks that stop or save would rather do so between two batches.
         is_asked = self._rank_saves is not None and ("save" in requests or "stop" in requests)
@@ -863,10 +874,13 @@ class Trainer:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
                 is_save_point = self._is_replay or self._writer.hold(self._resumable)
+                if self._is_replay:  # the run that it replays has saved
+                    self._writer.lineage = self._writer.lineage.with_saved(OWN, requests.askers)
             else:
-                is_save_point = self._save(requests.policy, requests.value)
+                is_save_point = self._save(requests.policy, requests.value, requests.askers)
             if is_save_point:
                 requests.take("save")
+                requests.take_askers()
                 self._ranked_metric.expect(requests.policy.retention.best, self._compiled)
         if "stop" in requests:
             if self._life.state == "running":
@@ -988,27 +1002,77 @@ class Trainer:
                     "checkpoint",
                 )
             checkpoint, rows = self._writer.last_save_point(self._recorder.rows, self._resumed_from)
-            former = self._compiled.state
-            trained = {"trained": self._compiled.run_clock.trained(), **self._compiled.run_clock.nested()}
-            # Whatever nodes held is gone, with their objects; as in a new process.
-            self._recorder.forget_means()
-            prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
-            self._compiled = CompiledGraph(
-                self.graph, self._resources, prepared, self._requests, self._recorder, self._watch, made=self._made
-            )
-            if former.baseline is not None:
-                self._compiled.state.watch(former.baseline, former, former.renewed)
-            self._ranked_metric.forget()
-            self._end_is_saved, self._is_other_graph = True, False
-            self._explainer.goes_untraced()
+            trained = self._trained
+            self._compile_again()
             self._resume(checkpoint, ResumeOptions(), trained, rows)
             self._started(checkpoint)
         except BaseException:
             self._life.go("fail")
             raise
 
+    @property
+    def _trained(self) -> dict[str, Any]:
+        """How far the run is, as a status has it."""
+        return {"trained": self._compiled.run_clock.trained(), **self._compiled.run_clock.nested()}
+
+    def _compile_again(self) -> None:
+        """Compile the graph of the run for a resume with the same objects."""
+        former = self._compiled.state
+        # Whatever nodes held is gone, with their objects; as in a new process.
+        self._recorder.forget_means()
+        prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
+        self._compiled = CompiledGraph(
+            self.graph, self._resources, prepared, self._requests, self._recorder, self._watch, made=self._made
+        )
+        if former.baseline is not None:
+            self._compiled.state.watch(former.baseline, former, former.renewed)
+        self._ranked_metric.forget()
+        self._end_is_saved, self._is_other_graph = True, False
+        self._explainer.goes_untraced()
+
+    def _go_back(self, asked: Return) -> None:
+        """Go back to a checkpoint in place, as a node has asked; what it keeps stays, and a checkpoint follows.
+
+        A kill on the way costs nothing: what is resumed then comes here again.
+        """
+        if self._is_replay:
+            raise UsageError(
+                f"`{asked.node}` has sent the run back to an earlier checkpoint here, and a replay does not follow it",
+                "replay from a later checkpoint, by its name: --to NAME",
+            )
+        run_files, seconds = self._run_files, self._watch.seconds()
+        assert run_files is not None, "refused at the start"
+        self._writer.wait()  # it may be the one that is being written
+        name = self._writer.lineage.saved.get(asked.to)
+        if name is None:
+            raise CheckpointError(
+                f"`{asked.node}` sends the run back to what `{asked.to}` has saved, which could not be written",
+                "remove the cause, and resume",
+            )
+        checkpoint = choose(run_files, ResumeOptions(run_files.checkpoints / name), self._rank_saves)
+        assert checkpoint is not None, "it is named"
+        trained, progress = self._trained, self._compiled.state.capture(set(), ("progress",)).progress
+        kept = {path: progress[path] for path in asked.keep if path in progress}
+        self._compiled.release()
+        self._watch.stop()
+        self._compile_again()
+        self._renew_as(checkpoint.sections.get("renewed", {}))
+        self._restore(checkpoint, ResumeOptions(kept=kept))
+        self._watch.load(seconds)  # this time was spent
+        self._watch.start(inside=self._compiled.activity(self._loop.position))
+        self._recorder.load_rows(run_files.cut_back_to(checkpoint, self._requests.policy.retention))
+        run_clock, writer = self._compiled.run_clock, self._writer
+        facts = repeated(run_clock.trained(), trained, nested=run_clock.nested())
+        self._notify(f"`{asked.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
+        writer.keep_newest()
+        writer.lineage = replace(writer.lineage, returns=writer.lineage.returns + 1)
+        is_saved = self._save(self._sync_policy)
+        assert is_saved, "a checkpoint was made here before"
+        self._announce()
+
     def _begin(self, options: ResumeOptions) -> None:
         run_files = self._run_files
+        self._refuse_returning()
         checkpoint = choose(run_files, options, self._rank_saves)
         if run_files is None:
             self._resumed_from = checkpoint.path.absolute() if checkpoint is not None else None
@@ -1036,6 +1100,20 @@ class Trainer:
                 self._recorder.load_rows(run_files.cut_back_to(None, self._requests.policy.retention))
             self._compiled.begin()
         self._started(checkpoint, is_as_saved=is_as_saved)
+
+    def _refuse_returning(self) -> None:
+        """Raise if a node may send the run back to a checkpoint, and there will be none."""
+        nodes = quoted(self._compiled.returning)
+        if nodes and not self._compiled.saving:
+            raise UsageError(
+                f"{nodes} may send the run back to a checkpoint, and no node asks for one",
+                "insert a node of the kind `checkpoint`, as in `fit`",
+            )
+        if nodes and self._run_files is None and not self._is_replay:
+            raise UsageError(
+                f"{nodes} may send the run back to a checkpoint, and there is no run directory that holds any",
+                "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
+            )
 
     def _started(self, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
         """Note that the run has begun, or resumes from a checkpoint: bit for bit as it was saved, or changed."""
@@ -1075,14 +1153,9 @@ class Trainer:
             rows: after a failure in this process, the rows of metrics that there were. Default: this is a new process.
         """
         self._renew_as(checkpoint.sections.get("renewed", {}))
-        run_files, run = self._run_files, self._resumable
-        ranks, resume_from, is_resized = self._ranks, checkpoint, ""
-        for line in self._compiled.program.begun_with(checkpoint.manifest.get("window_ranks", 1)):
-            self._notify_once(line)
-        if checkpoint.ranks != ranks.world_size:
-            rank, world_size = ranks.rank, ranks.world_size
-            resume_from, is_resized = resized(checkpoint, self._compiled, rank, world_size, self._seed, options.rename)
-        restored = restore(resume_from, run, options, is_resized)
+        run_files = self._run_files
+        restored, is_resized = self._restore(checkpoint, options)
+        run = self._resumable
         different_setup = self._setup_changes(checkpoint) if rows is None else {}
         where = checkpoint.path.name if checkpoint.path.is_dir() else "from memory"
         if run_files is not None:
@@ -1106,6 +1179,10 @@ class Trainer:
                 self._writer.resumed_from(checkpoint, run)
         elif rows is not None:
             self._recorder.load_rows(rows)
+        if rows is None:
+            lineage = Lineage.of(manifest, checkpoint.path.name)
+            is_as_it_was = (is_ours or self._is_replay) and not (restored.decided or restored.is_other_graph)
+            self._writer.lineage = lineage if is_as_it_was else lineage.forgotten()
         if restored.is_other_graph and not self._loop.ended:
             self._is_other_graph = True
             self._choose_again()
@@ -1113,6 +1190,16 @@ class Trainer:
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
         return restored.is_as_saved
+
+    def _restore(self, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[Restored, str]:
+        """Restore the state of a checkpoint; and what another number of ranks changes, in words."""
+        ranks, resume_from, is_resized = self._ranks, checkpoint, ""
+        for line in self._compiled.program.begun_with(checkpoint.manifest.get("window_ranks", 1)):
+            self._notify_once(line)
+        if checkpoint.ranks != ranks.world_size:
+            rank, world_size = ranks.rank, ranks.world_size
+            resume_from, is_resized = resized(checkpoint, self._compiled, rank, world_size, self._seed, options.rename)
+        return restore(resume_from, self._resumable, options, is_resized), is_resized
 
     def _setup_changes(self, checkpoint: Checkpoint) -> dict[str, str]:
         """What differs from what `setup` made for the run of a checkpoint, and was not restored: path -> what to do."""
@@ -1145,18 +1232,19 @@ class Trainer:
         """A checkpoint that must be on the disk before anything else."""
         return replace(self._requests.policy, mode="sync", if_failed="stop")
 
-    def _save(self, policy: SavePolicy, value: float | None = None) -> bool:
+    def _save(self, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()) -> bool:
         """Save at this position, if there is somewhere to save to; False where it is no save point.
 
         Arguments:
             value: of the metric by which checkpoints are ranked. Default: it has none.
+            askers: the paths of the nodes that have asked for it. Default: none.
 
         Raises:
             SaveFailedError: the checkpoint cannot be written; or this is the end, at which no further position comes.
         """
         if self._run_files is None:
             return True
-        if not self._writer.save(self._resumable, policy, value):
+        if not self._writer.save(self._resumable, policy, value, askers):
             if self._loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is no save point ({self._writer.refusal})",

@@ -11,6 +11,7 @@ from typing import final
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, read_manifest, write_checkpoint
+from graphtrain.storage.lineage import SAVED_FACT, names_kept
 from graphtrain.storage.manifest import (
     SkippedCheckpoints,
     checkpoint_number,
@@ -121,7 +122,12 @@ class FolderStore:
         paths = [path for path in self.own_paths() if path != replaced]
         readable = [path for path in paths if path not in self._unsound]
         not_finite = {path for path in readable if len(readable) > retention.keep and self._told(path)["not_finite"]}
-        expired = retention.expired(paths, self._values(paths, retention.best), self._unsound, not_finite)
+        returned_to = names_kept(self._told(readable[-1])) if readable else []
+        expired = [
+            path
+            for path in retention.expired(paths, self._values(paths, retention.best), self._unsound, not_finite)
+            if path.name not in returned_to
+        ]
         ranking = self._ranked([path for path in paths if path not in expired], retention)
         self.moved_aside = ranking.write(self._best_file) or self.moved_aside
         self.ranking = ranking
@@ -212,5 +218,5 @@ class FolderStore:
 
 
 def _of_manifest(manifest: Manifest) -> Manifest:
-    """What a manifest tells for retention: of metrics, and of a weight that is not finite, if there is one."""
-    return {name: manifest.get(name, {}) for name in ("best", "metrics", "not_finite")}
+    """What a manifest tells for retention: of metrics, of a weight that is not finite, and of the way back."""
+    return {name: manifest.get(name, {}) for name in ("best", "metrics", "not_finite", SAVED_FACT)}

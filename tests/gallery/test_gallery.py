@@ -81,8 +81,8 @@ def test_its_example_subclasses_nothing_of_graphtrain(procedure: Procedure) -> N
 # ---- what it does
 
 
-def test_it_equals_the_loop_by_hand(procedure: Procedure) -> None:
-    trained = finished(procedure.trainer())
+def test_it_equals_the_loop_by_hand(procedure: Procedure, tmp_path: Path) -> None:
+    trained = finished(procedure.trainer(tmp_path))
     resources = procedure.resources()
     has_model = isinstance(resources.get("model"), torch.nn.Module)  # and no Factory, or none at all
     before = tensors(procedure.resources(), ("model",)) if has_model else {}

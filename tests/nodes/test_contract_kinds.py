@@ -199,6 +199,8 @@ class Example:
             folder = run_dir or Path(tempfile.mkdtemp())
             folder.mkdir(exist_ok=True)
             usual["predictions_file"] = folder / "predictions.jsonl"
+        if "rollback" in self.graph.nodes:  # it goes back to checkpoints
+            run_dir = run_dir or Path(tempfile.mkdtemp())
         resources = usual | copy.deepcopy(self.resources)
         return Trainer(graph or self.graph, run_dir, device="cpu", notify=lambda line: None, **resources)
 

@@ -1,0 +1,246 @@
+"""A run that goes back to a checkpoint by itself: where to, what it keeps, and that cuts make no difference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, Trainer, UsageError, node, progress
+from graphtrain.program.history import History
+from graphtrain.replay.history import RunHistory
+from graphtrain.replay.verify import Verifier
+from graphtrain.resume.save import CheckpointWriter
+from graphtrain.storage.run_files import RunFiles
+from tests.distributed.fake_ranks import run_ranks
+from tests.gallery.procedures.rollback import PROCEDURE
+
+Lines = list[str]
+
+
+def trainer_of(run_dir: Path | None, lines: Lines | None = None, **parameters: Any) -> Trainer:
+    """The small run of the gallery."""
+    graph = PROCEDURE.graph().set("checkpoint", **parameters)
+    notify: Callable[[str], None] = (lambda line: None) if lines is None else lines.append
+    return Trainer(graph, run_dir, display=None, notify=notify, **PROCEDURE.resources())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Path, Lines]:
+    """The run that is never cut, with all of its checkpoints."""
+    run_dir, lines = tmp_path_factory.mktemp("whole"), Lines()
+    trainer = trainer_of(run_dir, lines, keep=100)
+    trainer.run()
+    return trainer, run_dir, lines
+
+
+def expect_same(run_dir: Path, trainer: Trainer, whole: tuple[Trainer, Path, Lines]) -> None:
+    assert trainer.digest() == whole[0].digest()
+    assert trainer.progress["rollback"] == whole[0].progress["rollback"]
+    assert (run_dir / "metrics.jsonl").read_bytes() == (whole[1] / "metrics.jsonl").read_bytes()
+
+
+def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, Lines]) -> None:
+    back = [line for line in whole[2] if "sends the run back" in line]
+    assert len(back) >= 2
+    assert back[0].startswith("`rollback` sends the run back to 00000")
+    assert "repeating " in back[0]
+    steps = [row["step"] for row in whole[0].metrics if "loss" in row]
+    assert steps == sorted(set(steps)), "no row of what was abandoned is left"
+    status = json.loads((whole[1] / "status.json").read_text())
+    assert status["state"] == "finished"
+    assert status["trained"][0] == whole[0].read("next_batch.batches")
+
+
+@pytest.mark.parametrize("between", [13, *(pytest.param(number, marks=pytest.mark.sweep) for number in (1, 2, 5, 8))])
+def test_stops_every_few_transitions_change_nothing(
+    between: int, tmp_path: Path, whole: tuple[Trainer, Path, Lines]
+) -> None:
+    """Each stop leaves a checkpoint that is newer than the one to go back to, and `keep` is 1."""
+    trainer = trainer_of(tmp_path)
+    while trainer.advance(between) != "end":
+        trainer.save()
+        assert len(list((tmp_path / "checkpoints").iterdir())) <= 2
+        trainer = trainer_of(tmp_path)
+    expect_same(tmp_path, trainer, whole)
+
+
+def test_without_its_place_among_those_that_stay_the_checkpoint_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Trainer, Path, Lines]
+) -> None:
+    monkeypatch.setattr("graphtrain.storage.store.names_kept", lambda manifest: [])
+    with pytest.raises(UsageError, match="there is no checkpoint"):
+        test_stops_every_few_transitions_change_nothing(13, tmp_path, whole)
+
+
+class KilledError(BaseException):
+    """A kill: no handler of the run sees it as an error of its own."""
+
+
+@pytest.mark.parametrize("moment", ["before anything", "before rows are cut", "before it is saved"])
+def test_a_kill_on_the_way_back_changes_nothing(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Trainer, Path, Lines]
+) -> None:
+    def killed(*arguments: Any, **named: Any) -> Any:
+        raise KilledError
+
+    trainer = trainer_of(tmp_path)
+    with monkeypatch.context() as patch:
+        if moment == "before anything":
+            patch.setattr(Trainer, "_compile_again", killed)
+        elif moment == "before rows are cut":
+            patch.setattr(Trainer, "_trained", property(trained_then(patch, RunFiles, "cut_back_to", killed)))
+        else:
+            patch.setattr(CheckpointWriter, "keep_newest", killed)
+        with pytest.raises(KilledError):
+            trainer.run()
+    resumed = trainer_of(tmp_path)
+    resumed.run()
+    expect_same(tmp_path, resumed, whole)
+
+
+def trained_then(patch: pytest.MonkeyPatch, owner: type, name: str, instead: Any) -> Callable[[Trainer], Any]:
+    """What `_trained` is, which is asked on the way back; from then on a method is another one."""
+    trained = Trainer._trained.fget
+    assert trained is not None
+
+    def asked(trainer: Trainer) -> Any:
+        patch.setattr(owner, name, instead)
+        return trained(trainer)
+
+    return asked
+
+
+@pytest.mark.parametrize("parameters", [{"slim": True}, {"mode": "sync"}, {"best": "loss", "keep_best": 2}])
+def test_it_holds_for_other_ways_of_saving(
+    parameters: dict[str, Any], tmp_path: Path, whole: tuple[Trainer, Path, Lines]
+) -> None:
+    first = trainer_of(tmp_path, **parameters)
+    first.run(until="9 batches")
+    second = trainer_of(tmp_path, **parameters)
+    second.run()
+    assert torch.equal(second.resources["model"][0].weight, whole[0].resources["model"][0].weight)
+    assert second.metrics == whole[0].metrics
+
+
+# ---- past runs
+
+
+def test_spans_across_the_way_back_are_not_compared(whole: tuple[Trainer, Path, Lines]) -> None:
+    lines = Lines()
+    history = RunHistory(whole[1], lines.append)
+    segments = history.segments()
+    skipped = [segment for segment in segments if segment.change]
+    returned = sum("sends the run back" in line for line in whole[2])
+    assert {segment.change for segment in skipped} == {"the run went back to an earlier checkpoint in between"}
+    assert 0 < len(skipped) <= returned
+    verifier = Verifier(lambda segment: trainer_of(None, keep=100))
+    compared = [segment for segment in segments if not segment.change and segment.start is not None]
+    assert len(compared) >= 2
+    assert all(verifier.verify(segment).is_equal for segment in compared)
+
+
+def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, Lines]) -> None:
+    first = min((whole[1] / "checkpoints").iterdir())
+    replay = trainer_of(None)
+    with pytest.raises(UsageError, match="a replay does not follow it"):
+        replay.run_to(lambda compiled, loop: list(compiled.table.transitions), first)
+    fresh = trainer_of(None)
+    with pytest.raises(UsageError, match="a replay does not follow it"):
+        fresh.run_to(lambda compiled, loop: list(compiled.table.transitions))
+
+
+# ---- where to
+
+
+def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
+    first = trainer_of(tmp_path)
+    first.run(until="5 batches")
+    assert first._writer.lineage.saved
+    first.rewire(first.graph.set("clip", max_norm=1e9))
+    assert not first._writer.lineage.saved
+    second = trainer_of(tmp_path)
+    second.resources["optimizer"].param_groups[0]["lr"] = 0.01
+    changed = Trainer(
+        PROCEDURE.graph(), tmp_path, display=None, notify=lambda line: None, **_slower(PROCEDURE.resources())
+    )
+    changed.advance(1, from_setup="optimizer.lr")
+    assert not changed._writer.lineage.saved
+
+
+def _slower(resources: dict[str, Any]) -> dict[str, Any]:
+    return {**resources, "optimizer": torch.optim.SGD(resources["model"].parameters(), lr=0.01, momentum=0.9)}
+
+
+def test_a_limit_ends_it(tmp_path: Path) -> None:
+    graph = PROCEDURE.graph().set("rollback", most=1)
+    trainer = Trainer(graph, tmp_path, display=None, notify=lambda line: None, **PROCEDURE.resources())
+    with pytest.raises(UsageError, match="has gone back 1 times, which is the most that it may") as error:
+        trainer.run()
+    assert "smaller learning rate" in error.value.hint
+
+
+def test_a_schedule_by_the_clock_is_reported(tmp_path: Path) -> None:
+    lines = Lines()
+    trainer_of(tmp_path, lines, every="10 minutes")
+    assert any("`checkpoint` fires by the clock (10 minutes)" in line for line in lines)
+
+
+@node
+class Twice:
+    """Go back once, at a batch, and count what it sees of the run."""
+
+    at: int = 5
+    keeps: tuple[str, ...] = ()
+    seen: int = progress(0)
+    answers: list[bool] = progress([])
+
+    def setup(self, history: History) -> None:
+        self._history = history
+
+    def __call__(self) -> None:
+        self.seen += 1
+        if self.seen in (1, self.at):
+            keep = (*self.keeps, "again") if self.keeps else None
+            self.answers = [*self.answers, self._history.restore("checkpoint", keep)]
+
+
+def test_a_kind_of_ones_own_goes_back_and_names_what_stays(tmp_path: Path) -> None:
+    graph = Graph.load("fit").insert("again", Twice, after="train_batch").set("finish", after="6 batches")
+    graph = graph.set("checkpoint", every="2 batches")
+
+    def trained(graph: Graph, name: str) -> Trainer:
+        trainer = Trainer(graph, tmp_path / name, display=None, notify=lambda line: None, **PROCEDURE.resources())
+        trainer.run()
+        return trainer
+
+    alone = trained(graph, "alone")
+    assert alone.progress["again"]["answers"] == [False, True], "nothing was saved before the first batch"
+    assert alone.read("again.seen") == 7
+    assert alone.read("train_batch.runs") == 6
+    both = trained(graph.set("again", keeps=["train_batch"]), "both")
+    assert both.read("train_batch.runs") == 7
+    with pytest.raises(UsageError, match="`again` names `trainbatch`, and there is no such node") as error:
+        trained(graph.set("again", keeps=["trainbatch"]), "wrong")
+    assert "train_batch" in error.value.hint
+
+
+# ---- several ranks
+
+
+def test_another_number_of_ranks_goes_back_to_what_the_former_have_saved(tmp_path: Path) -> None:
+    lines = Lines()
+
+    def begin(ranks: Any) -> None:
+        trainer_of(tmp_path).run(until="4 batches")
+
+    run_ranks(2, begin)
+    saved = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    trainer = trainer_of(tmp_path, lines)
+    trainer.run()
+    assert trainer.state == "finished"
+    assert any(f"sends the run back to {name}" in line for line in lines for name in saved)
