@@ -244,3 +244,10 @@ def test_another_number_of_ranks_goes_back_to_what_the_former_have_saved(tmp_pat
     trainer.run()
     assert trainer.state == "finished"
     assert any(f"sends the run back to {name}" in line for line in lines for name in saved)
+
+
+def test_a_dry_run_goes_nowhere() -> None:
+    graph = PROCEDURE.graph().dry_run()
+    trainer = Trainer(graph, display=None, notify=lambda line: None, **PROCEDURE.resources())
+    trainer.run()
+    assert trainer.unreached == ()
