@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, 
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.rows import Rows
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.clock import Moment
+from graphtrain.program.clock import Moment, RunClock
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable, capture
@@ -25,7 +25,7 @@ from graphtrain.storage.checkpoint import Checkpoint, Manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.held import HeldCheckpoint
 from graphtrain.storage.lineage import OWN, Lineage
-from graphtrain.storage.manifest import checkpoint_number
+from graphtrain.storage.manifest import checkpoint_number, read_manifest
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written, named_checkpoint
 from graphtrain.storage.sharing import MustBeEqual
@@ -283,6 +283,33 @@ class CheckpointWriter:
                 "make a new Trainer, of a model and an optimizer that are set up again",
             )
         return newest, []
+
+    def way_back(self, clock: RunClock) -> str:
+        """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell.
+
+        Arguments:
+            clock: of the run, at the failure.
+        """
+        run_files, held = self._run_files, self._held
+        latest = run_files.latest if run_files is not None else None
+        if run_files is not None and latest is None:
+            return f"no checkpoint was made before: {run_files.path} begins again"
+        facts: Mapping[str, Any]
+        if held is not None and (latest is None or held.path == latest[0]):
+            facts = held.facts
+        elif latest is not None:
+            try:
+                facts = read_manifest(latest[0])
+            except CheckpointError:  # a resume reports it
+                return ""
+        else:
+            return ""
+        step, _ = clock.step_and_epoch()
+        since = step - facts["step"]
+        is_same_training = all(facts.get(name) == value for name, value in clock.nested().items())
+        before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
+        kept = f"checkpoint {latest[0].name}" if latest is not None else "the last save point, kept in memory"
+        return f"resumes from step {facts['step']}{before * is_same_training}: {kept}"
 
     def report_no_best(self, recorder: Recorder) -> None:
         """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""

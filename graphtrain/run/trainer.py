@@ -922,6 +922,7 @@ class Trainer:
                         yield
                 except BaseException as error:
                     failure = error
+                    self._note_way_back(error)  # what was being written is on the disk now
                     raise
                 finally:
                     self._stop(failure)
@@ -1325,6 +1326,13 @@ class Trainer:
         self._write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)
+
+    def _note_way_back(self, error: BaseException) -> None:
+        """Add to an error from inside a node what is kept of the run; whoever interrupts it knows."""
+        if self._life.state != "failed" or not isinstance(error, Exception) or isinstance(error, RanksError):
+            return
+        if note := self._writer.way_back(self._compiled.run_clock):
+            error.add_note(note)
 
     # ---- words
 

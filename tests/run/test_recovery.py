@@ -96,18 +96,26 @@ def assert_same(trainer: Trainer, whole: Trainer) -> None:
 
 
 @pytest.mark.parametrize("kept", ["memory", "disk"])
-@pytest.mark.parametrize(("batch", "repeats"), [(4, 1), (6, 3), (8, 2)])
+@pytest.mark.parametrize(
+    ("batch", "repeats", "since"),
+    [(4, 1, "the step of the error"), (6, 3, "2 steps before the error"), (8, 2, "1 step before the error")],
+)
 def test_a_run_that_failed_once_is_the_run_that_never_did(
-    batch: int, repeats: int, kept: str, whole: Trainer, tmp_path: Path
+    batch: int, repeats: int, since: str, kept: str, whole: Trainer, tmp_path: Path
 ) -> None:
     said: list[str] = []
     trainer = make_trainer(tmp_path if kept == "disk" else None, failing(tmp_path, batch), said=said)
     with pytest.raises(ValueError, match="a transient failure") as caught:
         trainer.run()
     assert trainer.state == "failed" and "raised in node `train_batch`" in caught.value.__notes__[0]
+    way_back = caught.value.__notes__[-1]
     assert trainer.run() is Outcome.FINISHED
     assert_same(trainer, whole)
     (line,) = [line for line in said if line.startswith("resumed ")]
+    step = int(line.partition(": step ")[2].partition(",")[0])
+    place = "the last save point, kept in memory"
+    assert way_back.partition(": ")[0] == f"resumes from step {step}, {since}"
+    assert way_back.partition(": ")[2].endswith(place if kept == "memory" else f"-step-{step}")
     assert f"; repeating {repeats} batch" in line
     assert line.startswith(f"resumed {tmp_path}: step" if kept == "disk" else "resumed from memory: step ")
     if kept == "disk":

@@ -219,7 +219,10 @@ def test_a_users_exception_names_the_node_and_keeps_the_users_frames(tmp_path: P
     trainer = tiny(training_step=failing, run_dir=tmp_path)
     with pytest.raises(KeyError, match="mine") as caught:
         trainer.run()
-    assert caught.value.__notes__ == ["raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"]
+    assert caught.value.__notes__ == [
+        "raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)",
+        f"no checkpoint was made before: {tmp_path} begins again",
+    ]
     assert caught.traceback[-1].name == "failing"
     assert trainer.state == "failed"
     assert trainer.position == "train_batch"
