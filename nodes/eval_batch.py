@@ -79,7 +79,11 @@ class EvalBatch:
     ) -> None:
         function = validation_step or training_step
         if function is None:
-            raise UsageError("there is neither a `validation_step` nor a `training_step` to evaluate with")
+            raise UsageError(
+                "there is neither a `validation_step` nor a `training_step` to evaluate with",
+                "supply one of them; or what `reads` of the node names in its place, as the graph `active_learning` "
+                "has `pool_step`",
+            )
         with torch.no_grad():
             result = function(model, batch) if self._around is None else self._around(function, model, batch)
         name = "validation_step" if validation_step is not None else "training_step"

@@ -504,5 +504,14 @@ def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
     del DECLARED["exchange_words"]
     shipped = {name for name in known_kinds() if is_shipped(name) and (kind := find_kind(name)) and kind.synchronises}
     ends = {"end_epoch", "end_evaluation", "end_fold", "end_prediction", "end_sanity"}
-    others = {"check_finite", "log", "next_batch", "split_batch", "write_predictions"}
+    others = {
+        "check_finite",
+        "closure_step",
+        "label_uncertain",
+        "log",
+        "next_batch",
+        "rollback",
+        "split_batch",
+        "write_predictions",
+    }
     assert shipped == {"agree", "divide", "exchange", *ends, *others}

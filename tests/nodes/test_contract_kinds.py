@@ -217,7 +217,11 @@ def example(kind: Kind) -> Example:
     assert isinstance(graph, Graph), "the example makes a `graph`"
     paths = [path for path, use in uses(graph).items() if use == kind.name]
     assert paths, "and the graph uses the kind"
-    resources = {name: value for name, value in names.items() if name in kind.slots or isinstance(value, Factory)}
+    resources = {
+        name: value
+        for name, value in names.items()
+        if name in kind.slots or name.endswith("_step") or isinstance(value, Factory)
+    }
     return Example(graph, paths, resources)
 
 

@@ -1,0 +1,140 @@
+"""Active learning: the samples of which a model is least sure are labelled, and a new one is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphtrain import Factory, Graph, Loader
+from graphtrain.state.random import seed_everything
+from tests.gallery.procedure import Change, Procedure, Resources
+
+ROUNDS, EPOCHS, COUNT, SAMPLES, BATCH, POOL_BATCH = 3, 2, 3, 14, 3, 5
+
+
+def graph() -> Graph:
+    small = Graph.load("active_learning").set("finish", after=f"{ROUNDS} rounds")
+    small = small.set("query/label_uncertain", count=COUNT).set("fit/finish", after=f"{EPOCHS} epochs")
+    return small.set("fit/accumulate", every=2).set("fit/log", every="never").set("fit/checkpoint", every="never")
+
+
+def make_model() -> torch.nn.Module:
+    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
+    return torch.nn.Sequential(*layers).double()
+
+
+def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def training_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+
+def unsure(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return -model(batch).detach().flatten().abs()
+
+
+def pool_step(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+    scores = unsure(model, batch)
+    return {"unsure": scores.mean(), "scores": scores}
+
+
+def resources() -> Resources:
+    torch.manual_seed(1)
+    data = torch.randn(SAMPLES, 3, dtype=torch.float64)
+    return {
+        "model": Factory(make_model),
+        "optimizer": Factory(make_optimizer),
+        "train_data": Loader(data, BATCH, shuffle=True),
+        "pool_data": Loader(data, POOL_BATCH),
+        "val_data": Loader(data, 5),
+        "training_step": training_step,
+        "pool_step": pool_step,
+    }
+
+
+def most_uncertain(model: torch.nn.Module, data: torch.Tensor, labelled: list[int], count: int) -> list[int]:
+    scores = [float(score) for batch in data.split(POOL_BATCH) for score in unsure(model.eval(), batch)]
+    return sorted({*range(len(data))} - {*labelled}, key=lambda number: (scores[number], number), reverse=True)[:count]
+
+
+def by_hand(resources: Resources) -> None:
+    data = resources["train_data"].dataset
+    torch.manual_seed(1)
+    torch.randn(SAMPLES, 3, dtype=torch.float64)
+    model = make_model()  # as it is when the trainer is made
+    seed_everything(0)
+    labelled: list[int] = []
+    for _ in range(ROUNDS):
+        labelled += most_uncertain(model, data, labelled, COUNT)
+        model = resources["model"] = make_model()
+        optimizer = resources["optimizer"] = make_optimizer(model)
+        loader = Loader(data[labelled], BATCH, shuffle=True, seed=0)
+        for epoch in range(EPOCHS):
+            batches = list(loader.batches(epoch))
+            for number, batch in enumerate(batches, 1):
+                (training_step(model, batch) / 2).backward()
+                if number % 2 == 0 or number == len(batches):
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+
+def with_overlay(resources: Resources, overlay: str) -> Resources:
+    if overlay != "token_windows":
+        return resources
+
+    def sum_of(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, Any]:
+        return {"loss": training_step(model, batch) * len(batch), "tokens": len(batch)}
+
+    return {**resources, "training_step": sum_of}
+
+
+def count_of(count: int) -> Change:
+    return lambda graph, resources: (graph.set("query/label_uncertain", count=count), resources)
+
+
+def without(name: str) -> Change:
+    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
+
+
+def with_pool(**options: Any) -> Change:
+    def change(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+        data = options.pop("data", resources["train_data"].dataset)
+        return graph, {**resources, "pool_data": Loader(data, POOL_BATCH, **options)}
+
+    return change
+
+
+def scoring(step: Any) -> Change:
+    return lambda graph, resources: (graph, {**resources, "pool_step": step})
+
+
+PROCEDURE = Procedure(
+    name="active_learning",
+    graph=graph,
+    resources=resources,
+    by_hand=by_hand,
+    toml_lines=25,
+    kind_lines=14,
+    kinds=("label_uncertain",),
+    compared=("model", "optimizer"),
+    with_overlay=with_overlay,
+    bad={
+        "nothing to be labelled": (count_of(0), r"label_uncertain.count: expected an integer > 0, got 0"),
+        "no model": (without("model"), "`model`"),
+        "no pool": (without("pool_data"), "`pool_data`"),
+        "no step for the pool": (without("pool_step"), r"there is neither.*\n.*`pool_step`"),
+        "an empty pool": (with_pool(data=[]), "`pool_data` has no samples"),
+        "a shuffled pool": (with_pool(shuffle=True), r"`pool_data` has no samples in a known order\n.*unshuffled"),
+        "one score for a batch": (
+            scoring(lambda model, batch: {"unsure": 0.0, "scores": unsure(model, batch).mean()}),
+            r"`scores` has the shape \[\] for 5 samples\n.*one for each",
+        ),
+        "a model that nothing can make again": (
+            lambda graph, resources: (graph, {**resources, "model": make_model()}),
+            "no Factory",
+        ),
+    },
+)
