@@ -12,7 +12,7 @@ from graphtrain.kind.ask import Ask
 from graphtrain.metrics.recorder import Means, Recorder
 from graphtrain.nodes._compiled import Compiled
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
-from graphtrain.nodes._step_result import loss_and_metrics, without_ask
+from graphtrain.nodes._step_result import loss_and_metrics, metrics_of, without_ask
 
 
 class CallsTrainingStep:
@@ -50,11 +50,23 @@ class CallsTrainingStep:
         """What calls the step function; None for a plain call. A kind that looks at the result first wraps it."""
         return call
 
+    def _result(self, training_step: Any, model: Any, batch: Any) -> Any:
+        """What the step function returns, but for what it asks for."""
+        result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
+        return without_ask(result, self._asks)
+
     def _called(self, training_step: Any, model: Any, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
         """The loss of a batch, and the other metrics."""
-        result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
-        return loss_and_metrics(without_ask(result, self._asks), "training_step")
+        return loss_and_metrics(self._result(training_step, model, batch), "training_step")
 
     def _named(self, loss: torch.Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        values = {"loss": loss, **metrics}
+        return self._prefixed({"loss": loss, **metrics})
+
+    def _prefixed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         return {f"{self._prefix}{name}": value for name, value in values.items()} if self._prefix else values
+
+    def _metrics(self, result: Any) -> Mapping[str, Any]:
+        """The metrics of a result that need not have a loss: a mapping, a loss alone, or nothing."""
+        if result is None or isinstance(result, Mapping):
+            return self._prefixed(metrics_of(result or {}, "training_step"))
+        return self._named(*loss_and_metrics(result, "training_step"))

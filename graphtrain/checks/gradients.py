@@ -190,6 +190,12 @@ _STEP_APART = Fault(
     "`{node}` steps {optimizer} with gradients that were not exchanged: the weights of the ranks would part",
     'sum them over ranks before: insert("exchange", before="clip")',
 )
+_STEP_WITHIN = Fault(
+    "G702",
+    _STEP_APART.message,
+    "they are computed within the same visit: train in one process, or let the kind of `{node}` sum them over ranks "
+    "before its step, as `closure_step` does",
+)
 _CLIPPED_APART = Fault(
     "G703",
     "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
@@ -484,6 +490,8 @@ class _Automaton:
         clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
             fault = _NEVER_CLEARED
+        if fault is _STEP_APART and any(action.effect == "backward" for action in self._actions[point]):
+            fault = _STEP_WITHIN
         names = {"node": point.path, "optimizer": f"`{self._optimizer}`"}
         witness = names_on(self._way(point, state)) + ((END,) if fault is _OPEN else ())
         return _problem(point, fault.code, fault.message.format(**names), fault.hint.format(**names), path=witness)

@@ -64,31 +64,35 @@ def loss_of(model: Model, batch: torch.Tensor) -> torch.Tensor:
     return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
 
 
-def by_hand(name: str, given: dict[str, Any]) -> None:
-    """The loop that the example of manual optimization is."""
+def body(name: str, given: dict[str, Any], batch: torch.Tensor, number: int, losses: list[float]) -> None:
+    """What the example of manual optimization does for a batch: the `number`-th, from 1."""
     model, optimizer, scheduler = given["model"], given["optimizer"], given.get("scheduler")
     every = 4 if name == "gradients of 4 batches" else 1
-    number = 0
-    for epoch in range(EPOCHS):
-        losses = []
-        for batch in given["train_data"]:
-            loss = loss_of(model, batch)
-            loss.backward()
-            losses.append(loss.item())
-            number += 1
-            if name == "gradients clipped to a norm of 0.5":
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            if number % every == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                if name == "a scheduler stepped with every step":
-                    scheduler.step()
-            if name == "a scheduler stepped every 4 batches" and number % 4 == 0:
-                scheduler.step()
-        if name == "a scheduler stepped every 2 epochs" and epoch % 2:
+    is_last, epoch = number % BATCHES == 0, (number - 1) // BATCHES
+    loss = loss_of(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    losses.append(loss.item())
+    if name == "gradients clipped to a norm of 0.5":
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    if number % every == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+        if name == "a scheduler stepped with every step":
             scheduler.step()
-        if name == "a scheduler that is given the loss of the epoch":
-            scheduler.step(sum(losses) / len(losses))
+    if name == "a scheduler stepped every 4 batches" and number % 4 == 0:
+        scheduler.step()
+    if name == "a scheduler stepped every 2 epochs" and is_last and epoch % 2:
+        scheduler.step()
+    if name == "a scheduler that is given the loss of the epoch" and is_last:
+        scheduler.step(sum(losses) / len(losses))
+        losses.clear()
+
+
+def by_hand(name: str, given: dict[str, Any]) -> None:
+    """The loop that the example of manual optimization is."""
+    losses: list[float] = []
+    for number, batch in enumerate(given["train_data"] * EPOCHS, 1):
+        body(name, given, batch, number, losses)
 
 
 def schedule_of(name: str) -> Callable[[Optimizer], Any] | None:
@@ -127,6 +131,29 @@ def test_an_example_trains_as_the_loop_by_hand(name: str) -> None:
     rates = [each["optimizer"].param_groups[0]["lr"] for each in (trained, expected)]
     assert rates[0] == rates[1]
     assert ("scheduler" in name) == (rates[0] != 0.05), "the schedule has moved, where there is one"
+
+
+@pytest.mark.parametrize("name", examples())
+def test_the_graph_manual_takes_the_body_of_an_example_as_it_is(name: str) -> None:
+    """It asks for them by name: they are what `self.optimizers()` and `self.lr_schedulers()` are there."""
+    expected, trained = resources(schedule_of(name)), resources(schedule_of(name))
+    by_hand(name, expected)
+    losses: list[float] = []
+
+    def training_step(
+        model: Model, batch: torch.Tensor, epoch: int, batch_index: int, optimizer: Optimizer, scheduler: Any = None
+    ) -> None:
+        given = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        body(name, given, batch, epoch * BATCHES + batch_index + 1, losses)
+
+    graph = Graph.load("manual").set("finish", after=f"{EPOCHS} epochs").set("checkpoint", every="never")
+    trainer = Trainer(graph, **trained, training_step=training_step, display=None, notify=lambda line: None)
+    trainer.run()
+    assert_equal(trained, expected)
+    assert trainer.read("step.steps") == EPOCHS * BATCHES // (
+        4 if "4 batches" in name and "scheduler" not in name else 1
+    )
+    assert trained["optimizer"].param_groups[0]["lr"] == expected["optimizer"].param_groups[0]["lr"]
 
 
 def test_two_optimizers_train_as_the_loop_by_hand() -> None:
