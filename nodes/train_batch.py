@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -12,6 +12,7 @@ from graphtrain.data.batch import cut
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
+from graphtrain.kind.parameter import Above
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import detached
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
@@ -24,7 +25,7 @@ from graphtrain.program.resources import StepOutputs
 from graphtrain.state.random import capture_random, restore_random
 
 
-@node(writes="loss", effects="backward", keeps="keep")
+@node(writes="loss", effects="backward", keeps="keep", varying="unfrozen")
 class TrainBatch(CallsTrainingStep):
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
@@ -55,6 +56,8 @@ class TrainBatch(CallsTrainingStep):
             loss is a mean, and divided by `window`.
         only_own: True lets parameters of other optimizers than `optimizer` need no gradients while this node runs, so
             that backward computes none for them, as between the two networks of a GAN. Default: False.
+        unfrozen: of several optimizers in `optimizer`, how many, from the first on, have parameters that are trained;
+            those of the others need no gradients while this node runs. Default: all of them.
         on_out_of_memory: "halve" computes a batch in two parts when memory runs out, then in four, and so on; later
             batches in as many, one after the other, as in a window that is as many times larger. It is for one process,
             and for losses that are means over samples. Every visit copies the gradients of an open window. "stop"
@@ -91,6 +94,7 @@ class TrainBatch(CallsTrainingStep):
 
     per: str | None = None
     only_own: bool = False
+    unfrozen: Annotated[int, Above(0)] | None = None
     on_out_of_memory: Literal["stop", "halve"] = "stop"
     skip_none: bool = False
 
@@ -146,7 +150,7 @@ class TrainBatch(CallsTrainingStep):
         window: int = 1,
         loss_scale: float | None = None,
     ) -> Any:
-        if not self._is_plain:
+        if not self._is_plain or self.unfrozen is not None:  # of the second only a visit knows
             return self._guarded(model, batch, training_step, samples, window, loss_scale)
         if self._around is None:
             result = training_step(model, batch)
@@ -189,14 +193,15 @@ class TrainBatch(CallsTrainingStep):
     def _guarded(
         self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
     ) -> Any:
-        with self._alone() if self.only_own else contextlib.nullcontext():
+        with self._alone() if self.only_own or self.unfrozen is not None else contextlib.nullcontext():
             if self.on_out_of_memory == "halve":
                 return self._in_parts(model, batch, training_step, samples, window, loss_scale)
-            self._is_plain = True
+            is_plain, unfrozen = self._is_plain, self.unfrozen
+            self._is_plain, self.unfrozen = True, None
             try:
                 return TrainBatch.__call__(self, model, batch, training_step, samples, window, loss_scale)
             finally:
-                self._is_plain = False
+                self._is_plain, self.unfrozen = is_plain, unfrozen
 
     def _in_parts(
         self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
@@ -267,8 +272,10 @@ class TrainBatch(CallsTrainingStep):
         """A span in which parameters of other optimizers need no gradients."""
         resources = self._renewals.current if self._renewals is not None else {}
         optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
-        own = {id(parameter) for parameter in parameters_of(*optimizers_of(self._optimizer))}
-        others = [each for each in parameters_of(*optimizers) if id(each) not in own and each.requires_grad]
+        named = optimizers_of(self._optimizer)
+        own = {id(parameter) for parameter in parameters_of(*named[: self.unfrozen])}
+        held = parameters_of(*(optimizers if self.only_own else named))
+        others = [each for each in held if id(each) not in own and each.requires_grad]
         try:
             for parameter in others:
                 parameter.requires_grad = False  # an attribute: the method refuses a parameter without a form so far

@@ -17,7 +17,7 @@ class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is sk
         self.loss = loss
 
 
-@node(writes="loss", effects="backward?", keeps="keep")
+@node(writes="loss", effects="backward?", keeps="keep", varying="unfrozen")
 class TrainFiniteBatch(TrainBatch):
     """Do what `train_batch` does, and skip batches whose loss is infinite or no number.
 
@@ -33,6 +33,7 @@ class TrainFiniteBatch(TrainBatch):
         keep: as of `train_batch`. Default: none.
         per: as of `train_batch`. Default: none.
         only_own: as of `train_batch`. Default: False.
+        unfrozen: as of `train_batch`. Default: all.
         on_out_of_memory: as of `train_batch`. Default: "stop".
         skip_none: as of `train_batch`. Default: False.
 
