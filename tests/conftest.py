@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain.kind import DECLARED
+from tests import once
 from tests.resume.summary import pytest_terminal_summary as pytest_terminal_summary
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder of its own there
@@ -38,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """From now on no code is cached: tests change scripts within the second by which a cache tells them apart."""
+    once.begin()
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
@@ -60,3 +62,10 @@ def threads_of_the_process() -> Iterator[None]:
     yield
     if torch is not None and torch.get_num_threads() != before:
         torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def short_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run does at its start is done once in the process, except where that is tested."""
+    if request.node.get_closest_marker("whole_start") is None:
+        once.start_once(monkeypatch)
