@@ -297,6 +297,8 @@ def _placed_after_others(graph: Graph, edit: Edit, last: Mapping[str, str]) -> G
             widened = replace(widened, expression=expression)
             widened = widened.with_parts(arguments.get("or_"), arguments.get("and_"))
             return placed(graph.with_widened(edit.subject, widened), graph, edit.place)
+    elif edit.verb == "replace" and edit.subject in graph.nodes:
+        arguments = _with_settings(graph, edit)
     elif edit.verb == "insert" and "between" in arguments:
         source, target = arguments["between"]
         arguments["between"] = _between(graph, source, target, last)
@@ -311,6 +313,22 @@ def _placed_after_others(graph: Graph, edit: Edit, last: Mapping[str, str]) -> G
         if first is not None and any(edge.target == first for edge in graph.edges.get(edit.subject, ())):
             arguments["after"] = _last(graph, f"at {edit.subject} after", first, last)
     return replace(edit, arguments=arguments).applied(graph)
+
+
+def _with_settings(graph: Graph, edit: Edit) -> dict[str, Any]:
+    """The arguments of a `replace` with what other overlays have set of the node: set after it, that would stay too."""
+    node, arguments = graph.nodes[edit.subject], dict(edit.arguments)
+
+    def set_by_others(path: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        touches = {key: graph.layers.touched.get(f"`{edit.subject}.{path}{key}`") for key in values}
+        return {
+            key: values[key] for key, touch in touches.items() if touch is not None and touch.overlay != edit.overlay
+        }
+
+    for slots, values in (("reads", node.reads), ("writes", node.writes)):
+        if others := set_by_others(f"{slots}.", values):
+            arguments[slots] = {**others, **arguments.get(slots, {})}
+    return {**set_by_others("", node.parameters), **arguments}
 
 
 def _last(graph: Graph, place: str, name: str, last: Mapping[str, str]) -> str:

@@ -323,6 +323,25 @@ CONFLICTS = {
 }
 
 
+def test_what_one_sets_of_a_node_stays_where_another_replaces_that(overlays: Overlays) -> None:
+    texts = {
+        "sets": edit('set = "clip"', "max_norm = 2.0", 'reads = { norm_type = "1 + next_batch.epoch" }'),
+        "replaces": edit('replace = "clip"', 'use = "clip"', "norm_type = 1.0"),
+    }
+    for order in itertools.permutations(texts):
+        message = overlays.problems(**{name: texts[name] for name in order})
+        assert f"overlays `{order[0]}` and `{order[1]}` do not compose: `clip.norm_type` would be both" in message
+    texts["replaces"] = edit('replace = "clip"', 'use = "clip"')
+    graphs = [overlays.over(FIT, **{name: texts[name] for name in order}) for order in itertools.permutations(texts)]
+    assert graphs[0].nodes["clip"] == graphs[1].nodes["clip"]
+    assert graphs[0].nodes["clip"].parameters == {"max_norm": 2.0}  # of `fit` nothing is left
+    assert graphs[0].nodes["clip"].reads == {"norm_type": "1 + next_batch.epoch"}
+    texts["replaces"] = edit('replace = "clip"', 'use = "choice"')
+    for order in itertools.permutations(texts):
+        graph = overlays.over(FIT, **{name: texts[name] for name in order})
+        assert "unknown parameter `clip.max_norm` of kind `choice`" in "".join(map(str, graph.check()))
+
+
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("first", "second", "words"), CONFLICTS.values(), ids=CONFLICTS)
 def test_two_that_do_not_compose_are_refused_by_both_names(
