@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -57,6 +58,7 @@ class EvalBatch:
     _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several
     _around: Around | None
     _asks: Callable[[Ask], None] | None
+    _step_names: Mapping[str, str]  # what errors call the step functions
 
     def setup(
         self,
@@ -64,8 +66,10 @@ class EvalBatch:
         device: torch.device,
         current_loader: Callable[[], str] | None = None,
         asks: Callable[[Ask], None] | None = None,
+        step_names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._recorder, self._loader, self._asks = recorder, current_loader, asks
+        self._step_names = step_names
         self._around = around(self.precision, device)
 
     def __call__(
@@ -87,6 +91,7 @@ class EvalBatch:
         with torch.no_grad():
             result = function(model, batch) if self._around is None else self._around(function, model, batch)
         name = "validation_step" if validation_step is not None else "training_step"
+        name = self._step_names.get(name, name)
         if type(result) is tuple or isinstance(result, Ask):
             result = without_ask(result, self._asks)
             if result is None:

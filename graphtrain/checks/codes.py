@@ -54,6 +54,7 @@ CODES: dict[str, str] = {
     "G411": "gradients are exchanged, unscaled, divided, clipped or used where there are none",
     "G412": "gradients are exchanged, unscaled or divided out of order, or twice",
     "G413": "gradients are added to exchanged or unscaled ones",
+    "G414": "gradients are unscaled, and no loss was scaled",
     "G501": "the run can loop forever",
     "G502": "a loop is left only by an answer that nothing in it brings about",
     "G503": "whether a loop ends is not checked",

@@ -39,6 +39,8 @@ from graphtrain.plan.scope import Scope, named_by
 State = Literal["clean", "fresh", "exchanged", "scaled", "clipped", "used", "scaled apart", "clipped apart"]
 # Gradients that are there, and that no step has used.
 UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped", "scaled apart", "clipped apart")
+# The field of a kind that divides by it the gradients of a loss which was multiplied by it.
+_SCALE = "scale"
 
 
 @dataclass(frozen=True)
@@ -300,6 +302,10 @@ class Gradients:
 
     def problems(self) -> Iterator[Problem]:
         """Every problem of gradients, of all optimizers."""
+        problems = list(self._problems())
+        yield from problems or _unscaled(self)
+
+    def _problems(self) -> Iterator[Problem]:
         unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
             several = quoted(self.optimizers)
@@ -597,6 +603,22 @@ def _compared(symbol: str, left: Interval, right: Interval) -> set[bool]:
             return {True} if left[1] < right[0] else {False} if left[0] >= right[1] else {True, False}
         case _:
             return {True} if left[1] <= right[0] else {False} if left[0] > right[1] else {True, False}
+
+
+def _unscaled(gradients: Gradients) -> Iterator[Problem]:
+    """A node that divides gradients by a scale of its own, which no node has multiplied the loss by."""
+    for point, actions in gradients.actions.items():
+        assert point.node is not None
+        kind = point.scope.kinds.get(point.node.name)
+        has_scale = kind is not None and _SCALE in kind.fields and any(action.effect == "scale" for action in actions)
+        if has_scale and (point.path, _SCALE) not in gradients.flow.plan.fields_read:
+            yield _problem(
+                point,
+                "G414",
+                f"`{point.path}` divides the gradients by `{point.path}.{_SCALE}`, and no loss is multiplied by that",
+                f'let the node that runs backward do so: reads = {{ loss_scale = "{point.node.name}.{_SCALE}" }}, as '
+                "the overlay fp16 has it",
+            )
 
 
 def _divided(gradients: Gradients) -> Iterator[Problem]:

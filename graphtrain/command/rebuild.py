@@ -28,6 +28,9 @@ from graphtrain.run.trainer import Trainer
 from graphtrain.state.random import seed_everything
 from graphtrain.storage.saved_graph import graph_of
 
+# The parameter of a kind that evaluates: what the loss is a sum over.
+_PER = "per"
+
 
 @final
 class TrainerFactory:
@@ -77,7 +80,8 @@ class TrainerFactory:
         name = f"{self._path.name}:{self._name}"
         arguments = setup_arguments(self._setup, {**self._saved(about), **self._given}, name)
         in_force = arguments_in_force(self._setup, arguments)
-        graph = self._graph if self._graph is not None else checked_graph(graph_of(checkpoint.path, manifest))
+        trained = graph_of(checkpoint.path, manifest)
+        graph = checked_graph(trained) if self._graph is None else _counted_alike(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         if seed is not None:
             if not isinstance(seed, int) or not 0 <= seed < 2**63:
@@ -125,6 +129,23 @@ class TrainerFactory:
             for name, text in arguments.items()
             if name not in self._given and text != defaults.get(name) and (name in given or name in defaults)
         }
+
+
+def _counted_alike(graph: Graph, trained: Graph) -> Graph:
+    """A graph that evaluates, in which losses are sums over the same as in the validation of a run, such as tokens.
+
+    What the graph says itself stays.
+
+    Arguments:
+        trained: the graph of the run.
+    """
+    body = trained.nodes["validate"].body if "validate" in trained.nodes else None
+    validated = {node.use: node.parameters.get(_PER) for node in body.nodes.values()} if body is not None else {}
+    for name, node in graph.nodes.items():
+        per = validated.get(node.use)
+        if per is not None and _PER not in node.parameters:
+            graph = graph.set(name, **{_PER: per})
+    return graph
 
 
 def _value(name: str, text: Any) -> Any:

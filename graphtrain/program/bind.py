@@ -48,6 +48,9 @@ USUAL = (
 # What a kind may ask for in its `setup`: what is put before the names of its metrics.
 METRIC_PREFIX = "metric_prefix"
 
+# And: by its name for each step function, what that is called which is supplied, such as `test_step`.
+STEP_NAMES = "step_names"
+
 # What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
 _OF_TRAINING = ("step", "epoch")
 

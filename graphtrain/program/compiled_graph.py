@@ -12,7 +12,7 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import FunctionRecord
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.names import quoted, suggestion
+from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.save_points import SavePoints
@@ -21,6 +21,7 @@ from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
+from graphtrain.program.horizon import refuse_two_at_once
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import StatefulObjects
@@ -43,7 +44,8 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or one that is new is not read.
-        UsageError: two nodes rank checkpoints in different ways, or one renews what is no `Factory`.
+        UsageError: two nodes rank checkpoints in different ways, or step one optimizer's schedulers at one time; or one
+            renews what is no `Factory`.
 
     Attributes:
         retention: which checkpoints stay; None if no node says so.
@@ -76,6 +78,7 @@ class CompiledGraph:
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
         self._refuse_renewals(resources)
+        refuse_two_at_once(self.program)
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
@@ -258,7 +261,7 @@ class CompiledGraph:
         return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
 
     def refuse_monitors(self) -> None:
-        """Raise where a node waits for a metric of an evaluation that does not run in this graph.
+        """Raise where a node waits for a metric of an evaluation that does not run in this graph, or is misspelt.
 
         Nothing is known where a node of a kind that is not shipped may record it.
 
@@ -276,7 +279,16 @@ class CompiledGraph:
         for bound in nodes:
             parameter = getattr(bound.kind.implementation, "monitors", "")
             name = bound.parameters[parameter] if parameter else None
-            measuring = splits.get(name.partition("/")[0], []) if name is not None and "/" in name else []
+            group, slash, rest = name.partition("/") if name is not None else ("", "", "")
+            measuring = splits.get(group, []) if slash else []
+            nodes_measuring = {each[0].path.rpartition("/")[0]: split for split, each in splits.items()}
+            known = {*splits, *(prefix.rstrip("/") for each in training for prefix in _row_prefixes(each) or ())}
+            meant = nodes_measuring.get(group) or nearest(group, filter(None, known))
+            if slash and group not in known and meant is not None:
+                raise UnknownMetricError(
+                    f"`{bound.path}.{parameter}` names {name}, and nothing measures `{group}/...`",
+                    f"did you mean {bound.path}.{parameter}={meant}/{rest}?",
+                )
             if measuring and not any(planned.path in self.program.by_path for planned in measuring):
                 outer = measuring[0].path.rpartition("/")[0]
                 body = self.program.by_path[outer].node.body if outer in self.program.by_path else None

@@ -57,6 +57,30 @@ def other_horizons(program: Program) -> Iterator[str]:
                 )
 
 
+def refuse_two_at_once(program: Program) -> None:
+    """Raise where two nodes step schedulers of one optimizer at one time.
+
+    Raises:
+        UsageError: they do.
+    """
+    stepping: dict[tuple[int, str, str], tuple[BoundNode, str]] = {}
+    for bound in program.nodes:
+        for name, scheduler in _schedulers(program, bound):
+            trigger = bound.planned.trigger
+            if trigger is None or trigger.is_never:
+                continue
+            owner = getattr(scheduler, "optimizer", None)
+            key = (id(scheduler if owner is None else owner), bound.scope.prefix, str(trigger))
+            other, other_name = stepping.setdefault(key, (bound, name))
+            if other is not bound:
+                of_both = f"`{name}` twice" if name == other_name else f"`{other_name}` and `{name}`, of one optimizer,"
+                raise UsageError(
+                    f"`{other.path}` and `{bound.path}` step {of_both} at one time ({trigger}): each would overwrite "
+                    "or multiply what the other has set",
+                    "remove one of the nodes; or make one scheduler of both: torch's SequentialLR, ChainedScheduler",
+                )
+
+
 def _schedulers(program: Program, bound: BoundNode) -> Iterator[tuple[str, Any]]:
     """The schedulers that a node steps, by name."""
     if bound.bypassed or "scheduler" not in bound.kind.optional:

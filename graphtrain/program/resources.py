@@ -34,6 +34,7 @@ PROVIDED = (
     "saving",
     "say",
     "seed",
+    "step_names",
     "windows",
 )
 
@@ -43,11 +44,12 @@ _STEP_INSTEAD = {"test_step": "validation_step"}  # where there is no function o
 
 @dataclass(frozen=True)
 class StepCall:
-    """A user's step function: how it is called with model and batch, and what else it takes by name."""
+    """A user's step function: how it is called with model and batch, what else it takes by name, and its own name."""
 
     function: Any
     call: Callable[..., Any]
     extra_inputs: tuple[Read, ...]
+    name: str
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a function of C has no signature to go by
-        return StepCall(function, call, ())
+        return StepCall(function, call, (), own_name)
     leading = 2 if takes_model else 1
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [parameter for parameter in parameters if parameter.kind in by_position]
@@ -246,4 +248,4 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
         if parameter not in positional[:leading]
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     )
-    return StepCall(function, call, extra_inputs)
+    return StepCall(function, call, extra_inputs, own_name)

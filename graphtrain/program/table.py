@@ -28,7 +28,7 @@ from graphtrain.plan.scope import (
     outputs_of,
 )
 from graphtrain.program.asks import Asks, asks_for_asks
-from graphtrain.program.bind import METRIC_PREFIX, BoundGraph, BoundNode, Program
+from graphtrain.program.bind import METRIC_PREFIX, STEP_NAMES, BoundGraph, BoundNode, Program
 from graphtrain.program.expressions import evaluated
 from graphtrain.program.history import History, asks_for_history
 from graphtrain.program.loop import Transition
@@ -181,6 +181,9 @@ class Compiler:
             return lambda: windows
         if read.name == "current_loader":
             return lambda: self._current_loader(bound)
+        if read.name == STEP_NAMES:
+            names = self._step_names(bound)
+            return lambda: names
         if read.name == METRIC_PREFIX:
             prefix = bound.metric_prefix
             return lambda: prefix
@@ -198,6 +201,16 @@ class Compiler:
             return get
         data = WrittenBatches(get)
         return lambda: data
+
+    def _step_names(self, bound: BoundNode) -> Mapping[str, str]:
+        """What the step functions that a node calls are called by whoever wrote them, by its name for them."""
+        names = {}
+        for read, target in bound.planned.reads:
+            call = self._program.resources.get(target.name) if isinstance(target, ResourceTarget) else None
+            if read.is_step_function and call is not None:
+                assert isinstance(target, ResourceTarget), "looked up above"
+                names[read.name] = call.name if isinstance(call, StepCall) else target.name
+        return names
 
     def _current_loader(self, bound: BoundNode) -> Act | None:
         """A call that returns which of several loaders batches are of, as step functions are told of their `loader`."""

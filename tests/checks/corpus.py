@@ -441,6 +441,10 @@ GRADIENTS = [
            lambda g: use(g, "sum", "exchange", after="zero_grad"), "G411 nodes.sum"),
     edited("a backward pass after unscaling", lambda g: use(g, "unscale", after="train_batch"),
            "G413 nodes.train_batch"),
+    edited("unscaled, where no loss was scaled", lambda g: g.insert("unscale", before="clip"), "G414 nodes.unscale"),
+    edited("unscaled, where the loss was scaled by another node",
+           lambda g: g.overlay("fp16").set("train_batch", reads={"loss_scale": "step.steps"})
+           .rename("unscale", "divide_by_scale"), "G414 nodes.divide_by_scale"),
     edited("a backward pass after the exchange",
            lambda g: use(use(g, "sum", "exchange", before="clip"), "more", "own_pass", after="sum"), "G413 nodes.more"),
     edited("cleared after the exchange", lambda g: use(g, "sum", "exchange", before="clip").insert(

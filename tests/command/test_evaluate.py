@@ -213,6 +213,29 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
     assert [row["checkpoint"] for row in rows(trained)] == all_of_them[:2]
 
 
+def test_a_run_of_token_windows_is_tested_by_tokens(folder: Path, command: Command) -> None:
+    script = SCRIPT.replace('.overlay("ema")', '.overlay("token_windows")').replace('best="val/level", ', "")
+    loss = 'return {"loss": model(batch).square().sum(), "tokens": 6}'
+    script = script.replace("return model(batch).square().mean()", loss).replace(
+        'return {"mean": model(batch).mean(), "number": 1.0}', loss
+    )
+    (folder / "script.py").write_text(script)
+    assert command("run", "script.py", "finish.after=1 epochs", "--run-dir", "r", "--quiet").code == 0
+    result = command("test", "script.py", "--run-dir", "r", "--weights", "newest")
+    assert result.code == 0, result.err
+    weights = load_file(checkpoint_folder(folder / "r" / "newest") / "model.safetensors")
+    total = sum(
+        (torch.full((2, 2), float(number)) @ weights["weight"].T + weights["bias"]).square().sum()
+        for number in range(5)
+    )
+    (row,) = rows(folder / "r")
+    assert row["test/loss"] == pytest.approx(float(total) / 30, rel=1e-6)
+    assert "test/tokens" not in row
+    per_sample = command("test", "script.py", "eval_batch.per=samples", "--run-dir", "r", "--weights", "newest")
+    assert per_sample.code == 0, per_sample.err
+    assert rows(folder / "r")[0]["test/loss"] == pytest.approx(float(total) / 5, rel=1e-6)  # the mean of the sums
+
+
 # ---- what is refused
 
 

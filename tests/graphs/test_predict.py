@@ -237,6 +237,28 @@ def test_a_test_has_the_means_of_its_own_step(tmp_path: Path) -> None:
     assert evaluated(test_step=lambda model, batch: model(batch).mean()) == {"test/loss": expected}
 
 
+def test_errors_name_the_step_function_that_was_called() -> None:
+    def message_of(graph: Graph | str = "test", **given: Any) -> str:
+        resources = {"model": model_of(), "test_data": [(inputs(),)], "val_data": [(inputs(),)], **given}
+        with pytest.raises(UsageError) as caught:
+            Trainer(graph, display=None, notify=lambda line: None, **resources).run()
+        return caught.value.message
+
+    def step(model: Any, batch: Any) -> dict[str, Any]:
+        return {"value": "text"}
+
+    class Own(Net):
+        def test_step(self, batch: Any) -> None:
+            pass
+
+    assert message_of(test_step=step).startswith("`test_step` returned `value`, a str")
+    assert message_of(validation_step=step).startswith("`validation_step` returned")  # in the place of `test_step`
+    assert message_of(training_step=step).startswith("`training_step` returned")
+    assert message_of(model=Own()) == "`test_step` must return a mapping of metrics, or a scalar; it returned nothing"
+    mine = Graph.load("evaluate").set("eval_batch", reads={"validation_step": "my_step"})
+    assert message_of(mine, my_step=step).startswith("`my_step` returned")
+
+
 def test_the_steps_of_a_model_are_found(tmp_path: Path) -> None:
     class Own(Net):
         def test_step(self, batch: Any) -> dict[str, float]:

@@ -91,6 +91,38 @@ def test_a_metric_that_the_validation_does_not_give_is_an_error(overlay: str) ->
         trainer.run()
 
 
+@pytest.mark.parametrize(
+    ("graph", "parameter", "misspelt", "meant"),
+    [
+        (FIT.overlay("early_stop"), "early_stop.monitor", "vall/loss", "val/loss"),
+        (FIT.overlay("early_stop"), "early_stop.monitor", "epochs/loss", "epoch/loss"),
+        (FIT.overlay("plateau"), "plateau.monitor", "Val/top/1", "val/top/1"),
+        (FIT, "checkpoint.best", "validate/loss", "val/loss"),
+        (FIT.overlay("running_loss"), "checkpoint.best", "runing/loss", "running/loss"),
+    ],
+)
+def test_a_misspelt_group_of_metrics_is_found_at_the_start(
+    graph: Graph, parameter: str, misspelt: str, meant: str
+) -> None:
+    name, _, key = parameter.partition(".")
+    trainer = trainer_of(graph.set(name, **{key: misspelt}), [1] * 8, **plateau_of(name))
+    with pytest.raises(UnknownMetricError) as caught:
+        trainer.run()
+    assert (
+        caught.value.message == f"`{parameter}` names {misspelt}, and nothing measures `{misspelt.split('/')[0]}/...`"
+    )
+    assert caught.value.hint == f"did you mean {parameter}={meant}?"
+    assert trainer.progress["next_batch"]["batches"] == 0
+
+
+def test_a_group_of_the_training_itself_is_no_misspelling() -> None:
+    graph = FIT.overlay("early_stop").set("early_stop", monitor="top/1").set("log", every="1 steps")
+    step = lambda model, batch: {"loss": model(batch).square().mean(), "top/1": 0.5}  # noqa: E731
+    trainer = trainer_of(graph, [1] * 8, training_step=step)
+    trainer.run()
+    assert trainer.progress["early_stop"]["runs"] > 0
+
+
 # ---- plateau
 
 

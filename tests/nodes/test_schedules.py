@@ -139,3 +139,20 @@ def test_two_of_one_optimizer_in_one_place_are_an_error() -> None:
     message = r"several schedulers \(StepLR, CosineAnnealingLR\) of one optimizer.*\n.*SequentialLR"
     with pytest.raises(UsageError, match=message):
         trainer_of(FIT, model, optimizer=optimizer, scheduler=schedulers).run()
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_two_nodes_that_step_one_optimizer_at_one_time_are_an_error(is_one: bool) -> None:
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    graph = FIT.insert("slow", "schedule", at="decide", after="schedule", every="1 steps")
+    first = StepLR(optimizer, 1, 0.5)
+    given: dict[str, Any] = {"optimizer": optimizer, "scheduler": first}
+    if not is_one:
+        graph = graph.set("slow", reads={"scheduler": "second"})
+        given["second"] = StepLR(optimizer, 1, 0.5)
+    stepped = "`scheduler` twice" if is_one else "`scheduler` and `second`, of one optimizer,"
+    with pytest.raises(UsageError, match=f"`schedule` and `slow` step {stepped} at one time .1 steps.: each would"):
+        trainer_of(graph, model, **given)
+    if not is_one:
+        trainer_of(graph.set("slow", every="1 epochs"), model, **given).run()
