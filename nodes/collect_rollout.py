@@ -1,0 +1,97 @@
+"""What an agent meets while it acts: the data of reinforcement learning, collected by the policy that is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import StepFunction, node
+from graphtrain.kind.parameter import Above
+from graphtrain.metrics.recorder import Recorder
+
+Count = Annotated[int, Above(0)]
+Rollout = dict[str, torch.Tensor]
+
+
+@node(writes=("rollout", "observations", "earned"), activity="data")
+def collect_rollout(
+    model: Any, env: Any, act: StepFunction, device: torch.device, recorder: Recorder, observations: Any = None,
+    earned: Any = None, ranks: Any = None, *, steps: Count = 128, epochs: Count = 4, discount: float = 0.99,
+    smoothing: float = 0.95,
+) -> tuple[Rollout, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Let the policy act in some environments for a while, and estimate the advantage of what it did.
+
+    An episode goes on in the next rollout. The model has the mode that it has, and no gradients. Advantages are
+    estimated by GAE. What episodes earned that ended in the rollout is recorded as ``rollout/return``, their mean.
+    Sources: Schulman et al., "Proximal policy optimization algorithms", 2017, and "High-dimensional continuous control
+    using generalized advantage estimation", 2016. The graph `ppo` has it.
+
+    Reads:
+        env: several environments. ``env.reset()`` returns their first observations, an array whose first dimension is
+            the environments; ``env.step(actions)`` returns the next ones, the rewards, and which episodes have ended,
+            for each of which it gives the first observation of another one. Its attributes are saved with the run.
+        act: ``act(model, observations)`` returns actions, the logarithms of their probabilities, and what the critic
+            expects, each for every environment.
+        observations: those with which the rollout begins. Default: the first ones.
+        earned: what the episodes that go on have earned. Default: nothing.
+
+    Arguments:
+        steps: how often it acts in each environment. Default: 128.
+        epochs: how many epochs the graph trains with a rollout. Default: 4.
+        discount: the factor of a reward for each step that it is away. Default: 0.99.
+        smoothing: of the advantages: with 0 they rely on the critic, with 1 on the rewards alone. Default: 0.95.
+
+    Writes:
+        rollout: `observations`, `actions`, `log_probs`, `advantages` and `returns`, of all steps and environments.
+        observations: those after it.
+        earned: what the episodes that go on have earned.
+
+    Raises:
+        UsageError: there are several ranks, whose rollouts would differ.
+
+    >>> import numpy, torch
+    >>> from graphtrain import Graph
+    >>> class Env:
+    ...     def __init__(self):
+    ...         self.now = numpy.zeros((2, 2), numpy.float32)
+    ...     def reset(self):
+    ...         return self.now
+    ...     def step(self, actions):
+    ...         self.now = self.now + 0.1 * actions
+    ...         return self.now, self.now[:, 0], self.now[:, 1] > 0.5
+    >>> env = Env()
+    >>> def act(model, observations):
+    ...     return observations + torch.rand(2, 2), torch.zeros(2), observations.sum(1)
+    >>> def training_step(model, batch):
+    ...     return model.training_step(batch["observations"])
+    >>> def validation_step(model, batch):
+    ...     return model.training_step(batch)
+    >>> graph = Graph.load("ppo").set("collect_rollout", steps=5, epochs=1)
+    >>> graph.check()
+    []
+    """
+    if ranks is not None:
+        raise UsageError("`collect_rollout`: each rank would collect a rollout of its own", "train in one process")
+    seen, visits, finished = torch.tensor(env.reset()) if observations is None else observations, [], []
+    with torch.no_grad():
+        for _ in range(steps):
+            actions, log_probs, values = (each.cpu() for each in act(model, seen.to(device)))
+            following, rewards, ended = map(torch.tensor, env.step(actions.numpy()))
+            visits.append((seen, actions, log_probs, values, rewards.to(values), ended))
+            earned = rewards if earned is None else earned + rewards
+            finished += earned[ended].tolist()
+            seen, earned = following, earned * ~ended
+        value = act(model, seen.to(device))[2].cpu()
+    acted_on, actions, log_probs, values, rewards, ended = map(torch.stack, zip(*visits, strict=True))
+    advantages, advantage = torch.empty_like(values), torch.zeros_like(value)
+    for step in reversed(range(steps)):
+        kept = discount * (~ended[step]).to(values)
+        advantage = rewards[step] + kept * value - values[step] + kept * smoothing * advantage
+        advantages[step], value = advantage, values[step]
+    if finished:
+        recorder.row({"rollout/return": sum(finished) / len(finished)})
+    rollout = {"observations": acted_on, "actions": actions, "log_probs": log_probs}
+    rollout |= {"advantages": advantages, "returns": advantages + values}
+    return {name: column.flatten(0, 1) for name, column in rollout.items()}, seen, earned
