@@ -18,10 +18,10 @@ def dry_run(graph: Graph) -> Graph:
     """The graph with a limit of one batch at every node that fetches them, and every trigger due once.
 
     What is due once at the beginning stays so; anything else is due after the first batch. What ends the run by an
-    amount ends it after one epoch; by other counts, where the clock of its graph has no epochs.
+    amount ends it after one epoch; by another unit of its clock, where that has no epochs.
     """
     every = next((f"1 {unit}" for unit in ("batches", "steps", "epochs") if unit in graph.units), "once")
-    after = next((f"1 {unit}" for unit in ("epochs", "batches", "steps") if unit in graph.units), "")
+    after = next((f"1 {unit}" for unit in ("epochs", "batches", "steps", *graph.units) if unit in graph.units), "")
     return replace(graph, nodes={name: _dry(node, every, after) for name, node in graph.nodes.items()})
 
 
@@ -36,7 +36,8 @@ def _dry(node: Node, every: str, after: str) -> Node:
         parameters |= dict.fromkeys(kind.idle_without, math.inf)
     if kind.activity == "data" and "limit" in kind.parameters:
         parameters["limit"] = 1
-    if kind.trigger == "every" and parameters.get("every") not in ("never", "once"):
+    is_periodic = kind.trigger == "every" and (node.body is None or "every" in parameters)
+    if is_periodic and parameters.get("every") not in ("never", "once"):
         parameters["every"] = every
     elif kind.trigger == "after" and after:
         parameters["after"] = after
