@@ -13,7 +13,7 @@ from graphtrain.errors import UsageError
 
 def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
     """The optimizers in a slot: itself, or all of a list."""
-    return optimizer if isinstance(optimizer, tuple) else (optimizer,)
+    return tuple(optimizer) if isinstance(optimizer, tuple | list) else (optimizer,)
 
 
 def one_of(optimizer: Any, kind: str) -> Any:

@@ -25,7 +25,7 @@ from graphtrain.program.resources import StepOutputs
 from graphtrain.state.random import capture_random, restore_random
 
 
-@node(writes="loss", effects="backward", keeps="keep", varying="unfrozen")
+@node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
 class TrainBatch(CallsTrainingStep):
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
@@ -58,6 +58,8 @@ class TrainBatch(CallsTrainingStep):
             that backward computes none for them, as between the two networks of a GAN. Default: False.
         unfrozen: of several optimizers in `optimizer`, how many, from the first on, have parameters that are trained;
             those of the others need no gradients while this node runs. Default: all of them.
+        turn: with `only_own`, the number of that of several optimizers whose parameters are its own, from 0. Default:
+            those of all.
         on_out_of_memory: "halve" computes a batch in two parts when memory runs out, then in four, and so on; later
             batches in as many, one after the other, as in a window that is as many times larger. It is for one process,
             and for losses that are means over samples. Every visit copies the gradients of an open window. "stop"
@@ -95,6 +97,7 @@ class TrainBatch(CallsTrainingStep):
     per: str | None = None
     only_own: bool = False
     unfrozen: Annotated[int, Above(0)] | None = None
+    turn: int | None = None
     on_out_of_memory: Literal["stop", "halve"] = "stop"
     skip_none: bool = False
 
@@ -273,8 +276,9 @@ class TrainBatch(CallsTrainingStep):
         resources = self._renewals.current if self._renewals is not None else {}
         optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
         named = optimizers_of(self._optimizer)
-        own = {id(parameter) for parameter in parameters_of(*named[: self.unfrozen])}
-        held = parameters_of(*(optimizers if self.only_own else named))
+        trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
+        own = {id(parameter) for parameter in parameters_of(*trained)}
+        held = parameters_of(*named, *(optimizers if self.only_own else ()))
         others = [each for each in held if id(each) not in own and each.requires_grad]
         try:
             for parameter in others:

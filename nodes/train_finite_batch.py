@@ -17,7 +17,7 @@ class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is sk
         self.loss = loss
 
 
-@node(writes="loss", effects="backward?", keeps="keep", varying="unfrozen")
+@node(writes="loss", effects="backward?", keeps="keep", varying=("unfrozen", "turn"))
 class TrainFiniteBatch(TrainBatch):
     """Do what `train_batch` does, and skip batches whose loss is infinite or no number.
 
@@ -34,6 +34,7 @@ class TrainFiniteBatch(TrainBatch):
         per: as of `train_batch`. Default: none.
         only_own: as of `train_batch`. Default: False.
         unfrozen: as of `train_batch`. Default: all.
+        turn: as of `train_batch`. Default: those of all.
         on_out_of_memory: as of `train_batch`. Default: "stop".
         skip_none: as of `train_batch`. Default: False.
 

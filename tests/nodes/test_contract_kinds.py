@@ -319,14 +319,18 @@ def changes(before: Snapshot, after: Snapshot, ran_backward: bool) -> set[str]:
 def test_a_resumed_run_is_the_same_to_the_last_bit(cuts: str, example: Example, tmp_path: Path) -> None:
     whole = example.trainer()
     length = 0
-    while whole.position != "end" and length < 60:
+    while whole.position != "end" and (length < 60 or whole.position not in whole.save_points()):
         whole.advance()
         length += 1
     for cut in [length // 2] if cuts == "one" else [length // 3, length - 2]:
-        first = example.trainer(tmp_path / str(cut))
+        run_dir = tmp_path / str(cut)
+        first = example.trainer(run_dir)
         first.advance(cut)
+        while first.position not in first.save_points():
+            first.advance()
+            cut += 1
         first.save()
-        second = example.trainer(tmp_path / str(cut))
+        second = example.trainer(run_dir)
         second.advance(length - cut)
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 

@@ -1,0 +1,52 @@
+"""Which of the losses of a batch is next, and whose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import node, progress
+from graphtrain.nodes._optimizers import optimizers_of
+
+
+@node(writes="next_step", transient="next_step", family="compute")
+class NextLoss:
+    """Write a step function for the next loss of a batch; an edge leads back here while losses are `left`.
+
+    Reads:
+        batches: how many batches there were; with another one the first loss is next.
+        optimizer: several, in the order of their losses.
+        losses: a list of step functions, each called with the model and the batch; or, of `begin_losses`, a generator.
+
+    Writes:
+        next_step: what `train_batch` reads as its `training_step`.
+
+    Guard fields:
+        index: the number of the loss, from 0, which `train_batch` reads as its `turn`.
+        left: the batch has a further one.
+
+    Raises:
+        UsageError: the list has more losses than there are optimizers, or fewer.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("yielding")
+    >>> losses = [lambda model, batch: model.training_step(batch)]
+    >>> graph.check()
+    []
+    """
+
+    index: int = progress(0)
+    left: bool = progress(False)
+    of_batch: int = progress(-1)
+
+    def __call__(self, batches: int, optimizer: Any, losses: Any) -> Callable[[Any, Any], Any]:
+        self.index = self.index + 1 if batches == self.of_batch else 0
+        index, count = self.index, len(optimizers_of(optimizer))
+        self.of_batch, self.left = batches, index + 1 < count
+        if not isinstance(losses, list | tuple):
+            return lambda model, batch: next(losses)
+        if len(losses) != count:
+            raise UsageError(f"`losses` has {len(losses)} losses, and there are {count} optimizers", "one for each")
+        step: Callable[[Any, Any], Any] = losses[index]
+        return step

@@ -1,0 +1,104 @@
+"""A body that reconstructs, and a head that classifies what it has learned, each with an optimizer and a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from graphtrain import Graph
+from tests.gallery.procedure import Change, Procedure, Resources
+
+EPOCHS, BATCHES = 2, 5
+
+
+def graph() -> Graph:
+    small = Graph.load("yielding").set("finish", after=f"{EPOCHS} epochs")
+    return small.set("checkpoint", every="never").set("log", every="1 steps")
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh(), torch.nn.Dropout(0.2))
+        self.back, self.head = torch.nn.Linear(2, 3), torch.nn.Linear(2, 1)
+
+
+def body_loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    return (model.back(model.body(batch)) - batch).square().mean()
+
+
+def head_loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    """It would train the body too, were that not the other optimizer's."""
+    return (model.head(model.body(batch)) - batch.sum(1, keepdim=True)).square().mean()
+
+
+LOSSES: list[Callable[[Any, torch.Tensor], torch.Tensor]] = [body_loss, head_loss]
+
+
+def resources() -> Resources:
+    torch.manual_seed(1)
+    model = Net().double()
+    body = torch.optim.Adam([*model.body.parameters(), *model.back.parameters()], lr=0.05)
+    return {
+        "model": model,
+        "optimizer": (body, torch.optim.SGD(model.head.parameters(), lr=0.1, momentum=0.9)),
+        "train_data": [torch.randn(4, 3, dtype=torch.float64) for _ in range(BATCHES)],
+        "val_data": [torch.randn(4, 3, dtype=torch.float64)],
+        "losses": LOSSES,
+        "validation_step": head_loss,
+    }
+
+
+def by_hand(resources: Resources) -> None:
+    model = resources["model"]
+    for batch in resources["train_data"] * EPOCHS:
+        for optimizer, loss_of in zip(resources["optimizer"], LOSSES, strict=True):
+            parameters = optimizer.param_groups[0]["params"]
+            for parameter, gradient in zip(
+                parameters, torch.autograd.grad(loss_of(model, batch), parameters), strict=True
+            ):
+                parameter.grad = gradient
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def with_overlay(resources: Resources, overlay: str) -> Resources:
+    if overlay != "token_windows":
+        return resources
+
+    def sum_of(loss_of: Any) -> Any:
+        return lambda model, batch: {"loss": loss_of(model, batch) * len(batch), "tokens": len(batch)}
+
+    return {**resources, "losses": [sum_of(loss_of) for loss_of in LOSSES]}
+
+
+def without(name: str) -> Change:
+    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
+
+
+def with_one_loss(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return graph, {**resources, "losses": LOSSES[:1]}
+
+
+def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return graph, {**resources, "train_data": []}
+
+
+PROCEDURE = Procedure(
+    name="yielding",
+    graph=graph,
+    resources=resources,
+    by_hand=by_hand,
+    toml_lines=20,
+    kind_lines=16,  # 2 of them for a function that yields
+    kinds=("next_loss", "begin_losses"),
+    with_overlay=with_overlay,
+    bad={
+        "no losses": (without("losses"), "`losses` is read by `next_loss`"),
+        "no optimizers": (without("optimizer"), "`optimizer` is read by"),
+        "one loss": (with_one_loss, "`losses` has 1 losses, and there are 2 optimizers"),
+        "no data": (without_data, "without a batch: the data is empty"),
+    },
+)

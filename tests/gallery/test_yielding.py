@@ -1,0 +1,144 @@
+"""The graph `yielding` at two ranks, with both losses in a window, and with a function that yields them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, GraphError, Trainer
+from graphtrain.distributed import Ranks
+from graphtrain.plan.save_points import save_points_of
+from tests.distributed.fake_ranks import run_ranks
+from tests.docs.blocks import read_blocks
+from tests.gallery.procedures import yielding
+
+ROOT = Path(__file__).resolve().parents[2]
+BETWEEN = ("accumulate", "exchange", "clip", "step", "zero_grad", "next_loss")
+
+
+def resources(**more: Any) -> dict[str, Any]:
+    supplied = yielding.resources()
+    supplied["model"].body[2].p = 0.0  # each rank has random numbers of its own
+    return supplied | more
+
+
+def weights(supplied: dict[str, Any]) -> list[Any]:
+    return [parameter.tolist() for parameter in supplied["model"].parameters()]
+
+
+def trainer_of(graph: Graph, run_dir: Path | None = None, **given: Any) -> Trainer:
+    return Trainer(graph, run_dir, display=None, notify=lambda line: None, **given)
+
+
+def run(graph: Graph, **given: Any) -> Trainer:
+    trainer = trainer_of(graph, **given)
+    trainer.run()
+    return trainer
+
+
+def add_gradients(supplied: dict[str, Any], number: int, batches: list[torch.Tensor], divisor: int) -> None:
+    parameters = supplied["optimizer"][number].param_groups[0]["params"]
+    losses = [yielding.LOSSES[number](supplied["model"], batch) / divisor for batch in batches]
+    parts = [torch.autograd.grad(loss, parameters) for loss in losses]
+    for parameter, gradients in zip(parameters, zip(*parts, strict=True), strict=True):
+        parameter.grad = torch.stack(gradients).sum(0)
+
+
+def step(supplied: dict[str, Any]) -> None:
+    for optimizer in supplied["optimizer"]:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_two_ranks_train_as_the_loop_by_hand() -> None:
+    """In the last round of an epoch one of them has no batch."""
+
+    def program(ranks: Ranks) -> list[Any]:
+        return weights(run(yielding.graph(), **resources()).resources)
+
+    by_hand = resources()
+    for _ in range(yielding.EPOCHS):
+        for first in range(0, yielding.BATCHES, 2):
+            for number in range(2):
+                add_gradients(by_hand, number, by_hand["train_data"][first : first + 2], 2)
+                step(by_hand)
+    assert run_ranks(2, program) == [weights(by_hand)] * 2
+
+
+def test_a_window_of_all_losses_steps_all_at_once() -> None:
+    by_hand = resources()
+    for batch in by_hand["train_data"] * yielding.EPOCHS:
+        for number in range(2):
+            add_gradients(by_hand, number, [batch], 2)
+        step(by_hand)
+    trainer = run(yielding.graph().set("accumulate", every=2), **resources())
+    assert weights(trainer.resources) == weights(by_hand)
+    assert trainer.read("step.steps") == yielding.EPOCHS * yielding.BATCHES
+
+
+def test_a_window_that_is_given_up_leaves_the_other_losses_of_its_batch_out() -> None:
+    """The next batch begins with the first loss again."""
+    graph = yielding.graph().insert("discard").connect("accumulate", "discard", when="is_third")
+    graph = graph.guard("is_third", "train_batch.runs == 3").connect("discard", "decide")
+    seen: list[str] = []
+    losses = [lambda model, batch, of=of: seen.append(of.__name__) or of(model, batch) for of in yielding.LOSSES]
+    run(graph.set("finish", after="3 batches"), **resources(losses=losses))
+    assert seen == ["body_loss", "head_loss", "body_loss", "body_loss", "head_loss"]
+
+
+# ---- a function that yields
+
+
+def training_step(model: Any, batch: torch.Tensor) -> Iterator[torch.Tensor]:
+    for loss_of in yielding.LOSSES:
+        yield loss_of(model, batch)
+
+
+def of_the_page() -> Graph:
+    """The graph on the page of hooks, where it takes the place of a list."""
+    blocks = read_blocks(ROOT / "docs" / "hooks.md")
+    graph = Graph.loads(next(block.text for block in blocks if block.words == ("yielded.toml",)))
+    return graph.set("finish", after=f"{yielding.EPOCHS} epochs").set("checkpoint", every="never")
+
+
+def yielded() -> dict[str, Any]:
+    given = yielding.resources() | {"training_step": training_step}
+    del given["losses"]
+    return given
+
+
+def test_a_function_that_yields_trains_what_a_list_trains() -> None:
+    by_list, by_function = run(yielding.graph(), **yielding.resources()), run(of_the_page(), **yielded())
+    assert weights(by_function.resources) == weights(by_list.resources)
+
+
+def test_a_list_has_save_points_between_its_losses_and_a_function_has_none() -> None:
+    points = {point.path: point for point in save_points_of(yielding.graph())}
+    assert not any(points[path].transient for path in BETWEEN)
+    points = {point.path: point for point in save_points_of(of_the_page())}
+    assert all("losses" in points[path].transient for path in BETWEEN)
+    assert not points["decide"].transient
+
+
+@pytest.mark.parametrize("cut", [4, 7, 19])
+def test_a_cut_between_the_losses_of_a_function_is_made_behind_them(cut: int, tmp_path: Path) -> None:
+    whole = run(of_the_page(), **yielded())
+    first = trainer_of(of_the_page(), tmp_path / "run", **yielded())
+    first.advance(cut)
+    first.save()
+    assert first.position == "decide"
+    second = trainer_of(of_the_page(), tmp_path / "run", **yielded())
+    second.run()
+    assert second.digest() == whole.digest()
+
+
+def test_several_ranks_refuse_a_function() -> None:
+    def program(ranks: Ranks) -> None:
+        run(of_the_page(), **yielded())
+
+    with pytest.raises(GraphError, match=r"G701: `losses_left` reads `next_loss\.left`, which differs between ranks"):
+        run_ranks(2, program)
