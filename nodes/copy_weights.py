@@ -1,0 +1,44 @@
+"""A copy of a model that follows it: a target network, a momentum encoder."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from graphtrain.errors import UsageError
+from graphtrain.kind import copy_of, node
+from graphtrain.kind.parameter import Above
+from graphtrain.kind.trigger import Trigger
+from graphtrain.nodes._average import move_towards
+
+
+@node(makes={"target": copy_of("model")}, family="update", varying="rate")
+class CopyWeights:
+    """Copy the weights of `model` into `target`, or move those towards them by a part of the way; buffers are copied.
+
+    Without a resource `target` it begins as a copy of `model`. A step function that asks for `target` is given it.
+    Source: Mnih et al., "Human-level control through deep reinforcement learning", 2015, with the rate 1; Lillicrap et
+    al., "Continuous control with deep reinforcement learning", 2016, and He et al., "Momentum contrast for unsupervised
+    visual representation learning", 2020, with a small one at every step.
+
+    Arguments:
+        every: when to do it. Default: after every step of the optimizer.
+        rate: the part of the way, above 0 and at most 1. Default: 1, they are copied.
+
+    Raises:
+        UsageError: the rate is above 1.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").insert("copy_weights", after="step", every="2 steps", rate=0.5)
+    >>> graph.check()
+    []
+    """
+
+    every: Trigger = Trigger("1 steps")
+    rate: Annotated[float, Above(0)] = 1.0
+
+    def __call__(self, model: Any, target: Any) -> None:
+        if self.rate > 1:
+            raise UsageError(
+                f"copy_weights.rate: expected a number of at most 1, got {self.rate}", "1 copies the weights"
+            )
+        move_towards(target, model, self.rate)
