@@ -14,6 +14,7 @@ import pytest
 from tests.command.running import TINY
 
 CHECKOUT = Path(__file__).parent.parent
+THIRD_PARTY = CHECKOUT / "tests" / "third_party" / "lookahead"
 
 
 def _run(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:
@@ -41,9 +42,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the wheel is installed, and nothing else."""
     folder = tmp_path_factory.mktemp("site")
-    options = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", "--target", str(folder)]
-    _run(sys.executable, "-m", "pip", "install", *options, str(wheel), cwd=folder)
+    _install(folder, str(wheel))
     return folder
+
+
+def _install(folder: Path, *what: str) -> None:
+    options = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", "--target", str(folder)]
+    _run(sys.executable, "-m", "pip", "install", *options, *what, cwd=folder)
 
 
 def test_one_name_at_the_top(wheel: Path) -> None:
@@ -91,3 +96,64 @@ def test_it_works_where_no_checkout_is(site: Path, tmp_path: Path) -> None:
     assert [Path(file).is_relative_to(site) for file in files.split()] == [True, True], files
     assert "clip " in printed and "no problems" in printed
     assert (tmp_path / "runs" / "tiny-001" / "status.json").exists()
+
+
+# A project that uses the package of somebody else, in one process: by its names, and beside the loop written by hand.
+USE_OF_A_PACKAGE = """
+import shlex, sys
+import torch, lookahead_nodes, tiny
+from graphtrain import Trainer
+from graphtrain.command import main
+print(lookahead_nodes.__file__)
+def command(words):
+    sys.argv[1:] = shlex.split(words)
+    try:
+        main()
+    except SystemExit as leaving:
+        assert not leaving.code, (words, leaving.code)
+for words in ("graphs", "nodes lookahead", "check fit --overlay lookahead", "check lookahead_sgd",
+    "run tiny.py --overlay lookahead lookahead.rate=0.25 'finish.after=1 epochs' --run-dir r --quiet", "status r"):
+    command(words)
+def resources():
+    torch.manual_seed(0)
+    return tiny.setup()
+def trainer(run_dir=None):
+    return Trainer("lookahead_sgd", run_dir, display=None, notify=lambda line: None, **resources())
+whole = trainer()
+whole.run()
+given = resources()
+model, optimizer = given["model"], given["optimizer"]
+slow = [weight.detach().clone() for weight in model.parameters()]
+for number, batch in enumerate(2 * given["train_data"], 1):
+    given["training_step"](model, batch).backward()
+    optimizer.step()
+    for old, fast in zip(slow, model.parameters()) if number % 2 == 0 else ():
+        fast.data.copy_(old.lerp_(fast.data, 0.5))
+    optimizer.zero_grad()
+assert all(map(torch.equal, model.parameters(), whole.resources["model"].parameters()))
+for cut in (9, 24, 25, 40):
+    first = trainer(f"cut-{cut}")
+    first.advance(cut)
+    first.save()
+    second = trainer(f"cut-{cut}")
+    second.run()
+    assert second.digest() == whole.digest(), cut
+print("equal")
+"""
+
+
+def test_a_package_of_somebody_else_brings_a_kind_a_graph_and_an_overlay(site: Path, tmp_path: Path) -> None:
+    """It is built and installed as its author would, and used from a folder outside of both checkouts."""
+    source, installed, project = tmp_path / "source", tmp_path / "installed", tmp_path / "project"
+    shutil.copytree(THIRD_PARTY, source)
+    installed.mkdir(), project.mkdir()
+    _install(installed, "--no-build-isolation", str(source))
+    assert {path.name for path in installed.iterdir()} == {"lookahead_nodes", "lookahead_nodes-1.0.dist-info"}
+    path = os.pathsep.join([str(site), str(installed)])
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    (project / "tiny.py").write_text(TINY)
+    file, _, printed = _run(sys.executable, "-W", "error", "-c", USE_OF_A_PACKAGE, cwd=project, env=env).partition("\n")
+    assert Path(file).is_relative_to(installed)
+    assert "The smallest loop with slow weights" in printed and "Slow weights follow the model" in printed
+    assert "Move slow weights a part of the way" in printed and printed.count("no problems") == 2
+    assert "finished, graph fit" in printed and printed.endswith("equal\n")

@@ -1,0 +1,1 @@
+"""The lookahead optimizer for graphtrain."""

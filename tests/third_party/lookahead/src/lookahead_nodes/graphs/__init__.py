@@ -1,0 +1,1 @@
+"""Graphs: each TOML file is one."""

@@ -1,0 +1,1 @@
+"""Overlays: each TOML file is one."""
