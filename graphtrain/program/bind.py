@@ -256,6 +256,7 @@ class Program:
         self.by_path: dict[str, BoundNode] = {}
         self.missing: dict[str, set[str]] = {}
         self.absent: list[str] = []
+        self._lacking: dict[str, str] = {}  # the resource without which a node is bypassed
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self._read_resources: set[str] = set()
         self._takes_no_step = False
@@ -304,6 +305,7 @@ class Program:
                         and name in kind.fields
                     )
                     further = f"; {quoted(never)} never changes" if never else ""
+                    self._lacking[bound.path] = target.name
                     self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`{further}")
                     return True
         return False
@@ -449,8 +451,26 @@ class Program:
                 if name not in FOREIGN and "did you mean" not in hint:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
+        problems += self._never_written()
         intended = [*self._foreign_optimizers(supplied), *self._mappings()]
         return problems + [problem for problem in intended if problem.code not in self.graph.allow]
+
+    def _never_written(self) -> Iterator[Problem]:
+        """A problem for each slot that a node cannot do without, and that only nodes write which are bypassed."""
+        written = {path for bound in self.nodes if not bound.bypassed for path in bound.planned.writes}
+        lacking = {path: node for node in self._lacking for path in self.by_path[node].planned.writes}
+        for bound in self.nodes:
+            for read, target in bound.planned.reads if not bound.bypassed else ():
+                if read.required and isinstance(target, SlotTarget) and target.path in lacking.keys() - written:
+                    writer = lacking[target.path]
+                    yield Problem(
+                        "G301",
+                        "error",
+                        f"{self.graph.name}: nodes.{bound.path}",
+                        f"`{bound.path}` reads `{target.path}`, which only `{writer}` writes, and that is bypassed: "
+                        f"there is no `{self._lacking[writer]}`",
+                        f"supply it: Trainer(..., {self._lacking[writer]}=...), or let `setup` return it",
+                    )
 
     def _foreign_optimizers(self, supplied: Mapping[str, Any]) -> Iterator[Problem]:
         modules = quoted(name for name, value in supplied.items() if isinstance(value, torch.nn.Module))
