@@ -220,7 +220,7 @@ def example(kind: Kind) -> Example:
     resources = {
         name: value
         for name, value in names.items()
-        if name in kind.slots or name.endswith("_step") or isinstance(value, Factory)
+        if name in kind.slots or name.endswith(("_data", "_step")) or isinstance(value, Factory)
     }
     return Example(graph, paths, resources)
 
