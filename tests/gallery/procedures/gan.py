@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 from graphtrain import Graph
 from tests.gallery.procedure import Change, Procedure, Resources
 
-EPOCHS, BATCHES, CRITIC_STEPS = 3, 5, 2
+EPOCHS, BATCHES, CRITIC_STEPS = 2, 5, 2
 
 
 def graph() -> Graph:
