@@ -35,17 +35,17 @@ def by_graph(graph: Graph, **more: Any) -> Trainer:
 def test_two_ranks_train_as_the_loop_by_hand() -> None:
     """Each evaluation has the gradients and the losses of both; so a line search stops at the same place on each."""
 
-    def program(ranks: Ranks) -> tuple[list[Any], list[Any], int]:
+    def program(ranks: Ranks) -> tuple[list[Any], list[Any], int, float]:
         trainer = by_graph(lbfgs.graph())
         rows = [(row["loss"], row["largest"]) for row in trainer.metrics if "loss" in row]
-        return weights(trainer.resources), rows, trainer.read("step.steps")
+        return weights(trainer.resources), rows, trainer.read("step.steps"), float(trainer.read("loss"))
 
     by_hand = resources()
     model, optimizer = by_hand["model"], by_hand["optimizer"]
     parameters, rows, evaluations = [*model.parameters()], [], []
     for _ in range(lbfgs.EPOCHS):
-        for first in range(0, BATCHES, 2):
-            batches = by_hand["train_data"][first : first + 2]
+        for start in range(0, BATCHES, 2):
+            batches = by_hand["train_data"][start : start + 2]
             evaluated: list[list[dict[str, Any]]] = []
 
             def closure(batches: Any = batches, evaluated: Any = evaluated) -> torch.Tensor:
@@ -55,7 +55,7 @@ def test_two_ranks_train_as_the_loop_by_hand() -> None:
                     parameter.grad = torch.stack(gradients).sum(0)
                 return torch.stack([each["loss"].detach() / len(batches) for each in evaluated[-1]]).sum()
 
-            optimizer.step(closure)
+            loss = optimizer.step(closure)
             means = [sum(each[name].item() for each in evaluated[0]) / len(batches) for name in ("loss", "largest")]
             rows.append(tuple(means))
             evaluations.append(len(evaluated))
@@ -65,6 +65,7 @@ def test_two_ranks_train_as_the_loop_by_hand() -> None:
     assert first[0] == weights(by_hand)
     assert first[2] == len(rows) == lbfgs.EPOCHS * 3
     assert torch.allclose(torch.tensor(first[1]), torch.tensor(rows))
+    assert first[3] == float(loss), "the mean of both ranks, by which the line search goes"
 
 
 def test_a_mixed_precision_computes_in_it() -> None:
