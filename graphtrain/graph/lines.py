@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"\s*([A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
+_PART = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
+_KEY = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 _TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|#.*|[\[\]{}]")
 
 
@@ -13,7 +14,7 @@ class Lines:
     """The lines of keys (``("nodes", "clip")``), of strings in lists (``("edges", "decide", "step if due")``), and of
     tables in lists, by their number (``("edit", "0")``).
 
-    A key that this simple scan does not find (a dotted key) has no line; messages about it name only the file.
+    A dotted key is a line of what it is in too, where that has none.
 
     >>> Lines('edit = [\\n  { remove = "log" },\\n  { remove = "clip" },\\n]').of("edit", "1")
     3
@@ -44,8 +45,10 @@ class Lines:
                 key = section
                 continue
             if depth == 0 and (match := _KEY.match(line)):
-                key, tables = (*section, match.group(1).strip("\"'")), 0
-                self._lines.setdefault(key, number)
+                key, tables = section, 0
+                for part in re.findall(_PART, match.group(1)):
+                    key = (*key, part.strip("\"'"))
+                    self._lines.setdefault(key, number)
             quotes = next((mark for mark in ('"""', "'''") if line.count(mark) == 1), "")
             if quotes:
                 continue

@@ -82,3 +82,35 @@ def test_the_line_of_a_key_or_of_what_is_around_it(key: tuple[str, ...], line: i
 
 def test_lines_end_as_in_any_editor() -> None:
     assert Lines("a = 1\r\nb = 2\r\n[c]\r\nd = 3").of("c", "d") == 4
+
+
+DOTTED = """format = 1
+nodes.clip = { max_norm = 1 }
+nodes.fit.graph = "fit"
+guards . "of steps" = "step.steps > 3"
+edges.clip = [
+  "step if due",
+  "log",
+]
+[nodes.query]
+graph.nodes.score = {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        (("nodes",), 2),
+        (("nodes", "clip"), 2),
+        (("nodes", "clip", "max_norm"), 2),
+        (("nodes", "fit"), 3),
+        (("nodes", "fit", "graph"), 3),
+        (("guards", "of steps"), 4),
+        (("edges", "clip", "step if due"), 6),
+        (("edges", "clip", "log"), 7),
+        (("nodes", "query"), 9),
+        (("nodes", "query", "graph", "nodes", "score"), 10),
+    ],
+)
+def test_the_line_of_a_dotted_key(key: tuple[str, ...], line: int) -> None:
+    assert Lines(DOTTED).of(*key) == line
