@@ -12,7 +12,7 @@ import torch
 from graphtrain.display.summary import Activity, ModelSummary, Summary
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import plain_value
-from graphtrain.kind.trigger import Trigger
+from graphtrain.kind.trigger import AT_END, Trigger
 from graphtrain.metrics.logger import Beginning
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -72,7 +72,8 @@ def summary_of(compiled: CompiledGraph) -> Summary:
         verb = bound.kind.trigger
         trigger = bound.parameters.get(verb or "")
         if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
-            amount = "" if trigger.is_never else " or ".join(trigger.texts[:_MOST_AMOUNTS])
+            texts = ["at the end" if text == AT_END else text for text in trigger.texts]
+            amount = "" if trigger.is_never else " or ".join(texts[:_MOST_AMOUNTS])
             if amount and (start := bound.parameters.get(FROM)) is not None:
                 amount += f", from {start}"
             remark = f"when {' or '.join(bound.planned.also_due)}" if bound.planned.also_due else ""

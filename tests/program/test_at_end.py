@@ -222,6 +222,19 @@ def test_what_cannot_be_is_refused_with_the_fix(graph: Graph, code: str, message
     assert hint in problems[0].hint
 
 
+@pytest.mark.parametrize(
+    ("every", "text"),
+    [
+        ("end", "at the end"),
+        (["2 steps", "end"], "every 2 steps or at the end"),
+        (["once", "end"], "once or at the end"),
+    ],
+)
+def test_what_is_shown_at_the_start(every: Any, text: str) -> None:
+    (line,) = [line for line in str(make_trainer(nudged(every)).summary()).splitlines() if "nudge" in line]
+    assert line.split(maxsplit=1) == ["nudge", text]
+
+
 def test_until_is_an_amount() -> None:
     with pytest.raises(UsageError, match=r"^until: expected an amount"):
         make_trainer(FIT).run(until="end")
