@@ -569,7 +569,7 @@ class Trainer:
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
             read: reads the checkpoint, by its path, without a run directory. Default: from the disk.
         """
-        self._is_replay = True
+        self._is_replay = self._run_files is None
         with self._running(ResumeOptions(resume, from_saved=True, read=read)):
             self._synchronise_start()
             if self._loop.ended:

@@ -72,6 +72,23 @@ def test_a_script_without_a_run_is_proved(forked: Path, command: Command) -> Non
     assert {path.name for path in forked.iterdir()} - {"__pycache__"} == {"mine.py", "temporary"}
 
 
+GOES_BACK = """\
+from tests.gallery.procedures.rollback import graph, resources
+
+graph = graph()
+
+
+def setup():
+    return resources()
+"""
+
+
+def test_a_run_that_goes_back_to_a_checkpoint_is_proved_across_it(forked: Path, command: Command) -> None:
+    report = verified(command, GOES_BACK, "--cuts", "3")
+    assert report["code"] == 0, report
+    assert [cut["result"] for cut in report["cuts"]] == ["equal"] * 3
+
+
 def test_what_no_checkpoint_has_is_found_and_kept(forked: Path, command: Command) -> None:
     (forked / "mine.py").write_text(HIDDEN["the environment"])
     words = ["verify", "mine.py", "finish.after=2 epochs", "--cuts", "1", "--cuts-seed", "3", "--keep", "kept"]

@@ -1,0 +1,116 @@
+"""The page of the gallery, made of the files that it shows: `python -m tests.gallery.page` writes it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+from graphtrain import Graph
+from graphtrain.viz import render
+from tests.gallery.lines import kind_lines, toml_lines
+from tests.gallery.procedure import ROOT, Procedure
+from tests.gallery.procedures import all_procedures
+
+PAGE = ROOT / "docs" / "gallery.md"
+PICTURES = ROOT / "docs" / "gallery"
+_BEGINNING = """# Gallery
+
+Procedures for which other trainers are subclassed. Each is a graph, used with `--graph NAME` or `Graph.load("NAME")`,
+or an overlay for any graph, used with `--overlay NAME` or `graph.overlay("NAME")`. `graphtrain copy NAME my.toml`
+copies the text, to be edited.
+
+Each trains what the same loop written by hand trains, bit for bit; it is cut at every transition and resumed exactly;
+and its example reaches the level in the table. The tests in `tests/gallery` are one contract for all of them. Lines are
+counted without blank ones and comments, those of kinds without docstrings. [Recipes](recipes.md) are shorter still.
+
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    procedures = all_procedures()
+    rows = [
+        "| | what it does | lines of TOML | of new kinds | level of the example | without it |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(_row(procedure) for procedure in procedures.values()),
+    ]
+    return _BEGINNING + "\n".join(rows) + "\n\n" + "\n".join(_section(each) for each in procedures.values())
+
+
+def summary(procedure: Procedure) -> str:
+    """The sentence that `graphtrain graphs` prints."""
+    return procedure.toml.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+
+
+def is_overlay(procedure: Procedure) -> bool:
+    """False for a graph."""
+    return procedure.toml.parent.name == "overlays"
+
+
+def constants(procedure: Procedure) -> dict[str, Any]:
+    """METRIC, LEVEL and BASELINE of the example."""
+    return {
+        target.id: ast.literal_eval(node.value)
+        for node in _example(procedure).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id in ("METRIC", "BASELINE", "LEVEL")
+    }
+
+
+def draw(procedure: Procedure, path: Path) -> Path:
+    """What it changes of `fit`; the graph alone where it shares no node with `fit`."""
+    fit = Graph.load("fit")
+    graph = fit.overlay(procedure.name) if is_overlay(procedure) else Graph.load(procedure.name)
+    return render(fit.diff(graph) if "decide" in graph.nodes else graph, path)
+
+
+def words_of(picture: Path) -> list[str]:
+    """Its texts: the layout may differ between versions of graphviz."""
+    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text(encoding="utf-8")))
+
+
+def _example(procedure: Procedure) -> ast.Module:
+    return ast.parse((ROOT / "examples" / f"{procedure.name}.py").read_text(encoding="utf-8"))
+
+
+def _row(procedure: Procedure) -> str:
+    measured = constants(procedure)
+    sign = "≥" if measured["LEVEL"] > measured["BASELINE"] else "≤"
+    cells = (
+        f"[{procedure.name}](#{procedure.name})",
+        summary(procedure),
+        toml_lines(procedure.toml),
+        sum(map(kind_lines, procedure.kinds)),
+        f"`{measured['METRIC']}` {sign} {measured['LEVEL']}",
+        measured["BASELINE"],
+    )
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _section(procedure: Procedure) -> str:
+    kind = "overlay" if is_overlay(procedure) else "graph"
+    docstring = ast.get_docstring(_example(procedure)) or ""
+    return f"""## {procedure.name}
+
+<img src="gallery/{procedure.name}.svg" alt="The {kind} {procedure.name}" width="640">
+
+The {kind}, [{procedure.toml.relative_to(ROOT)}](../{procedure.toml.relative_to(ROOT)}):
+
+```toml{f" {procedure.name}" if is_overlay(procedure) else ""}
+{procedure.toml.read_text(encoding="utf-8").rstrip()}
+```
+
+The example, [examples/{procedure.name}.py](../examples/{procedure.name}.py):
+
+{docstring}
+"""
+
+
+if __name__ == "__main__":
+    PICTURES.mkdir(exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
+    for each in all_procedures().values():
+        draw(each, PICTURES / f"{each.name}.svg")
