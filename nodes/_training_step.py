@@ -16,11 +16,9 @@ from graphtrain.nodes._step_result import loss_and_metrics, metrics_of, without_
 
 
 class CallsTrainingStep:
-    """The parameters of a kind that calls `training_step`, its progress, and the means of its metrics."""
+    """The precision in which a kind calls `training_step`, what that asks for, and the means of its metrics."""
 
     precision: Precision = "32-true"
-    compile: bool = False
-    keep: tuple[str, ...] = ()
 
     asking: str = progress("", in_digest=False)  # which runs of earlier versions do not have
 
@@ -44,7 +42,7 @@ class CallsTrainingStep:
     ) -> None:
         self._prefix, self._asks, self._report = metric_prefix, asks, notify
         self._means = recorder.means("train", ("log", "epoch"))
-        self._around = self._wrapped(around(self.precision, device, Compiled() if self.compile else None))
+        self._around = self._wrapped(around(self.precision, device))
 
     def _wrapped(self, call: Around | None) -> Around | None:
         """What calls the step function; None for a plain call. A kind that looks at the result first wraps it."""
@@ -70,3 +68,22 @@ class CallsTrainingStep:
         if result is None or isinstance(result, Mapping):
             return self._prefixed(metrics_of(result or {}, "training_step"))
         return self._named(*loss_and_metrics(result, "training_step"))
+
+
+class CompilesTrainingStep(CallsTrainingStep):
+    """A kind that can compile it, and whose slots may outlast an epoch: where it computes the loss and nothing else."""
+
+    compile: bool = False
+    keep: tuple[str, ...] = ()
+
+    def setup(
+        self,
+        recorder: Recorder,
+        device: torch.device,
+        notify: Callable[[str], None] | None = None,
+        metric_prefix: str = "",
+        asks: Callable[[Ask], None] | None = None,
+    ) -> None:
+        super().setup(recorder, device, notify, metric_prefix, asks)
+        if self.compile:
+            self._around = self._wrapped(around(self.precision, device, Compiled()))

@@ -14,7 +14,7 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.program.resources import StepOutputs
 
 
-@node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), keeps="keep", synchronises=True)
+@node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), synchronises=True)
 class ClosureStep(CallsTrainingStep):
     """Let `optimizer` step with a closure, which clears, calls ``training_step(model, batch)``, and runs backward.
 
@@ -30,8 +30,6 @@ class ClosureStep(CallsTrainingStep):
     Arguments:
         precision: as of `train_batch`, without "16-mixed": a scale of the loss would change in the middle of a step.
             Default: "32-true".
-        compile: as of `train_batch`. Default: False.
-        keep: of no use here. Default: none.
 
     Writes:
         loss: the loss before the step, of all ranks.

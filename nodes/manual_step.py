@@ -11,7 +11,7 @@ from graphtrain.nodes._optimizers import optimizers_of
 from graphtrain.nodes._training_step import CallsTrainingStep
 
 
-@node(effects=("zero_grad", "backward", "step"), keeps="keep")
+@node(effects=("zero_grad", "backward", "step"))
 class ManualStep(CallsTrainingStep):
     """Call ``training_step(model, batch)``, which runs backward, steps and clears gradients itself.
 
@@ -25,8 +25,6 @@ class ManualStep(CallsTrainingStep):
 
     Arguments:
         precision: as of `train_batch`; the whole function runs in it. Default: "32-true".
-        compile: as of `train_batch`. Default: False.
-        keep: as of `train_batch`. Default: none.
 
     Guard fields:
         steps: steps of `optimizer` since the start, those without an effect too.

@@ -25,6 +25,7 @@ class NextLoss:
     Guard fields:
         index: the number of the loss, from 0, which `train_batch` reads as its `turn`.
         left: the batch has a further one.
+        of_batch: what `batches` was.
 
     Raises:
         UsageError: the list has more losses than there are optimizers, or fewer.

@@ -9,11 +9,11 @@ import torch
 from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Above
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
-from graphtrain.nodes._training_step import CallsTrainingStep
+from graphtrain.nodes._training_step import CompilesTrainingStep
 
 
 @node(writes="loss", effects="backward", keeps="keep")
-class SamBatch(CallsTrainingStep):
+class SamBatch(CompilesTrainingStep):
     """Add the gradients at the weights to which a step of length `radius` along the gradient leads.
 
     There are two passes on each batch, the first for that step, the second for the gradients; then the weights are what

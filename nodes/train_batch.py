@@ -18,7 +18,7 @@ from graphtrain.metrics.values import detached
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
-from graphtrain.nodes._training_step import CallsTrainingStep
+from graphtrain.nodes._training_step import CompilesTrainingStep
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.factories import Renewals
 from graphtrain.program.resources import StepOutputs
@@ -26,7 +26,7 @@ from graphtrain.state.random import capture_random, restore_random
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
-class TrainBatch(CallsTrainingStep):
+class TrainBatch(CompilesTrainingStep):
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
     Reads:
