@@ -15,8 +15,8 @@ from graphtrain.nodes._average import move_towards
 class Swa:
     """Let `swa_model` be the mean of the weights of `model` at all visits; its buffers are copied.
 
-    Without a resource `swa_model` it begins as a copy of `model`, and is the model of the first visit after that. For
-    batch normalization, ``torch.optim.swa_utils.update_bn`` computes the statistics of the mean once it is final.
+    Without a resource `swa_model` it begins as a copy of `model`, and is the model of the first visit after that. The
+    overlay `update_bn` computes the statistics of batch normalization for the mean once it is final.
     Source: Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018.
 
     Arguments:

@@ -1,0 +1,60 @@
+"""Stochastic weight averaging on handwritten digits: the mean of the weights at the end of each epoch, validated.
+
+    graphtrain run examples/swa.py
+    graphtrain run examples/swa.py swa.from='2 epochs'
+
+A fifth of the labels are wrong and the learning rate stays high, so that the weights keep jumping around a minimum. The
+overlay `swa` averages them; before the run ends, `update_bn` computes the statistics of batch normalization for the
+average, through which no batch has gone, and validates it as `swa/accuracy`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from graphtrain import Graph, Loader
+
+METRIC = "swa/accuracy"
+BASELINE = 0.90  # of the weights themselves, `val/accuracy`: mean of three seeds, between 0.88 and 0.93
+LEVEL = 0.94  # of their mean, with each of these seeds
+
+graph = Graph.load("fit").overlay("swa", "update_bn").set("swa", from_="4 epochs").set("finish", after="15 epochs")
+
+
+def training_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The loss and the accuracy of a batch."""
+    images, digits = batch
+    logits = model(images)
+    return {
+        "loss": nn.functional.cross_entropy(logits, digits),
+        "accuracy": (logits.argmax(1) == digits).float().mean(),
+    }
+
+
+def setup(lr: float = 1.0, width: int = 64, batch_size: int = 16) -> dict[str, Any]:
+    """The resources of the run.
+
+    Arguments:
+        lr: learning rate of SGD, which no schedule lowers.
+        width: hidden units.
+        batch_size: images per batch.
+    """
+    torch.set_num_threads(1)  # a network this small is slower with two
+    pixels, digits = load_digits(return_X_y=True)
+    images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    train, val = order[:1437], order[1437:]
+    labels[train[:287]] = torch.randint(10, (287,), generator=torch.Generator().manual_seed(1))
+    model = nn.Sequential(nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 10))
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=lr),
+        "train_data": Loader(TensorDataset(images[train], labels[train]), batch_size, shuffle=True),
+        "val_data": Loader(TensorDataset(images[val], labels[val]), batch_size=360),
+        "training_step": training_step,
+    }
