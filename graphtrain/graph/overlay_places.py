@@ -10,6 +10,8 @@ from graphtrain.graph.overlay import Overlay, composed, has_node
 from graphtrain.graph.problem import Problem
 from graphtrain.names import quoted
 
+_KNOWN = "the graph `{}` has the overlay `{}` already"
+
 
 def with_overlays(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Problem]]:
     """The graph with overlays, and a problem for each that does not fit.
@@ -39,7 +41,13 @@ def with_overlays(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, lis
 def _composed_at(graph: Graph, path: str, overlays: Sequence[Overlay]) -> tuple[Graph, list[Problem]]:
     """The graph with overlays added to the one at the path of a node; their names are those of every graph around."""
     if not path:
-        return composed(graph, overlays)
+        known = [overlay for overlay in overlays if overlay.name in graph.layers.names]
+        problems = [
+            Problem("G005", "error", str(overlay.place), _KNOWN.format(graph.name, overlay.name), "name it once")
+            for overlay in known
+        ]
+        graph, conflicts = composed(graph, [overlay for overlay in overlays if overlay not in known])
+        return graph, problems + conflicts
     outer, _, inner = path.partition("/")
     node = graph.nodes[outer]
     assert node.body is not None, "found before"

@@ -75,3 +75,8 @@ def test_overlays_of_a_nested_graph_go_with_those_that_it_has() -> None:
     nested = ROUNDS.set("fit", graph=FIT.overlay("drop"))
     with pytest.raises(GraphError, match="overlays `drop` and `carry` do not compose"):
         nested.overlay("carry")
+
+
+def test_an_overlay_that_the_nested_graph_has_is_not_added_again() -> None:
+    with pytest.raises(GraphError, match="the graph `fit` has the overlay `ema` already"):
+        ROUNDS.set("fit", graph=FIT.overlay("ema")).overlay("ema")
