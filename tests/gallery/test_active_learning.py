@@ -37,7 +37,9 @@ def test_the_highest_scores_without_a_label_are_chosen_in_batches_of_any_size() 
 
 
 def test_labels_grow_to_all_of_the_pool_and_rows_have_the_round() -> None:
-    trainer = PROCEDURE.trainer(graph=PROCEDURE.graph().set("finish", after="6 rounds"))
+    trainer = PROCEDURE.trainer(
+        graph=PROCEDURE.graph().set("finish", after="6 rounds").set("fit/finish", after="1 epochs")
+    )
     grown = []
     while trainer.position != "end":
         trainer.advance()

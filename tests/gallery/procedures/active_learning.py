@@ -10,7 +10,7 @@ from graphtrain import Factory, Graph, Loader
 from graphtrain.state.random import seed_everything
 from tests.gallery.procedure import Change, Procedure, Resources
 
-ROUNDS, EPOCHS, COUNT, SAMPLES, BATCH, POOL_BATCH = 3, 2, 3, 14, 3, 5
+ROUNDS, EPOCHS, COUNT, SAMPLES, BATCH, POOL_BATCH = 2, 2, 3, 14, 3, 5
 
 
 def graph() -> Graph:
@@ -49,7 +49,7 @@ def resources() -> Resources:
         "optimizer": Factory(make_optimizer),
         "train_data": Loader(data, BATCH, shuffle=True),
         "pool_data": Loader(data, POOL_BATCH),
-        "val_data": Loader(data, 5),
+        "val_data": Loader(data, 7),
         "training_step": training_step,
         "pool_step": pool_step,
     }
