@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.nodes._adapted import Weights, call_with, shifted
+from graphtrain.nodes._precision import Around
 from graphtrain.nodes.train_batch import TrainBatch
+
+_LEAVE_OUT = "leave `compile` and `on_out_of_memory` out"
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
@@ -22,13 +26,13 @@ class TrainAdapted(TrainBatch):
 
     Arguments:
         precision: as of `train_batch`. Default: "32-true".
-        compile: as of `train_batch`. Default: False.
+        compile: True is refused: each visit has other weights, and would be compiled again. Default: False.
         keep: as of `train_batch`. Default: none.
         per: as of `train_batch`. Default: none.
         only_own: as of `train_batch`. Default: False.
         unfrozen: as of `train_batch`. Default: all.
         turn: as of `train_batch`. Default: those of all.
-        on_out_of_memory: as of `train_batch`. Default: "stop".
+        on_out_of_memory: "halve" is refused: one backward pass goes through the inner loop. Default: "stop".
         skip_none: as of `train_batch`. Default: False.
 
     Writes:
@@ -38,7 +42,7 @@ class TrainAdapted(TrainBatch):
         counted, parts: as of `train_batch`.
 
     Raises:
-        UsageError: as of `train_batch`.
+        UsageError: as of `train_batch`, or `compile` or `on_out_of_memory` is set.
 
     >>> import torch
     >>> from graphtrain import Graph
@@ -47,6 +51,11 @@ class TrainAdapted(TrainBatch):
     >>> graph.check()
     []
     """
+
+    def _wrapped(self, call: Around | None) -> Around | None:
+        if self.compile or self.on_out_of_memory != "stop":
+            raise UsageError("train_adapted: each visit has weights of its own, and one backward pass", _LEAVE_OUT)
+        return call
 
     def __call__(  # type: ignore[override]  # it reads one slot more
         self, model: Any, batch: Any, training_step: StepFunction, samples: int, shift: Weights, window: int = 1,

@@ -69,8 +69,8 @@ def with_overlay(resources: Resources, overlay: str) -> Resources:
     return {**resources, "training_step": sum_of}
 
 
-def setting(**parameters: Any) -> Change:
-    return lambda graph, resources: (graph.set("inner/adapt", **parameters), resources)
+def setting(node: str = "inner/adapt", **parameters: Any) -> Change:
+    return lambda graph, resources: (graph.set(node, **parameters), resources)
 
 
 def with_data(change: Any) -> Change:
@@ -87,13 +87,15 @@ PROCEDURE = Procedure(
     resources=resources,
     by_hand=by_hand,
     toml_lines=25,
-    kind_lines=26,  # with the two functions that both kinds use
+    kind_lines=30,  # with the two functions that both kinds use
     kinds=("adapt", "train_adapted"),
     compared=("model", "optimizer"),
     with_overlay=with_overlay,
     bad={
         "no inner step": (setting(steps=0), "adapt.steps: expected an integer > 0, got 0"),
         "no rate": (setting(rate=0.0), "adapt.rate: expected a number > 0, got 0.0"),
+        "compiled": (setting("train_batch", compile=True), r"train_adapted: .*\n.*leave `compile`"),
+        "in halves": (setting("train_batch", on_out_of_memory="halve"), r"train_adapted: .*\n.*`on_out_of_memory` out"),
         "no model": (without("model"), "`model`"),
         "no optimizer": (without("optimizer"), "`optimizer`"),
         "batches that are no tasks": (
