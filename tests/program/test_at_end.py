@@ -242,7 +242,7 @@ def test_what_asks_for_the_end_may_make_it_due() -> None:
     plan = Plan(nudged("end"))
     names = changers_of_due(plan, plan.main, "nudge")
     assert names == {"nudge", "step", "next_batch", "train_batch", "zero_grad", "validate"}  # a body may run backward
-    assert changers_of_due(plan, plan.main, "log") == {"log", "step"}
+    assert changers_of_due(plan, plan.main, "schedule") == {"schedule", "step"}
 
 
 def test_until_is_an_amount() -> None:
