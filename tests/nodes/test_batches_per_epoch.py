@@ -99,7 +99,7 @@ def with_epochs_of(batches: int, epochs: int = 3) -> Graph:
     return FIT.set("next_batch", batches_per_epoch=batches).set("finish", after=f"{epochs} epochs")
 
 
-@pytest.mark.parametrize("batches", [3, 5, 12, *[pytest.param(n, marks=pytest.mark.sweep) for n in (1, 7)]])
+@pytest.mark.parametrize("batches", [3, 12, *[pytest.param(n, marks=pytest.mark.sweep) for n in (1, 5, 7)]])
 @pytest.mark.parametrize("kind", ["Loader", "list", "unsized", "keeps its position"])
 def test_an_epoch_has_the_next_batches_of_pass_after_pass(kind: str, batches: int) -> None:
     passes = [number for _, _, number in seen_of(FIT.set("finish", after="8 epochs"), DATA[kind]())]
