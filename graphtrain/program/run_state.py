@@ -352,6 +352,8 @@ SECTIONS: Mapping[str, Handler] = {
 }
 # What another graph takes over in memory; resources and means are the same objects, and stay as they are.
 OF_NODES = ("progress", "slots", "random")
+# Optimizers in a list that is a resource; a list of batches may be long, and is not gone through.
+_MOST_LISTED = 64
 _RARE = ("made", "renewed", "reachable")
 # Put back once nodes are set up, which calls code of the data, and draws random numbers.
 _AFTER_SETUP = ("reachable", "renewed", "random")
@@ -547,8 +549,18 @@ class StatefulObjects:
         return self.baseline.left_out if self.baseline is not None else ()
 
     def set_up(self) -> dict[str, Any]:
-        """The objects with a `state_dict` made by `setup`; a copy that a node makes has no settings of its own."""
-        return {name: value for name, value in self.objects.stateful.items() if name not in self.copies}
+        """The objects with a `state_dict` made by `setup`, and optimizers in a list; copies have no settings of their own.
+
+        A copy is one that a node makes.
+        """
+        listed = {
+            f"{name}[{number}]": value
+            for name, values in self._resources.items()
+            if isinstance(values, list | tuple) and len(values) <= _MOST_LISTED
+            for number, value in enumerate(values)
+            if isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
+        }
+        return {name: value for name, value in self.objects.stateful.items() if name not in self.copies} | listed
 
     def is_supplied(self, name: str) -> bool:
         """True for a resource; False for what one was found to hold."""

@@ -650,3 +650,41 @@ def test_what_was_decided_is_reported(tmp_path: Path) -> None:
     line = next(one for one in said if one.startswith("resumed"))
     changes = "optimizer.lr: 0.1 -> 0.01 (taken), optimizer.momentum: 0 -> 0.9 (kept as saved)"
     assert line.endswith(f"; exact except for what changed: {changes}")
+
+
+# ---- several optimizers in a tuple
+
+
+def several(run_dir: Path, rates: tuple[float, float], container: Callable[..., Any] = tuple) -> Trainer:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    made = [torch.optim.SGD(part.parameters(), lr=rate) for part, rate in zip(model, rates, strict=True)]
+    return Trainer(
+        Graph.load("fit").set("finish", after="4 steps").set("checkpoint", every="never"),
+        run_dir,
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=container(made),
+        train_data=[torch.full((2, 3), float(n)) for n in range(6)],
+        training_step=lambda model, batch: model(batch).square().mean(),
+    )
+
+
+@pytest.mark.parametrize("container", [tuple, list])
+def test_settings_of_one_of_several_optimizers_are_compared_too(container: Any, tmp_path: Path) -> None:
+    first = several(tmp_path / "run", (0.1, 0.2), container)
+    first.advance(8)
+    first.save()
+    with pytest.raises(UsageError, match=r"optimizer\[1\]\.lr: 0\.2 -> 0\.3") as error:
+        several(tmp_path / "run", (0.1, 0.3), container).run()
+    assert "--from-setup optimizer[1].lr" in error.value.hint
+    second = several(tmp_path / "run", (0.1, 0.3), container)
+    second.run(from_setup="optimizer[1].lr")
+    assert [each.param_groups[0]["lr"] for each in second.resources["optimizer"]] == [0.1, 0.3]
+
+
+def test_a_run_that_did_not_keep_what_is_in_a_tuple_is_resumed_as_before() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+    assert HyperParameters({"optimizer[0]": optimizer}).differences({}) == []
+    assert HyperParameters({"optimizer": optimizer}).differences({}) != []
