@@ -136,7 +136,8 @@ class Graph(Editable):
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
         In whatever order they are named, they add the same; what several put at one place stands in that order. Their
-        parameters are set as any.
+        parameters are set as any. An overlay is for the outermost graph that has the nodes which it names: of `kfold`,
+        the `fit` inside of it.
 
         Raises:
             UsageError: there is no such overlay.

@@ -9,8 +9,10 @@ import pytest
 import torch
 from sklearn.model_selection import KFold
 
+from graphtrain.distributed import Ranks
 from graphtrain.nodes.begin_fold import begin_fold
 from graphtrain.state.random import seed_everything
+from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.procedure import tensors
 from tests.gallery.procedures.kfold import EPOCHS, FOLDS, PROCEDURE, SAMPLES, folds_of, training_step
 
@@ -68,3 +70,24 @@ def test_a_fold_goes_without_an_ensemble_and_without_validation() -> None:
     trainer.run()
     assert trainer.read("end_fold.runs") == FOLDS
     assert not [row for row in trainer.metrics if any("out_of_fold" in name for name in row)]
+
+
+@pytest.mark.sweep
+def test_two_ranks_resume_in_the_second_fold(tmp_path: Path) -> None:
+    def ends(run_dir: Path, advance: int) -> list[tuple[str, Any]]:
+        def program(ranks: Ranks) -> tuple[str, Any]:
+            trainer = PROCEDURE.trainer(run_dir)
+            if advance:
+                trainer.advance(advance)
+                trainer.save()
+                assert trainer.read("end_fold.runs") == 1
+            else:
+                trainer.run()
+            return trainer.digest(), trainer.metrics
+
+        return run_ranks(2, program)
+
+    whole = ends(tmp_path / "whole", 0)
+    for advance in (48, 55, 62):
+        ends(tmp_path / str(advance), advance)
+        assert ends(tmp_path / str(advance), 0) == whole
