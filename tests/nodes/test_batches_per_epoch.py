@@ -41,6 +41,13 @@ class Torchdata:
         self.number = state["number"]
 
 
+class Stream(torch.utils.data.IterableDataset[torch.Tensor]):
+    """Draws its order, in a DataLoader."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter([torch.full((2,), float(number)) for number in torch.randperm(LENGTH).tolist()])
+
+
 class Noisy(torch.utils.data.Dataset[torch.Tensor]):
     """Augmented in this process, and changed by being read."""
 
@@ -62,6 +69,7 @@ DATA: dict[str, Callable[[], Any]] = {
     "unsized": lambda: Unsized(LENGTH),
     "augmented Loader": lambda: Loader(Noisy(), batch_size=1, shuffle=True),
     "augmented DataLoader": lambda: DataLoader(Noisy(), batch_size=1, shuffle=True),
+    "stream": lambda: DataLoader(Stream(), batch_size=1),
     "keeps its position": Torchdata,
 }
 
@@ -144,7 +152,7 @@ def test_a_cut_between_epochs_inside_the_data_is_exact(kind: str, tmp_path: Path
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("batches", [1, 2, 3, 5, 7, 12])
+@pytest.mark.parametrize("batches", [1, 3, 7])
 @pytest.mark.parametrize("kind", DATA)
 def test_every_cut_is_exact(kind: str, batches: int, prefetch: bool, tmp_path: Path) -> None:
     graph = with_epochs_of(batches).set("next_batch", prefetch=prefetch).set("accumulate", every=2)
