@@ -34,6 +34,12 @@ def ring(count: int, seed: int) -> torch.Tensor:
     return torch.stack([angles.cos(), angles.sin()], 1) * 2 + 0.1 * torch.randn(count, 2, generator=generator)
 
 
+def network(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    """Two hidden layers."""
+    first, second = nn.Linear(inputs, width), nn.Linear(width, width)
+    return nn.Sequential(first, nn.LeakyReLU(0.2), second, nn.LeakyReLU(0.2), nn.Linear(width, outputs))
+
+
 def generated(model: nn.ModuleDict, count: int) -> torch.Tensor:
     """Points of the generator, shape (count, 2)."""
     return model["generator"](torch.randn(count, 4))
@@ -66,13 +72,7 @@ def setup(lr: float = 5e-4, width: int = 64, batch_size: int = 256) -> dict[str,
         batch_size: points per batch.
     """
     torch.set_num_threads(1)  # networks this small are slower with two
-    hidden = lambda size: [nn.Linear(size, width), nn.LeakyReLU(0.2), nn.Linear(width, width), nn.LeakyReLU(0.2)]  # noqa: E731
-    model = nn.ModuleDict(
-        {
-            "generator": nn.Sequential(*hidden(4), nn.Linear(width, 2)),
-            "critic": nn.Sequential(*hidden(2), nn.Linear(width, 1)),
-        }
-    )
+    model = nn.ModuleDict({"generator": network(4, width, 2), "critic": network(2, width, 1)})
     return {
         "model": model,
         "critic_optimizer": torch.optim.Adam(model["critic"].parameters(), lr, betas=(0.5, 0.9)),

@@ -549,9 +549,9 @@ class StatefulObjects:
         return self.baseline.left_out if self.baseline is not None else ()
 
     def set_up(self) -> dict[str, Any]:
-        """The objects with a `state_dict` made by `setup`, and optimizers in a list; copies have no settings of their own.
+        """The objects with a `state_dict` made by `setup`, and optimizers in a list.
 
-        A copy is one that a node makes.
+        A copy that a node makes has no settings of its own.
         """
         listed = {
             f"{name}[{number}]": value
