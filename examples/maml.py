@@ -9,12 +9,14 @@ meta-learning for fast adaptation of deep networks", 2017: ten points to adapt t
 is met once. The second command takes the gradients of the inner loop as constants; the third trains the same network
 on all waves without adapting it.
 
-METRIC is the mean squared error at the second ten points, after the steps on the first ten, over the last 500 tasks.
-BASELINE is that of the third command, of a network that knows nothing of the wave. Adapted, it comes to 0.8.
+METRIC is the mean squared error on 300 other waves: at the second ten points, after three steps from the trained
+weights on the first ten. BASELINE is that of the third command, adapted to these waves alike. The first command comes
+to 0.7, the second to 1.2.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -23,9 +25,9 @@ from torch import nn
 
 from graphtrain import Graph, Loader
 
-METRIC = "loss"
-BASELINE = 3.0
-LEVEL = 1.5
+METRIC = "val/loss"
+BASELINE = 2.3
+LEVEL = 1.1
 
 graph = (
     Graph.load("maml")
@@ -41,14 +43,14 @@ Points = tuple[torch.Tensor, torch.Tensor]
 class SineWaves(torch.utils.data.Dataset[dict[str, Points]]):
     """Tasks: of each the points to adapt to, and the points to be judged by."""
 
-    def __init__(self, tasks: int, points: int) -> None:
-        self.tasks, self.points = tasks, points
+    def __init__(self, tasks: int, points: int, first: int = 0) -> None:
+        self.tasks, self.points, self.first = tasks, points, first
 
     def __len__(self) -> int:
         return self.tasks
 
     def __getitem__(self, task: int) -> dict[str, Points]:
-        random = torch.Generator().manual_seed(task)
+        random = torch.Generator().manual_seed(self.first + task)
         amplitude = 0.1 + 4.9 * torch.rand((), generator=random)
         phase = math.pi * torch.rand((), generator=random)
         inputs = 10 * torch.rand(2, self.points, 1, generator=random) - 5
@@ -61,7 +63,19 @@ def training_step(model: nn.Module, points: Points) -> torch.Tensor:
     return nn.functional.mse_loss(model(points[0]), points[1])
 
 
-def setup(tasks: int = 6_000, points: int = 10, lr: float = 2e-3) -> dict[str, Any]:
+def validation_step(model: nn.Module, task: dict[str, Points]) -> torch.Tensor:
+    """The error of a copy that has been adapted to a task."""
+    adapted = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(adapted.parameters(), lr=0.01)
+    with torch.enable_grad():
+        for _ in range(3):
+            optimizer.zero_grad()
+            training_step(adapted, task["support"]).backward()
+            optimizer.step()
+    return training_step(adapted, task["query"])
+
+
+def setup(tasks: int = 5_000, points: int = 10, lr: float = 2e-3) -> dict[str, Any]:
     """The resources of the run.
 
     Arguments:
@@ -75,5 +89,7 @@ def setup(tasks: int = 6_000, points: int = 10, lr: float = 2e-3) -> dict[str, A
         "model": model,
         "optimizer": torch.optim.Adam(model.parameters(), lr=lr),
         "train_data": Loader(SineWaves(tasks, points), batch_size=None),
+        "val_data": Loader(SineWaves(300, points, first=1_000_000), batch_size=None),
         "training_step": training_step,
+        "validation_step": validation_step,
     }
