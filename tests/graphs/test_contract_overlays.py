@@ -23,7 +23,10 @@ SHIPPED = sorted(path.stem for path in FOLDER.glob("*.toml"))
 # Those that the loop by hand of this module has; the others of the gallery are compared with one of their own.
 OF_GALLERY = {*all_procedures(), "update_bn"} - {"ema", "swa"}  # which goes with `swa` there
 TRAINED = [name for name in SHIPPED if name not in OF_GALLERY]
-REFUSED = [{"carry", "drop"}, {"scaled", "token_windows"}]
+REFUSED = [{"carry", "drop"}, {"scaled", "token_windows"}, {"sam", "skip_not_finite"}]
+# These compose to graphs that the checks refuse: `sam_batch` has no scale, no sums and one optimizer, and gradients of
+# which optimizer `val_guided` scales is not said.
+UNSOUND = [{"sam", "fp16"}, {"sam", "token_windows"}, {"sam", "unfreeze"}, {"val_guided", "unfreeze"}]
 BATCHES, EPOCHS, WINDOW = 5, 4, 2
 
 Names = tuple[str, ...]
@@ -262,7 +265,7 @@ def test_every_pair_in_both_orders_is_clean_or_refused_by_both_names() -> None:
                 FIT.overlay(*pair)
             continue
         graph = FIT.overlay(*pair)
-        assert graph.check() == [], pair
+        assert (graph.check() != []) == (set(pair) in UNSOUND), pair
         assert FIT.overlay(pair[0]).overlay(pair[1]) == graph, pair
 
 
