@@ -47,7 +47,7 @@ class Means:
 
     def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
-        # Of values by name; of a loss alone; or of names and a vector.
+        # Of values by name; of a loss alone; of names and a vector; or the number of a window that ends.
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
         self._windows: dict[str, Sums] = {}  # those that have ended
@@ -60,7 +60,7 @@ class Means:
 
     def end_window(self, number: int) -> None:
         """End a window: it takes the place of the one with this number. Nothing is transferred to the host here."""
-        self._waiting.append(({f"{_WINDOW} {number}": _WINDOW}, 0, ()))
+        self._waiting.append((number, 0, ()))
 
     def running(self) -> dict[str, float]:
         """The mean of each metric that is followed over the last windows, of which each counts alike."""
@@ -126,11 +126,12 @@ class Means:
             if isinstance(values, torch.Tensor):
                 entries.append(("loss", values, samples, _TOTAL if "loss" in summed else _MEAN))
                 continue
+            if isinstance(values, int):
+                entries.append((f"{_WINDOW} {values}", 0.0, 0, _WINDOW))
+                continue
             named = zip(values[0], values[1].unbind(), strict=True) if isinstance(values, tuple) else values.items()
             for name, value in named:
-                if value is _WINDOW:
-                    entries.append((name, 0.0, 0, _WINDOW))
-                elif isinstance(value, Reduced):
+                if isinstance(value, Reduced):
                     entries.append((name, value.value, samples, value.how))
                 else:
                     entries.append((name, value, samples, _TOTAL if name in summed else _MEAN))
