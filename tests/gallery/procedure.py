@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,8 @@ class Procedure:
         compared: the resources whose `state_dict` equals that of the loop by hand, and of the run never cut.
         one_rank_only: part of the message that refuses it at two ranks. Default: it trains there.
         refused_overlays: of `OVERLAYS`, with part of the message that refuses it. Default: it trains, and resumes.
-        with_overlay: the resources that it takes with an overlay. Default: the same.
+        with_overlay: the resources that it takes with an overlay. Default: the same, with a `training_step` that
+            returns the sum over its samples for `token_windows`.
         bad: what is wrong, with the change that makes it so, and part of the message that comes before anything trains.
     """
 
@@ -46,7 +48,7 @@ class Procedure:
     compared: tuple[str, ...] = ("model",)
     one_rank_only: str = ""
     refused_overlays: Mapping[str, str] = field(default_factory=dict)
-    with_overlay: Callable[[Resources, str], Resources] | None = None
+    with_overlay: Callable[[Resources, str], Resources] = lambda resources, overlay: for_overlay(resources, overlay)
     bad: Mapping[str, tuple[Change, str]] = field(default_factory=dict)
 
     @property
@@ -67,6 +69,55 @@ class Procedure:
             notify=lambda line: None,
             **supplied,
         )
+
+
+def for_overlay(resources: Resources, overlay: str) -> Resources:
+    """The same, but for `token_windows`, where `training_step` returns the sum of the losses of its samples."""
+    step = resources.get("training_step")
+    if overlay != "token_windows" or step is None:
+        return resources
+
+    @functools.wraps(step)
+    def sum_of(model: torch.nn.Module, batch: Any, *further: Any, **named: Any) -> dict[str, Any]:
+        samples = len(batch[0] if isinstance(batch, tuple | list) else batch)
+        return {"loss": step(model, batch, *further, **named) * samples, "tokens": samples}
+
+    return {**resources, "training_step": sum_of}
+
+
+def without(name: str) -> Change:
+    """Without one of its resources."""
+    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
+
+
+def setting(node: str, **parameters: Any) -> Change:
+    """With other parameters of a node."""
+    return lambda graph, resources: (graph.set(node, **parameters), resources)
+
+
+def squared_error(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """A training step: the sum of the inputs is learnt."""
+    return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+
+def regression(batches: int = 4, **further: Any) -> Resources:
+    """A small network with batch norm and dropout, momentum, and that step.
+
+    Arguments:
+        batches: in an epoch.
+        further: data sets, by name: the size of each of their batches.
+    """
+    torch.manual_seed(1)
+    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
+    model = torch.nn.Sequential(*layers).double()
+    sizes = {"train_data": [4] * batches, **further}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        **{name: [torch.randn(size, 3, dtype=torch.float64) for size in each] for name, each in sizes.items()},
+        "training_step": squared_error,
+        "validation_step": squared_error,
+    }
 
 
 def tensors(resources: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -169,8 +169,7 @@ def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_p
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_trains_and_resumes_or_is_refused(procedure: Procedure, overlay: str, tmp_path: Path) -> None:
     def changed() -> dict[str, Any]:
-        resources = procedure.resources()
-        return resources if procedure.with_overlay is None else procedure.with_overlay(resources, overlay)
+        return procedure.with_overlay(procedure.resources(), overlay)
 
     if overlay in procedure.refused_overlays:
         with pytest.raises(GraphtrainError, match=procedure.refused_overlays[overlay]):

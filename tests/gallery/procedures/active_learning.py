@@ -8,7 +8,7 @@ import torch
 
 from graphtrain import Factory, Graph, Loader
 from graphtrain.state.random import seed_everything
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Change, Procedure, Resources, without
 
 ROUNDS, EPOCHS, COUNT, SAMPLES, BATCH, POOL_BATCH = 2, 2, 3, 14, 3, 5
 
@@ -81,22 +81,8 @@ def by_hand(resources: Resources) -> None:
                     optimizer.zero_grad()
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, Any]:
-        return {"loss": training_step(model, batch) * len(batch), "tokens": len(batch)}
-
-    return {**resources, "training_step": sum_of}
-
-
 def count_of(count: int) -> Change:
     return lambda graph, resources: (graph.set("query/label_uncertain", count=count), resources)
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 def with_pool(**options: Any) -> Change:
@@ -120,7 +106,6 @@ PROCEDURE = Procedure(
     kind_lines=14,
     kinds=("label_uncertain",),
     compared=("model", "optimizer"),
-    with_overlay=with_overlay,
     bad={
         "nothing to be labelled": (count_of(0), r"label_uncertain.count: expected an integer > 0, got 0"),
         "no model": (without("model"), "`model`"),

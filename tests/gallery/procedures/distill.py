@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.functional import kl_div, log_softmax
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources, without
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 
@@ -61,20 +59,6 @@ def by_hand(resources: Resources) -> None:
                 passes = 0
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: torch.Tensor, teacher_output: torch.Tensor) -> dict[str, Any]:
-        return {"loss": training_step(model, batch, teacher_output) * len(batch), "tokens": len(batch)}
-
-    return {**resources, "training_step": sum_of}
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
-
-
 PROCEDURE = Procedure(
     name="distill",
     graph=graph,
@@ -84,7 +68,6 @@ PROCEDURE = Procedure(
     kind_lines=6,
     kinds=("teach",),
     compared=("model", "teacher", "optimizer"),
-    with_overlay=with_overlay,
     bad={
         "no teacher": (without("teacher"), "`teacher`"),
         "nothing to ask it": (without("teacher_step"), "teacher_step"),

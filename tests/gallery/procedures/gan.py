@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import softplus
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Change, Procedure, Resources, without
 
 EPOCHS, BATCHES, CRITIC_STEPS = 2, 5, 2
 
@@ -65,10 +65,6 @@ def by_hand(resources: Resources) -> None:
         update("critic", critic_loss(model, batch))
         if number % CRITIC_STEPS == 0:
             update("generator", generator_loss(model, batch))
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 def with_critic_steps(value: Any) -> Change:

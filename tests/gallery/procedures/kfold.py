@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from graphtrain import Factory, Graph, Loader
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Change, Procedure, Resources, without
 
 FOLDS, EPOCHS, SAMPLES, BATCH = 3, 2, 13, 3
 
@@ -68,25 +68,11 @@ def by_hand(resources: Resources) -> None:
         resources["ensemble"][fold].load_state_dict(model.state_dict())
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, Any]:
-        return {"loss": training_step(model, batch) * len(batch), "tokens": len(batch)}
-
-    return {**resources, "training_step": sum_of}
-
-
 def folds(count: int) -> Change:
     return lambda graph, resources: (
         graph.set("begin_fold", folds=count),
         {**resources, "ensemble": torch.nn.ModuleList(make_model() for _ in range(count))},
     )
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 def with_resource(name: str, make: Any) -> Change:
@@ -102,7 +88,6 @@ PROCEDURE = Procedure(
     kind_lines=15,
     kinds=("begin_fold", "end_fold"),
     compared=("model", "optimizer", "ensemble"),
-    with_overlay=with_overlay,
     bad={
         "one fold": (folds(1), r"begin_fold.folds: expected an integer > 1, got 1"),
         "more folds than samples": (folds(SAMPLES + 1), r"begin_fold.folds = 14: there are 13 samples\n.*at most"),

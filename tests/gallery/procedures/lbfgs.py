@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources, without
 
 EPOCHS, BATCHES = 2, 4
 
@@ -45,10 +45,6 @@ def by_hand(resources: Resources) -> None:
             return loss
 
         optimizer.step(closure)
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 def with_float16(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Change, Procedure, Resources, without
 
 EPOCHS, TASKS, INNER_STEPS, RATE = 2, 5, 3, 0.03
 
@@ -59,26 +59,12 @@ def by_hand(resources: Resources, second_order: bool = False) -> None:
                 optimizer.zero_grad()
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, Any]:
-        return {"loss": training_step(model, batch) * len(batch), "tokens": len(batch)}
-
-    return {**resources, "training_step": sum_of}
-
-
 def setting(node: str = "inner/adapt", **parameters: Any) -> Change:
     return lambda graph, resources: (graph.set(node, **parameters), resources)
 
 
 def with_data(change: Any) -> Change:
     return lambda graph, resources: (graph, {**resources, "train_data": list(map(change, resources["train_data"]))})
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 PROCEDURE = Procedure(
@@ -90,7 +76,6 @@ PROCEDURE = Procedure(
     kind_lines=30,  # with the two functions that both kinds use
     kinds=("adapt", "train_adapted"),
     compared=("model", "optimizer"),
-    with_overlay=with_overlay,
     bad={
         "no inner step": (setting(steps=0), "adapt.steps: expected an integer > 0, got 0"),
         "no rate": (setting(rate=0.0), "adapt.rate: expected a number > 0, got 0.0"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources, without
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 
@@ -58,10 +58,6 @@ def by_hand(resources: Resources) -> None:
     for _ in range(EPOCHS):
         for index, batch in enumerate(resources["train_data"]):
             training_step(resources["model"], batch, index, resources["optimizer"], resources["scheduler"])
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:

@@ -8,7 +8,7 @@ import numpy
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources, setting, without
 
 EPOCHS, KEPT, STEPS, ENVIRONMENTS, BATCH = 4, 2, 5, 2, 4
 DISCOUNT, SMOOTHING = 0.9, 0.8
@@ -124,14 +124,6 @@ def with_overlay(resources: Resources, overlay: str) -> Resources:
         return {"loss": training_step(model, batch) * count, "tokens": count}
 
     return {**resources, "training_step": sum_of}
-
-
-def setting(node: str, **parameters: Any) -> Change:
-    return lambda graph, resources: (graph.set(node, **parameters), resources)
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 PROCEDURE = Procedure(

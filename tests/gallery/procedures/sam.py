@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Change, Procedure, Resources, without
 
 EPOCHS, BATCHES, WINDOW, RADIUS = 3, 5, 2, 0.1
 
@@ -59,10 +59,6 @@ def by_hand(resources: Resources) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
                 passes = 0
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 def of_radius(radius: float) -> Change:

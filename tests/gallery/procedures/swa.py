@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources, regression, squared_error, without
 
 EPOCHS, BATCHES = 3, 4
 
@@ -18,22 +17,8 @@ def graph() -> Graph:
     return small.set("finish", after=f"{EPOCHS} epochs").set("checkpoint", every="never")
 
 
-def training_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-
-
 def resources() -> Resources:
-    torch.manual_seed(1)
-    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
-    model = torch.nn.Sequential(*layers).double()
-    return {
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-        "train_data": [torch.randn(4, 3, dtype=torch.float64) for _ in range(BATCHES)],
-        "val_data": [torch.randn(4, 3, dtype=torch.float64) for _ in range(2)],
-        "training_step": training_step,
-        "validation_step": training_step,
-    }
+    return regression(BATCHES, val_data=[4, 4])
 
 
 def by_hand(resources: Resources) -> None:
@@ -41,7 +26,7 @@ def by_hand(resources: Resources) -> None:
     average = resources["swa_model"] = copy.deepcopy(model)
     for epoch in range(EPOCHS):
         for number, batch in enumerate(resources["train_data"]):
-            (training_step(model, batch) / 2).backward()
+            (squared_error(model, batch) / 2).backward()
             if number % 2:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -49,20 +34,6 @@ def by_hand(resources: Resources) -> None:
             for mean, value in zip(average.parameters(), model.parameters(), strict=True):
                 mean.lerp_(value, 1 / (epoch + 1))
     torch.optim.swa_utils.update_bn(resources["train_data"], average)
-
-
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, Any]:
-        return {"loss": training_step(model, batch) * len(batch), "tokens": len(batch)}
-
-    return {**resources, "training_step": sum_of}
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 def without_average(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
@@ -78,7 +49,6 @@ PROCEDURE = Procedure(
     kind_lines=12,
     kinds=("swa", "begin_update_bn"),
     compared=("model", "swa_model", "optimizer"),
-    with_overlay=with_overlay,
     bad={
         "no model": (without("model"), "`model`"),
         "nothing is averaged": (without_average, "swa_model"),

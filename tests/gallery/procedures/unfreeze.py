@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources, without
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 
@@ -52,20 +50,6 @@ def by_hand(resources: Resources) -> None:
                 passes = 0
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, Any]:
-        return {"loss": training_step(model, batch) * len(batch), "tokens": len(batch)}
-
-    return {**resources, "training_step": sum_of}
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
-
-
 def trained_at_first(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
     return graph.set("train_batch", reads={"unfrozen": "next_batch.epoch"}), resources
 
@@ -78,7 +62,6 @@ PROCEDURE = Procedure(
     toml_lines=15,
     kind_lines=0,
     compared=("model", "optimizer", "body_optimizer"),
-    with_overlay=with_overlay,
     bad={
         "no optimizer of the body": (without("body_optimizer"), "body_optimizer"),
         "no optimizer of the head": (without("optimizer"), "`optimizer`"),

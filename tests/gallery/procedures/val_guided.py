@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources, regression, squared_error, without
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 
@@ -17,22 +15,8 @@ def graph() -> Graph:
     return small.set("finish", after=f"{EPOCHS} epochs").set("checkpoint", every="never").set("log", every="1 steps")
 
 
-def training_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-
-
 def resources() -> Resources:
-    torch.manual_seed(1)
-    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
-    model = torch.nn.Sequential(*layers).double()
-    return {
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-        "train_data": [torch.randn(4, 3, dtype=torch.float64) for _ in range(BATCHES)],
-        "guiding_data": [torch.randn(2 * size, 3, dtype=torch.float64) for size in (1, 2)],
-        "training_step": training_step,
-        "validation_step": training_step,
-    }
+    return regression(BATCHES, guiding_data=[2, 4])
 
 
 def by_hand(resources: Resources) -> None:
@@ -40,12 +24,12 @@ def by_hand(resources: Resources) -> None:
     for _ in range(EPOCHS):
         passes = 0
         for number, batch in enumerate(resources["train_data"]):
-            (training_step(model, batch) / WINDOW).backward()
+            (squared_error(model, batch) / WINDOW).backward()
             passes += 1
             if passes == WINDOW or number == BATCHES - 1:
                 model.eval()
                 with torch.no_grad():
-                    losses = [(float(training_step(model, other)), len(other)) for other in resources["guiding_data"]]
+                    losses = [(float(squared_error(model, other)), len(other)) for other in resources["guiding_data"]]
                 model.train()
                 guiding = sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
                 for parameter in model.parameters():
@@ -54,20 +38,6 @@ def by_hand(resources: Resources) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
                 passes = 0
-
-
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, Any]:
-        return {"loss": training_step(model, batch) * len(batch), "tokens": len(batch)}
-
-    return {**resources, "training_step": sum_of}
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 PROCEDURE = Procedure(
@@ -79,7 +49,6 @@ PROCEDURE = Procedure(
     kind_lines=6,
     kinds=("guide",),
     compared=("model", "optimizer"),
-    with_overlay=with_overlay,
     bad={
         "no data that guides": (without("guiding_data"), "guiding_data"),
         "no model": (without("model"), "`model`"),

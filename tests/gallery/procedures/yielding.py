@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources, without
 
 EPOCHS, BATCHES = 2, 5
 
@@ -72,10 +72,6 @@ def with_overlay(resources: Resources, overlay: str) -> Resources:
         return lambda model, batch: {"loss": loss_of(model, batch) * len(batch), "tokens": len(batch)}
 
     return {**resources, "losses": [sum_of(loss_of) for loss_of in LOSSES]}
-
-
-def without(name: str) -> Change:
-    return lambda graph, resources: (graph, {key: value for key, value in resources.items() if key != name})
 
 
 def with_one_loss(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
