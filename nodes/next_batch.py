@@ -618,7 +618,11 @@ class NextBatch:
         """End the epoch where it has as many batches as it is to have; what the data still has is for the next one."""
         if self.batches_per_epoch is None or self.last or self.between:
             return
-        if self.epoch_batches >= self.batches_per_epoch:
+        if self.epoch_batches < self.batches_per_epoch:
+            return
+        if self.ended:  # during this very round, by what several ranks have agreed on
+            self._close_epoch()
+        else:
             self.last = self.rest = True
             self._turns += 1
 
@@ -752,6 +756,8 @@ class NextBatch:
             self._data_state.unsaved[f"{self._data_state.name(self._data)}{line}"] = None
         inside = not self._opens_next()
         position = self._source.position() if inside or self._in_turn is None else {}
+        if not inside:
+            position.pop("common", None)  # the random numbers of an epoch that is over
         if self._in_turn is not None:
             others = self._in_turn.position(self.loader if inside else "")
             position |= {"loaders": others} if others else {}

@@ -240,6 +240,26 @@ def test_ranks_take_turns_and_no_round_goes_beyond_an_epoch(kind: str, batches: 
             assert [digest for digest, _ in again] == [digest for digest, _ in whole]
 
 
+def test_what_asks_for_the_end_of_an_epoch_on_two_ranks_begins_the_data_again() -> None:
+    """They agree on it in the round after, which is the last of the epoch."""
+
+    def program(ranks: Ranks) -> list[tuple[int, float]]:
+        got: list[tuple[int, float]] = []
+
+        def ends(model: Any, batch: torch.Tensor, step: int, epoch: int) -> Any:
+            got.append((epoch, float(batch[0, 0])))
+            loss = model(batch).mean()
+            return (loss, graphtrain.END_EPOCH) if step == 1 else loss
+
+        graph = with_epochs_of(2, 4)
+        resources = {**make(FIT, Loader(numbers(3), batch_size=1)).resources, "training_step": ends}
+        Trainer(graph, display=None, notify=lambda line: None, not_state=["training_step<got>"], **resources).run()
+        return got
+
+    first, second = run_ranks(2, program)
+    assert sorted(first + second) == [(0, 0), (0, 1), (1, 0), (1, 2), (2, 0), (2, 1), (3, 0), (3, 2)]
+
+
 # ---- what is refused
 
 

@@ -236,6 +236,22 @@ def test_ranks_take_turns_in_the_batches_of_all_loaders(tmp_path: Path) -> None:
         assert [digest for digest, *_ in at_ranks(FIT, tmp_path / str(cut))] == [digest for digest, *_ in whole]
 
 
+def test_a_cut_between_two_epochs_of_ranks_loads_what_was_saved(tmp_path: Path) -> None:
+    """With nothing left out of the state, the digest that is saved is compared."""
+
+    def step(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+        return sum(model(part).square().mean() for part in batch.values() if part is not None)
+
+    for until in ("5 batches", "6 batches"):
+
+        def program(ranks: Ranks, until: str = until) -> Trainer:
+            trainer = make(FIT, tmp_path, lists(5, 3), training_step=step)
+            trainer.run(until=until)
+            return trainer
+
+        assert all(trainer.read("next_batch.last") == (until == "5 batches") for trainer in run_ranks(2, program))
+
+
 # ---- what is refused
 
 
