@@ -10,9 +10,12 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Above
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.metrics.values import described
 
 Count = Annotated[int, Above(0)]
 Rollout = dict[str, torch.Tensor]
+ACT = "act", "actions, log_probs, values"
+STEP = "env.step", "observations, rewards, ended"
 
 
 @node(writes=("rollout", "observations", "earned"), activity="data")
@@ -49,7 +52,8 @@ def collect_rollout(
         earned: what the episodes that go on have earned.
 
     Raises:
-        UsageError: there are several ranks, whose rollouts would differ.
+        UsageError: there are several ranks, whose rollouts would differ; or `act` or ``env.step`` returned other than
+            three things, or not one number for each environment.
 
     >>> import numpy, torch
     >>> from graphtrain import Graph
@@ -77,9 +81,13 @@ def collect_rollout(
     seen, visits, finished = torch.tensor(env.reset()) if observations is None else observations, [], []
     with torch.no_grad():
         for _ in range(steps):
-            actions, log_probs, values = (each.cpu() for each in act(model, seen.to(device)))
-            following, rewards, ended = map(torch.tensor, env.step(actions.numpy()))
-            visits.append((seen, actions, log_probs, values, rewards.to(values), ended))
+            actions, log_probs, values = map(torch.Tensor.cpu, _three(act(model, seen.to(device)), *ACT))
+            following, rewards, ended = map(torch.tensor, _three(env.step(actions.numpy()), *STEP))
+            for name, column in {"values of `act`": values, "rewards": rewards, "ends of episodes": ended}.items():
+                if column.shape != seen.shape[:1]:
+                    what = f"`collect_rollout`: {name} of shape {[*column.shape]} for {len(seen)} environments"
+                    raise UsageError(what, "return one number for each, as in values.squeeze(1)")
+            visits.append((seen, actions, log_probs, values, rewards.to(values), ended := ended.bool()))
             earned = rewards if earned is None else earned + rewards
             finished += earned[ended].tolist()
             seen, earned = following, earned * ~ended
@@ -95,3 +103,10 @@ def collect_rollout(
     rollout = {"observations": acted_on, "actions": actions, "log_probs": log_probs}
     rollout |= {"advantages": advantages, "returns": advantages + values}
     return {name: column.flatten(0, 1) for name, column in rollout.items()}, seen, earned
+
+
+def _three(returned: Any, function: str, names: str) -> Any:
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        what = f"{len(returned)} things" if isinstance(returned, tuple) else described(returned)
+        raise UsageError(f"`{function}` returned {what}", f"return {names}")
+    return returned

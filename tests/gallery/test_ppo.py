@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from examples.ppo import CartPoles
-from graphtrain import Graph
+from graphtrain import Graph, UsageError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes.collect_rollout import collect_rollout
 from tests.gallery.procedures.ppo import KEPT, PROCEDURE, Walk
@@ -54,6 +54,49 @@ def test_without_smoothing_it_is_the_error_of_the_critic_and_with_all_of_it_what
         assert torch.equal(rollout["returns"], returns)
         assert (after.tolist(), earned.tolist()) == ([[4.0], [4.0]], [3.0, 6.0])
     assert [row["rollout/return"] for row in recorder.rows] == [3, 3]
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "float32"])
+def test_ends_of_episodes_may_be_numbers(kind: str) -> None:
+    class Numbers(Chain):
+        def step(self, actions: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
+            observations, rewards, ended = super().step(actions)
+            return observations, rewards, ended.astype(kind)
+
+    recorder = Recorder(lambda: (0, 0.0))
+    expected, numbers = (
+        collect_rollout(None, env, act, torch.device("cpu"), recorder, steps=4)[0] for env in (Chain(), Numbers())
+    )
+    assert all(torch.equal(numbers[name], column) for name, column in expected.items())
+    assert [row["rollout/return"] for row in recorder.rows] == [3, 3]
+
+
+def test_what_is_not_one_number_for_each_environment_is_refused() -> None:
+    """A column of values would broadcast with rewards, and with the ratios of a training step."""
+
+    class Five(Chain):
+        def step(self, actions: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
+            return (*super().step(actions), numpy.zeros(2), numpy.zeros(2))
+
+    class Columns(Chain):
+        def step(self, actions: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
+            observations, rewards, ended = super().step(actions)
+            return observations, rewards[:, None], ended
+
+    def act_in_columns(model: Any, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.zeros(2), torch.zeros(2), observations
+
+    def act_without_values(model: Any, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.zeros(2), torch.zeros(2)
+
+    for env, function, message in (
+        (Chain(), act_in_columns, r"values of `act` of shape \[2, 1\] for 2 environments\n.*one number for each"),
+        (Columns(), act, r"rewards of shape \[2, 1\] for 2 environments"),
+        (Chain(), act_without_values, r"`act` returned 2 things\n.*return actions, log_probs, values"),
+        (Five(), act, r"`env.step` returned 5 things\n.*return observations, rewards, ended"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            collect_rollout(None, env, function, torch.device("cpu"), Recorder(lambda: (0, 0.0)), steps=4)
 
 
 def test_a_cut_among_minibatches_has_the_environments_as_they_were(tmp_path: Path) -> None:
