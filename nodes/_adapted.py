@@ -21,5 +21,11 @@ def call_with(weights: Weights, function: Callable[[Any, Any], Any], model: torc
     step = torch.nn.Module()  # what torch swaps the weights of: the step function may use the model in any way
     step.add_module("model", model)
     step.forward = functools.partial(function, model)
-    named = {f"model.{name}": weight for name, weight in weights.items()}
-    return torch.func.functional_call(step, named, (batch,))
+    shared = {id(weight): weights[name] for name, weight in model.named_parameters() if name in weights}
+    named = {  # each place of a weight that several modules have, and each module that has several names only once
+        f"model.{path}.{name}" if path else f"model.{name}": shared[id(weight)]
+        for path, module in model.named_modules()
+        for name, weight in module.named_parameters(recurse=False, remove_duplicate=False)
+        if id(weight) in shared
+    }
+    return torch.func.functional_call(step, named, (batch,), tie_weights=False)

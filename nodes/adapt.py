@@ -59,5 +59,5 @@ def adapt(
     shift = shift or {name: torch.zeros_like(each) for name, each in model.named_parameters() if each.requires_grad}
     weights = shifted(model, shift)
     loss, _ = loss_and_metrics(call_with(weights, training_step, model, batch["support"]), "training_step")
-    gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=second_order)
+    gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=second_order, materialize_grads=True)
     return {name: shift[name] - rate * gradient for name, gradient in zip(weights, gradients, strict=True)}

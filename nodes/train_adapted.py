@@ -12,6 +12,7 @@ from graphtrain.nodes._precision import Around
 from graphtrain.nodes.train_batch import TrainBatch
 
 _LEAVE_OUT = "leave `compile` and `on_out_of_memory` out"
+_GIVE_TYPE = "give model and data that type, or train in another precision"
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
@@ -25,7 +26,7 @@ class TrainAdapted(TrainBatch):
         shift: what `adapt` has added to the parameters.
 
     Arguments:
-        precision: as of `train_batch`. Default: "32-true".
+        precision: as of `train_batch`, without "64-true" and "bf16-true". Default: "32-true".
         compile: True is refused: each visit has other weights, and would be compiled again. Default: False.
         keep: as of `train_batch`. Default: none.
         per: as of `train_batch`. Default: none.
@@ -42,7 +43,7 @@ class TrainAdapted(TrainBatch):
         counted, parts: as of `train_batch`.
 
     Raises:
-        UsageError: as of `train_batch`, or `compile` or `on_out_of_memory` is set.
+        UsageError: as of `train_batch`, or there is an argument that is refused.
 
     >>> import torch
     >>> from graphtrain import Graph
@@ -55,6 +56,10 @@ class TrainAdapted(TrainBatch):
     def _wrapped(self, call: Around | None) -> Around | None:
         if self.compile or self.on_out_of_memory != "stop":
             raise UsageError("train_adapted: each visit has weights of its own, and one backward pass", _LEAVE_OUT)
+        if self.precision in self.model_dtypes:
+            raise UsageError(
+                f'train_adapted.precision "{self.precision}": `adapt` has the batches as they are', _GIVE_TYPE
+            )
         return call
 
     def __call__(  # type: ignore[override]  # it reads one slot more

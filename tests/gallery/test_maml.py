@@ -63,6 +63,48 @@ def test_its_gradient_is_that_of_the_loss_after_the_steps() -> None:
         assert 2 * float(weight.grad[0, place]) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-5)
 
 
+@pytest.mark.parametrize("is_second_order", [False, True])
+def test_shared_and_unused_weights_are_adapted(is_second_order: bool) -> None:
+    """A module under two names, a weight of two modules, and one that no loss depends on."""
+
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(2)
+            self.first = self.again = torch.nn.Linear(3, 3, bias=False)
+            self.tied, self.last = torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 1)
+            self.tied.weight = self.first.weight
+            self.unused = torch.nn.Linear(2, 2)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            return self.last(self.tied(self.again(self.first(batch).tanh()).tanh()))
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(2)
+            self.first = torch.nn.Linear(3, 3, bias=False)
+            torch.nn.Linear(3, 3, bias=False)
+            self.last = torch.nn.Linear(3, 1)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            weight = self.first.weight
+            hidden = (batch @ weight.T).tanh()
+            return self.last((hidden @ weight.T).tanh() @ weight.T)
+
+    models = [Shared().double(), Plain().double()]
+    for model in models:
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        supplied = {**resources(), "model": model, "optimizer": optimizer}
+        PROCEDURE.trainer(graph=graph(is_second_order), resources=supplied).run()
+    shared, plain = models
+    assert all(weight.is_leaf for weight in shared.parameters())
+    assert shared.again is shared.first
+    assert shared.tied.weight is shared.first.weight
+    for name, weight in plain.named_parameters():
+        torch.testing.assert_close(shared.get_parameter(name), weight)
+
+
 def test_a_save_in_the_inner_loop_is_made_behind_it(whole: Trainer, tmp_path: Path) -> None:
     """The gradients keep a graph of operations, which no file holds."""
     first = second_order(tmp_path)

@@ -81,6 +81,10 @@ PROCEDURE = Procedure(
         "no rate": (setting(rate=0.0), "adapt.rate: expected a number > 0, got 0.0"),
         "compiled": (setting("train_batch", compile=True), r"train_adapted: .*\n.*leave `compile`"),
         "in halves": (setting("train_batch", on_out_of_memory="halve"), r"train_adapted: .*\n.*`on_out_of_memory` out"),
+        "weights of a type that batches have not": (
+            setting("train_batch", precision="64-true"),
+            r'train_adapted.precision "64-true": .*\n.*give model and data that type',
+        ),
         "no model": (without("model"), "`model`"),
         "no optimizer": (without("optimizer"), "`optimizer`"),
         "batches that are no tasks": (
