@@ -63,8 +63,11 @@ class Agree:
         return self.value
 
 
-def agreed(value: Any, weight: Any, how: str, ranks: Agreement | None) -> float:
+def agreed(value: Any, weight: Any, how: str, ranks: Agreement | None, default: float | None = None) -> float:
     """One number of a value that differs between ranks; the arguments are those of `agree`.
+
+    Arguments:
+        default: what it is where no rank has a value. Default: that is an error.
 
     Raises:
         UsageError: the value, or the weight, is no number.
@@ -72,6 +75,8 @@ def agreed(value: Any, weight: Any, how: str, ranks: Agreement | None) -> float:
     number = None if value is None else (_number(value, "value"), _number(weight, "weight"))
     numbers = ranks.gather(number) if ranks is not None else [number]
     present = [tuple(each) for each in numbers if each is not None]
+    if not present and default is not None:
+        return default
     if not present:
         raise UsageError("agree: `value` is not written yet, on any rank", "put it after the node that writes it")
     return _HOW[how](present)

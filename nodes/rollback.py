@@ -63,7 +63,8 @@ class Rollback:
         return bool(self.skips) and self._history.batches()[0] in self.skips
 
     def __call__(self, loss: Any) -> None:
-        value, limit = agreed(loss, 1.0, "mean", self._ranks), self.factor * self.mean or math.inf
-        self.mean += (min(limit, value) - self.mean) * (0.1 if self.mean else 1.0)
+        # No rank has a loss where all of them skip a batch; the first one may be no number, which is no mean.
+        value, limit = agreed(loss, 1.0, "mean", self._ranks, self.mean), self.factor * self.mean or math.inf
+        self.mean += (seen - self.mean) * (0.1 if self.mean else 1.0) if (seen := min(limit, value)) < math.inf else 0.0
         if not value <= limit and self._history.restore("checkpoint", most=self.most):
             self.skips = [*self.skips, *self._history.batches(self.skip)]
