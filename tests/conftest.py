@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """From now on no code is cached: tests change scripts within the second by which a cache tells them apart."""
     once.begin()
+    DECLARED.clear()  # those of test modules, for doctests too
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 

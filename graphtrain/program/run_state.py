@@ -556,7 +556,7 @@ class StatefulObjects:
         listed = {
             f"{name}[{number}]": value
             for name, values in self._resources.items()
-            if isinstance(values, list | tuple) and len(values) <= _MOST_LISTED
+            if type(values) in (list, tuple) and len(values) <= _MOST_LISTED  # those of a user may do anything
             for number, value in enumerate(values)
             if isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
         }

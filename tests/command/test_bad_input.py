@@ -420,5 +420,7 @@ def test_a_real_process_refuses_alike(tiny: Path) -> None:
     assert_refused(
         in_a_process("run", "tiny.py", "--graph", "my.toml", cwd=tiny), "my.toml:", "did you mean `max_norm`?"
     )
-    assert_refused(in_a_new_process("show", "nothing", cwd=tiny), "no graph `nothing`", "known: evaluate, fit")
+    assert_refused(
+        in_a_new_process("show", "nothing", cwd=tiny), "no graph `nothing`", "known: active_learning, evaluate, fit"
+    )
     assert {path for path in files(tiny) if "__pycache__" not in path.parts} == before

@@ -72,7 +72,10 @@ def test_a_script_without_a_run_is_proved(forked: Path, command: Command) -> Non
     assert {path.name for path in forked.iterdir()} - {"__pycache__"} == {"mine.py", "temporary"}
 
 
-GOES_BACK = """\
+GOES_BACK = f"""\
+import sys
+
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.gallery.procedures.rollback import graph, resources
 
 graph = graph()
