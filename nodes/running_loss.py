@@ -43,8 +43,8 @@ class RunningLoss:
 
     def setup(self, recorder: Recorder) -> None:
         self._means = recorder.means("train")
-        self._means.follow(self.metric, self.windows)
+        self._means.follow(self.metric, self.windows, self)
 
     def __call__(self) -> None:
-        self._means.end_window(self.ended % self.windows)
+        self._means.end_window(self.metric, self.ended % self.windows)
         self.ended += 1

@@ -21,7 +21,7 @@ Sums = dict[str, list[Any]]
 """Name -> the sum of value * samples, and the sum of samples; or what it is reduced to, and how."""
 
 _MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
-_WINDOW = "window"  # the horizon of the open window; those that have ended have a number behind it
+_OPEN, _WINDOW = "open", "window"  # before the metric: the horizon of its open window; before a number, of another
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
@@ -47,27 +47,35 @@ class Means:
 
     def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
-        # Of values by name; of a loss alone; of names and a vector; or the number of a window that ends.
+        # Of values by name; of a loss alone; of names and a vector; or the number of a window that ends, and its metric.
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
         self._windows: dict[str, Sums] = {}  # those that have ended
-        self._followed: dict[str, int] = {}  # metric -> over how many windows it is averaged
+        self._followed: dict[str, tuple[int, Any]] = {}  # metric -> over how many windows it is averaged, and for whom
 
-    def follow(self, metric: str, windows: int) -> None:
-        """Keep the last windows of a metric, which `end_window` ends, for `running`."""
-        self._sums.setdefault(_WINDOW, {})
-        self._followed[metric] = windows
+    def follow(self, metric: str, windows: int, node: Any) -> None:
+        """Keep the last windows of a metric, which `end_window` ends, for `running`, while the graph has this node."""
+        self._sums.setdefault(f"{_OPEN} {metric}", {})
+        self._followed[metric] = windows, node
 
-    def end_window(self, number: int) -> None:
-        """End a window: it takes the place of the one with this number. Nothing is transferred to the host here."""
-        self._waiting.append((number, 0, ()))
+    def keep_followers(self, nodes: Collection[Any]) -> None:
+        """Follow metrics for these nodes alone."""
+        gone = [name for name, (_, node) in self._followed.items() if all(node is not kept for kept in nodes)]
+        for metric in gone:
+            del self._followed[metric]
+            self._sums.pop(f"{_OPEN} {metric}", None)
+            self._windows = {name: sums for name, sums in self._windows.items() if name.split(" ", 2)[2:] != [metric]}
+
+    def end_window(self, metric: str, number: int) -> None:
+        """End a window of a metric: it takes the place of the one with this number. Nothing is transferred here."""
+        self._waiting.append((number, metric, ()))
 
     def running(self) -> dict[str, float]:
         """The mean of each metric that is followed over the last windows, of which each counts alike."""
         running = {}
-        for metric, windows in self._followed.items():
+        for metric, (windows, _) in self._followed.items():
             self.settle()
-            names = (f"{_WINDOW} {number}" for number in range(windows))
+            names = (f"{_WINDOW} {number} {metric}" for number in range(windows))
             parts = {name: sums[metric] for name in names if metric in (sums := self._windows.get(name, {}))}
             whole = added(self._gather(parts)) if self._gather is not None else parts
             values = [total if samples in REDUCTIONS else total / samples for total, samples in whole.values()]
@@ -127,7 +135,7 @@ class Means:
                 entries.append(("loss", values, samples, _TOTAL if "loss" in summed else _MEAN))
                 continue
             if isinstance(values, int):
-                entries.append((f"{_WINDOW} {values}", 0.0, 0, _WINDOW))
+                entries.append((f"{values} {samples}", 0.0, 0, _WINDOW))
                 continue
             named = zip(values[0], values[1].unbind(), strict=True) if isinstance(values, tuple) else values.items()
             for name, value in named:
@@ -145,7 +153,8 @@ class Means:
                 part = [number if how == _TOTAL else number * weight, weight]
             else:  # a mean over nothing is no number
                 if how is _WINDOW:
-                    self._windows[name], self._sums[_WINDOW] = self._sums[_WINDOW], {}
+                    horizon = f"{_OPEN} {name.partition(' ')[2]}"
+                    self._windows[f"{_WINDOW} {name}"], self._sums[horizon] = self._sums.get(horizon, {}), {}
                 continue
             for sums in self._sums.values():
                 whole = sums.get(name)
@@ -265,6 +274,11 @@ class Recorder:
     def forget_means(self) -> None:
         """Drop all running means; the nodes that are set up again ask for theirs."""
         self._means = {}
+
+    def keep_followers(self, nodes: Collection[Any]) -> None:
+        """Follow no metrics any more for other nodes than these: the graph is another one."""
+        for means in self._means.values():
+            means.keep_followers(nodes)
 
     def gathered(self, name: str) -> set[str]:
         """The names in the running means called `name`, of any horizon."""

@@ -750,6 +750,7 @@ class Trainer:
             raise
         finally:
             former.state.restore_after_setup(state, ("random",))
+        self._recorder.keep_followers([bound.instance for bound in compiled.program.by_path.values()])
         self._requests.retention = compiled.retention
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._renewals, self._made = renewals, dict(made)

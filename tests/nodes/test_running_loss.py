@@ -129,3 +129,33 @@ def test_another_metric_can_be_followed_and_nothing_is_recorded_of_one_that_is_n
         again = Trainer(graph, display=None, notify=lambda line: None, **resources)
         again.run()
         assert [row["running/accuracy"] for row in again.metrics if "running/accuracy" in row] == values
+
+
+def test_two_metrics_are_followed_side_by_side() -> None:
+    both = FIT.overlay("running_loss").set("running_loss", windows=3).set("finish", after="4 steps")
+    both = both.insert("running_scale", "running_loss", after="running_loss", metric="scale", windows=2)
+    step = lambda model, batch: {"loss": model(batch).square().mean(), "scale": batch.abs().mean()}  # noqa: E731
+
+    def rows(graph: Graph) -> list[dict[str, float]]:
+        again = Trainer(graph, display=None, notify=lambda line: None, **{**make(FIT).resources, "training_step": step})
+        again.run()
+        return [row for row in again.metrics if "loss" in row]
+
+    loss, scale = rows(both.remove("running_scale")), rows(both.remove("running_loss"))
+    assert [{**of_loss, **of_scale} for of_loss, of_scale in zip(loss, scale, strict=True)] == rows(both)
+
+
+def test_nothing_is_recorded_of_a_node_that_a_rewiring_takes_away() -> None:
+    graph = FIT.set("log", every="1 steps").set("finish", after="5 steps")
+    trainer = make(graph.overlay("running_loss"))
+    trainer.run(until="2 steps")
+    trainer.rewire(graph)
+    trainer.run()
+    assert [row["step"] for row in trainer.metrics if "running/loss" in row] == [1, 2]
+    trainer = make(graph)
+    trainer.run(until="2 steps")
+    trainer.rewire(graph.overlay("running_loss"))
+    trainer.run(until="3 steps")
+    trainer.rewire(graph.overlay("running_loss").set("clip", max_norm=9.0))
+    trainer.run()
+    assert [row["step"] for row in trainer.metrics if "running/loss" in row] == [3, 4, 5]
