@@ -11,7 +11,7 @@ from graphtrain.metrics.recorder import Recorder
 
 
 @node(synchronises=True, family="bookkeeping")
-def end_fold(model: Module, fold: int, val_indices: list[int], recorder: Recorder, ensemble: Any = None) -> None:
+def end_fold(model: Module, fold: int, validated: int, recorder: Recorder, ensemble: Any = None) -> None:
     """Record the metrics over all samples that folds have held out so far, and keep the model of the fold.
 
     The last ``val/...`` metrics of each fold are what its model gives for samples that it was not trained on. Their
@@ -20,7 +20,7 @@ def end_fold(model: Module, fold: int, val_indices: list[int], recorder: Recorde
 
     Reads:
         fold: how many folds were over before.
-        val_indices: the numbers of the samples that the fold held out.
+        validated: over how many samples these metrics are means.
         ensemble: a `torch.nn.ModuleList` with a module like `model` for each fold. That of the fold takes the weights
             of its model, so that in the end an evaluation can have it as its `model`. Default: models are not kept.
 
@@ -32,7 +32,7 @@ def end_fold(model: Module, fold: int, val_indices: list[int], recorder: Recorde
     """
     means = recorder.means("out_of_fold", ("whole",))
     held_out = {name.removeprefix("val/"): value for name, value in recorder.latest.items() if name.startswith("val/")}
-    means.add(held_out, len(val_indices))
+    means.add(held_out, validated)
     recorder.row({f"out_of_fold/{name}": value for name, value in means.peek("whole").items()})
     if ensemble is not None:
         ensemble[fold].load_state_dict(model.state_dict())

@@ -46,6 +46,15 @@ def test_rows_have_the_fold_and_metrics_are_of_what_was_held_out() -> None:
     assert all(not torch.equal(model["model.0.weight"], models[0]["model.0.weight"]) for model in models[1:])
 
 
+def test_batches_of_a_list_count_by_their_samples() -> None:
+    batches = list(PROCEDURE.resources()["train_data"].dataset.split([6, 5, 2]))
+    trainer = PROCEDURE.trainer(resources={**PROCEDURE.resources(), "train_data": batches, "val_data": batches})
+    trainer.run()
+    losses = [row["val/loss"] for row in trainer.metrics if "val/loss" in row][EPOCHS - 1 :: EPOCHS]
+    [*_, last] = [row["out_of_fold/loss"] for row in trainer.metrics if "out_of_fold/loss" in row]
+    assert last == pytest.approx((6 * losses[0] + 5 * losses[1] + 2 * losses[2]) / 13)
+
+
 def test_cuts_in_the_second_fold_are_exact(tmp_path: Path) -> None:
     """A few of them; the sweep of the gallery makes all cuts."""
     whole = PROCEDURE.trainer()

@@ -85,7 +85,7 @@ PROCEDURE = Procedure(
     resources=resources,
     by_hand=by_hand,
     toml_lines=12,
-    kind_lines=15,
+    kind_lines=18,  # 3 of them for data without a length
     kinds=("begin_fold", "end_fold"),
     compared=("model", "optimizer", "ensemble"),
     bad={
@@ -94,6 +94,10 @@ PROCEDURE = Procedure(
         "a model that nothing can make again": (with_resource("model", make_model), "no Factory"),
         "no model": (without("model"), "`model`"),
         "no optimizer": (without("optimizer"), "`optimizer`"),
+        "a stream": (
+            with_resource("train_data", lambda: iter([])),
+            r"begin_fold: `train_data` is a list_iterator without a length\n.*pass a graphtrain.Loader",
+        ),
         "no data": (without("train_data"), "`train_data`"),
         "an ensemble of two": (
             with_resource("ensemble", lambda: torch.nn.ModuleList([make_model(), make_model()])),
