@@ -47,7 +47,7 @@ class Means:
 
     def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
-        # Of values by name; of a loss alone; of names and a vector; or the number of a window that ends, and its metric.
+        # Of values by name; a loss alone; names and a vector; or the number of a window that ends, and its metric.
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
         self._windows: dict[str, Sums] = {}  # those that have ended
