@@ -312,8 +312,8 @@ def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
 
 def restore_optimizer(optimizer: Any, state: Mapping[str, Any], owned: set[int]) -> None:
     """Restore what `capture_optimizer` took."""
-    if state["stepped"]:
-        optimizer._opt_called = True
+    if state["stepped"] or hasattr(optimizer, "_opt_called"):  # which goes back, too
+        optimizer._opt_called = state["stepped"]
     with torch.no_grad():
         for key, parameter in _loose_parameters(optimizer, owned):
             parameter.copy_(state["loose"][key]["value"])

@@ -176,6 +176,14 @@ def _slower(resources: dict[str, Any]) -> dict[str, Any]:
     return {**resources, "optimizer": torch.optim.SGD(resources["model"].parameters(), lr=0.01, momentum=0.9)}
 
 
+def test_it_goes_back_to_before_the_first_step_of_an_optimizer_with_a_schedule(tmp_path: Path) -> None:
+    graph, resources = PROCEDURE.graph().set("checkpoint", every="once"), PROCEDURE.resources()
+    scheduler = torch.optim.lr_scheduler.StepLR(resources["optimizer"], 2)
+    lines = Lines()
+    Trainer(graph, tmp_path, display=None, notify=lines.append, **resources, scheduler=scheduler).run()
+    assert any("sends the run back to 000001-step-0" in line for line in lines)
+
+
 def test_a_limit_ends_it(tmp_path: Path) -> None:
     graph = PROCEDURE.graph().set("rollback", most=1)
     trainer = Trainer(graph, tmp_path, display=None, notify=lambda line: None, **PROCEDURE.resources())
