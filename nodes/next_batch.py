@@ -163,6 +163,7 @@ class NextBatch:
     _data: Any
     _data_state: DataState
     _turns: int
+    _is_early: bool  # whether batches are fetched early
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
     _read: Callable[[Any], Source]
     _clock: Callable[[], float]
@@ -242,6 +243,7 @@ class NextBatch:
                 counts_by_hand=batch_size is not None,
                 notify=notify,
             )
+        self._is_early = self.prefetch
         self._is_common = inside and ranks is None and bool(self.source_state.get("common"))
         combine = self.combine or ("cycle" if graph_trains else "in_turn")
         self._loaders = loaders_of(own_data(train_data))
@@ -353,6 +355,8 @@ class NextBatch:
 
     def _take(self, data: Any, source: Source | None = None) -> None:
         self._data, self._source = data, source or self._read(own_data(data))
+        # Data that keeps its own position loses it at its end, which several ranks would reach a round early.
+        self._is_early = self.prefetch and (self._ranks is None or not isinstance(self._source, Stateful))
         if self.overfit is not None:
             self._refuse_shuffled()
         if self._source.replays:
@@ -585,7 +589,7 @@ class NextBatch:
             self._look_ahead()
         else:
             self._end_by_number()
-        if self.prefetch and not self.last:
+        if self._is_early and not self.last:
             self._fetch_early()
 
     def _fetch_early(self) -> None:
@@ -605,7 +609,7 @@ class NextBatch:
         batches = self._of_loader()
         if batches == self._most:
             self._close_epoch()
-        elif not self._ahead and (self.prefetch or self.length is None or batches >= self.length):
+        elif not self._ahead and (self._is_early or self.length is None or batches >= self.length):
             following = next(self._iterator, NOTHING)
             if following is NOTHING:
                 self._close_epoch()
@@ -628,7 +632,7 @@ class NextBatch:
 
     def _first_uncertain(self) -> int:
         """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
-        if self.prefetch or not (length := self._expected_length()):
+        if self._is_early or not (length := self._expected_length()):
             return 0
         end = self.loader_first + length
         return end if self.batches_per_epoch is None else min(end, self.batches_per_epoch)
