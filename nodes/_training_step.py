@@ -42,7 +42,11 @@ class CallsTrainingStep:
     ) -> None:
         self._prefix, self._asks, self._report = metric_prefix, asks, notify
         self._means = recorder.means("train", ("log", "epoch"))
-        self._around = self._wrapped(around(self.precision, device))
+        self._around = self._wrapped(around(self.precision, device, self._compiled()))
+
+    def _compiled(self) -> Compiled | None:
+        """What compiles the step function; None where it is not compiled."""
+        return None
 
     def _wrapped(self, call: Around | None) -> Around | None:
         """What calls the step function; None for a plain call. A kind that looks at the result first wraps it."""
@@ -76,14 +80,5 @@ class CompilesTrainingStep(CallsTrainingStep):
     compile: bool = False
     keep: tuple[str, ...] = ()
 
-    def setup(
-        self,
-        recorder: Recorder,
-        device: torch.device,
-        notify: Callable[[str], None] | None = None,
-        metric_prefix: str = "",
-        asks: Callable[[Ask], None] | None = None,
-    ) -> None:
-        super().setup(recorder, device, notify, metric_prefix, asks)
-        if self.compile:
-            self._around = self._wrapped(around(self.precision, device, Compiled()))
+    def _compiled(self) -> Compiled | None:
+        return Compiled() if self.compile else None
