@@ -57,9 +57,12 @@ class CallsTrainingStep:
         result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
         return without_ask(result, self._asks)
 
-    def _called(self, training_step: Any, model: Any, batch: Any) -> tuple[torch.Tensor, Mapping[str, Any]]:
-        """The loss of a batch, and the other metrics."""
-        return loss_and_metrics(self._result(training_step, model, batch), "training_step")
+    def _loss(self, training_step: Any, model: Any, batch: Any, samples: int | None = None) -> Any:
+        """The loss of a batch; it and the other metrics are recorded where the batch has this many samples."""
+        loss, metrics = loss_and_metrics(self._result(training_step, model, batch), "training_step")
+        if samples is not None:
+            self._means.add(self._named(loss, metrics), samples)
+        return loss
 
     def _named(self, loss: torch.Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._prefixed({"loss": loss, **metrics})
@@ -75,10 +78,9 @@ class CallsTrainingStep:
 
 
 class CompilesTrainingStep(CallsTrainingStep):
-    """A kind that can compile it, and whose slots may outlast an epoch: where it computes the loss and nothing else."""
+    """A kind that can compile it: where it computes the loss and nothing else."""
 
     compile: bool = False
-    keep: tuple[str, ...] = ()
 
     def _compiled(self) -> Compiled | None:
         return Compiled() if self.compile else None

@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 import torch
 
+from graphtrain.data.length import indexed_length
 from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.metrics.values import described
 
 Folds = Annotated[int, Above(1)]
 Numbers = list[int]
-_SIZED = "pass a graphtrain.Loader, or a list of batches"
 
 
 @node(writes=("indices", "val_indices"), activity="data")
@@ -38,7 +37,8 @@ def begin_fold(train_data: Any, fold: int, ensemble: Any = None, *, folds: Folds
         val_indices: the numbers of those that it holds out.
 
     Raises:
-        UsageError: the data has no length, there are more folds than samples, or not as many modules as folds.
+        DataError: the data has no length.
+        UsageError: there are more folds than samples, or not as many modules as folds.
 
     >>> from graphtrain import Graph
     >>> number = {"fold": "begin_fold.runs % 3"}  # each epoch holds out another part
@@ -46,10 +46,7 @@ def begin_fold(train_data: Any, fold: int, ensemble: Any = None, *, folds: Folds
     >>> graph.check()
     []
     """
-    data = getattr(train_data, "dataset", train_data)
-    if not hasattr(data, "__len__"):
-        raise UsageError(f"begin_fold: `train_data` is {described(train_data)} without a length", _SIZED)
-    samples = torch.arange(len(data))
+    samples = torch.arange(indexed_length(train_data, "train_data"))
     if folds > len(samples):
         raise UsageError(f"begin_fold.folds = {folds}: there are {len(samples)} samples", "take at most as many folds")
     if ensemble is not None and len(ensemble) != folds:

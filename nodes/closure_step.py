@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal
 
 import torch
 
-from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.nodes._optimizers import one_of, parameters_of
 from graphtrain.nodes._training_step import CallsTrainingStep
 from graphtrain.program.agreement import Agreement
-from graphtrain.program.resources import StepOutputs
 
 
-@node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), synchronises=True)
+@node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), synchronises=True, repeats_step=True)
 class ClosureStep(CallsTrainingStep):
     """Let `optimizer` step with a closure, which clears, calls ``training_step(model, batch)``, and runs backward.
 
@@ -39,7 +38,7 @@ class ClosureStep(CallsTrainingStep):
         asking: as of `train_batch`.
 
     Raises:
-        UsageError: there are several optimizers, `training_step` writes slots, or what it returned is no loss.
+        UsageError: there are several optimizers, or what `training_step` returned is no loss.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("lbfgs").set("step", precision="bf16-mixed")
@@ -52,41 +51,19 @@ class ClosureStep(CallsTrainingStep):
     steps: int = progress(0, adds=1)
 
     def __call__(
-        self,
-        model: Any,
-        batch: Any,
-        training_step: StepFunction,
-        samples: int,
-        optimizer: Any,
-        window: int = 1,
+        self, model: Any, batch: Any, training_step: StepFunction, samples: int, optimizer: Any, window: int = 1,
         ranks: Agreement | None = None,
-    ) -> torch.Tensor:
-        if isinstance(training_step, StepOutputs):
-            raise UsageError(
-                "closure_step: the step function writes slots, and each evaluation would read those of the one before",
-                "leave the writes of the node out",
-            )
-        optimizer, is_first = one_of(optimizer, "closure_step"), True
+    ) -> Any:  # fmt: skip
+        optimizer, evaluations = one_of(optimizer, "closure_step"), itertools.count()
 
         def closure() -> torch.Tensor:
-            nonlocal is_first
             optimizer.zero_grad()
-            parameters = parameters_of(optimizer)
-            total = parameters[0].new_zeros(())
+            loss = parameters_of(optimizer)[0].new_zeros(())
             if batch is not None:
-                loss, metrics = self._called(training_step, model, batch)
-                (loss / window).backward()  # type: ignore[no-untyped-call]
-                total = loss.detach() / window
-                if is_first:
-                    self._means.add(self._named(loss, metrics), samples)
-            if ranks is not None:  # the loss is summed as the gradient of one number more
-                number = parameters[0].new_zeros(())
-                number.grad = total.to(number)
-                ranks.exchange([*parameters, number])
-                total = number.grad
-            is_first = False
-            return total
+                loss = self._loss(training_step, model, batch, samples if next(evaluations) == 0 else None)
+                (loss / window).backward()
+            loss = loss.detach() / window
+            return loss if ranks is None else ranks.exchange_with(loss, parameters_of(optimizer))
 
         self.steps += 1
-        loss: torch.Tensor = optimizer.step(closure)
-        return loss
+        return optimizer.step(closure)

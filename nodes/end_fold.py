@@ -31,8 +31,7 @@ def end_fold(model: Module, fold: int, validated: int, recorder: Recorder, ensem
     []
     """
     means = recorder.means("out_of_fold", ("whole",))
-    held_out = {name.removeprefix("val/"): value for name, value in recorder.latest.items() if name.startswith("val/")}
-    means.add(held_out, validated)
+    means.add(recorder.latest_of("val"), validated)
     recorder.row({f"out_of_fold/{name}": value for name, value in means.peek("whole").items()})
     if ensemble is not None:
         ensemble[fold].load_state_dict(model.state_dict())

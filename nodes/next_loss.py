@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
+from graphtrain.metrics.values import described
 from graphtrain.nodes._optimizers import optimizers_of
+from graphtrain.nodes._step_result import yielded
+
+_ONE_FOR_EACH = "pass a list with one for each; of a function that yields them, `begin_losses` makes it"
 
 
 @node(writes="next_step", transient="next_step", family="compute")
@@ -28,7 +32,7 @@ class NextLoss:
         of_batch: what `batches` was.
 
     Raises:
-        UsageError: the list has more losses than there are optimizers, or fewer.
+        UsageError: the list has more losses than there are optimizers, or fewer; or `losses` is no list.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("yielding")
@@ -41,13 +45,12 @@ class NextLoss:
     left: bool = progress(False)
     of_batch: int = progress(-1)
 
-    def __call__(self, batches: int, optimizer: Any, losses: Any) -> Callable[[Any, Any], Any]:
+    def __call__(self, batches: int, optimizer: Any, losses: Any) -> Any:
         self.index = self.index + 1 if batches == self.of_batch else 0
-        index, count = self.index, len(optimizers_of(optimizer))
-        self.of_batch, self.left = batches, index + 1 < count
-        if not isinstance(losses, list | tuple):
-            return lambda model, batch: next(losses)
-        if len(losses) != count:
-            raise UsageError(f"`losses` has {len(losses)} losses, and there are {count} optimizers", "one for each")
-        step: Callable[[Any, Any], Any] = losses[index]
-        return step
+        count = len(optimizers_of(optimizer))
+        self.of_batch, self.left = batches, self.index + 1 < count
+        if isinstance(losses, Iterator):
+            return lambda model, batch: yielded(losses, self.index, count)
+        if not isinstance(losses, Sequence) or len(losses) != count:
+            raise UsageError(f"`losses` is {described(losses)}, and there are {count} optimizers", _ONE_FOR_EACH)
+        return losses[self.index]

@@ -12,7 +12,7 @@ from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._training_step import CompilesTrainingStep
 
 
-@node(writes="loss", effects="backward", keeps="keep")
+@node(writes="loss", effects="backward", repeats_step=True)
 class SamBatch(CompilesTrainingStep):
     """Add the gradients at the weights to which a step of length `radius` along the gradient leads.
 
@@ -29,7 +29,6 @@ class SamBatch(CompilesTrainingStep):
     Arguments:
         precision: as of `train_batch`, without "16-mixed". Default: "32-true".
         compile: as of `train_batch`. Default: False.
-        keep: as of `train_batch`. Default: none.
         radius: how long that step is, in the norm of all parameters together. Default: 0.05.
 
     Writes:
@@ -51,18 +50,17 @@ class SamBatch(CompilesTrainingStep):
 
     def __call__(
         self, model: Any, batch: Any, training_step: StepFunction, samples: int, optimizer: Any, window: int = 1
-    ) -> torch.Tensor:
+    ) -> Any:
         weights = [weight for weight in parameters_of(*optimizers_of(optimizer)) if weight.requires_grad]
-        loss, metrics = self._called(training_step, model, batch)
+        loss = self._loss(training_step, model, batch, samples)
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
         before = [weight.detach().clone() for weight in weights]
         length = torch.nn.utils.get_total_norm(gradients) + 1e-12  # of a gradient that may be 0
         try:
             with torch.no_grad():
                 torch._foreach_add_(weights, torch._foreach_mul(gradients, self.radius / length))
-            (self._called(training_step, model, batch)[0] / window).backward()  # type: ignore[no-untyped-call]
+            (self._loss(training_step, model, batch) / window).backward()
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(weights, before)
-        self._means.add(self._named(loss, metrics), samples)
         return loss.detach()

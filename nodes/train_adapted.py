@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
-from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.nodes._adapted import Weights, call_with, shifted
-from graphtrain.nodes._precision import Around
 from graphtrain.nodes.train_batch import TrainBatch
-
-_LEAVE_OUT = "leave `compile` and `on_out_of_memory` out"
-_GIVE_TYPE = "give model and data that type, or train in another precision"
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
@@ -26,14 +21,15 @@ class TrainAdapted(TrainBatch):
         shift: what `adapt` has added to the parameters.
 
     Arguments:
-        precision: as of `train_batch`, without "64-true" and "bf16-true". Default: "32-true".
-        compile: True is refused: each visit has other weights, and would be compiled again. Default: False.
+        precision: as of `train_batch`, without "64-true" and "bf16-true", as `adapt` has the batches as they are: give
+            model and data that type. Default: "32-true".
+        compile: only False: each visit has other weights, and would be compiled again. Default: False.
         keep: as of `train_batch`. Default: none.
         per: as of `train_batch`. Default: none.
         only_own: as of `train_batch`. Default: False.
         unfrozen: as of `train_batch`. Default: all.
         turn: as of `train_batch`. Default: those of all.
-        on_out_of_memory: "halve" is refused: one backward pass goes through the inner loop. Default: "stop".
+        on_out_of_memory: only "stop": one backward pass goes through the inner loop. Default: "stop".
         skip_none: as of `train_batch`. Default: False.
 
     Writes:
@@ -43,7 +39,7 @@ class TrainAdapted(TrainBatch):
         counted, parts: as of `train_batch`.
 
     Raises:
-        UsageError: as of `train_batch`, or there is an argument that is refused.
+        UsageError: as of `train_batch`.
 
     >>> import torch
     >>> from graphtrain import Graph
@@ -53,14 +49,9 @@ class TrainAdapted(TrainBatch):
     []
     """
 
-    def _wrapped(self, call: Around | None) -> Around | None:
-        if self.compile or self.on_out_of_memory != "stop":
-            raise UsageError("train_adapted: each visit has weights of its own, and one backward pass", _LEAVE_OUT)
-        if self.precision in self.model_dtypes:
-            raise UsageError(
-                f'train_adapted.precision "{self.precision}": `adapt` has the batches as they are', _GIVE_TYPE
-            )
-        return call
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    compile: Literal[False] = False
+    on_out_of_memory: Literal["stop"] = "stop"
 
     def __call__(  # type: ignore[override]  # it reads one slot more
         self, model: Any, batch: Any, training_step: StepFunction, samples: int, shift: Weights, window: int = 1,

@@ -94,6 +94,7 @@ class TrainBatch(CompilesTrainingStep):
     []
     """
 
+    keep: tuple[str, ...] = ()
     per: str | None = None
     only_own: bool = False
     unfrozen: Annotated[int, Above(0)] | None = None

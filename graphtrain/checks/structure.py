@@ -213,6 +213,8 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
                 continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
+                if verb == "writes" and node.body is None and kind.repeats_step:
+                    hint = "it calls its step function several times a visit: what that returns cannot go to a slot"
                 message = f"`{node.name}` {verb} no slot `{slot}`"
                 yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
     kept = node.parameters.get(kind.keeps, ()) if kind.keeps else ()

@@ -66,7 +66,7 @@ def nodes_command(name: str | None) -> None:
         ("parameters", [_parameter_line(parameter, kind) for parameter in kind.parameters.values()]),
         ("reads", [_slot(read) for read in kind.reads]),
         ("set up with", [_slot(read) for read in kind.setup_reads or ()]),
-        ("writes", [*kind.writes, *(["what its step function returns"] if kind.calls_step_function else [])]),
+        ("writes", [*kind.writes, *(["what its step function returns"] if kind.may_return_slots else [])]),
         ("guard fields", list(kind.fields)),
         ("effects", list(kind.effects)),
         ("bypassed without", [*kind.optional, *kind.idle_without]),

@@ -116,6 +116,7 @@ class Kind:
     step_inputs: Mapping[str, str]
     records: str
     keeps: str
+    repeats_step: bool
     renews: str
     begins_epoch: bool
     synchronises: bool
@@ -166,8 +167,13 @@ class Kind:
 
     @functools.cached_property
     def calls_step_function(self) -> bool:
-        """True if it is given a user's step function, which may return what a node writes to slots of its own."""
+        """True if it is given a user's step function."""
         return any(read.is_step_function for read in self.reads)
+
+    @property
+    def may_return_slots(self) -> bool:
+        """True if that may return what a node writes to slots of its own."""
+        return self.calls_step_function and not self.repeats_step
 
     @property
     def may_record_rows(self) -> bool:

@@ -36,6 +36,7 @@ def node(
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
     keeps: str = "",
+    repeats_step: bool = False,
     renews: str = "",
     begins_epoch: bool = False,
     synchronises: bool = False,
@@ -60,6 +61,7 @@ def node(
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
     keeps: str = "",
+    repeats_step: bool = False,
     renews: str = "",
     begins_epoch: bool = False,
     synchronises: bool = False,
@@ -95,6 +97,8 @@ def node(
             one value of it. Default: none.
         keeps: of a kind that calls a step function: the parameter with the names of what that returns and what the
             beginning of an epoch leaves in its slots. Default: none; it leaves nothing.
+        repeats_step: True if a visit may call its step function several times; what that returns then cannot go to
+            slots, as each call would read what the one before has returned. Default: False.
         renews: the parameter with the name of a resource that it makes again, by the `Factory` which is supplied.
             Default: none.
         begins_epoch: True if a visit begins an epoch: what step functions of the graph have written to slots is then
@@ -132,6 +136,7 @@ def node(
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "records": records,
         "keeps": keeps,
+        "repeats_step": repeats_step,
         "renews": renews,
         "begins_epoch": begins_epoch,
         "synchronises": synchronises,
@@ -275,8 +280,10 @@ def _check(kind: Kind) -> None:
     if kind.records and kind.records not in kind.parameters:
         known = ", ".join(kind.parameters) or "none"
         raise TypeError(f"{kind.name}: records by {kind.records!r}, which is no parameter; known: {known}")
-    if kind.keeps and not (kind.keeps in kind.parameters and kind.calls_step_function):
+    if kind.keeps and not (kind.keeps in kind.parameters and kind.may_return_slots):
         raise TypeError(f"{kind.name}: it keeps {kind.keeps!r}, which is no parameter of a kind with a StepFunction")
+    if kind.repeats_step and not kind.calls_step_function:
+        raise TypeError(f"{kind.name}: it repeats its step function, and reads no StepFunction")
     if kind.renews and kind.renews not in kind.parameters:
         known = ", ".join(kind.parameters) or "none"
         raise TypeError(f"{kind.name}: renews by {kind.renews!r}, which is no parameter; known: {known}")

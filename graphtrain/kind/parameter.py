@@ -98,7 +98,7 @@ def type_name(annotation: Any) -> str:
         bounds = [f" > {bound.bound:g}" for bound in arguments[1:] if isinstance(bound, Above)]
         return type_name(arguments[0]) + "".join(bounds)
     if origin is Literal:
-        return "one of " + ", ".join(show_value(choice) for choice in arguments)
+        return ("one of " if len(arguments) > 1 else "") + ", ".join(map(show_value, arguments))
     if origin in (Union, types.UnionType):
         named = [
             member for member in arguments if member is not type(None) and not (member is int and float in arguments)

@@ -336,6 +336,17 @@ class Recorder:
                 for name, value in values.items():
                     logger.show(name, value, int(step))
 
+    def latest_of(self, split: str) -> dict[str, float]:
+        """The last value of every metric of a split, by its name there.
+
+        >>> recorder = Recorder(lambda: (3, 0.5))
+        >>> recorder.row({"loss": 1.5, "val/loss": 2.0})
+        >>> recorder.latest_of("val")
+        {'loss': 2.0}
+        """
+        prefix = f"{split}/"
+        return {name.removeprefix(prefix): value for name, value in self.latest.items() if name.startswith(prefix)}
+
     def is_last_row(self, values: Mapping[str, float]) -> bool:
         """True if the last row has just these values, and the present step and epoch."""
         return len(self.rows) > 0 and self.rows[-1] == self._row(values)

@@ -143,12 +143,13 @@ def as_number(value: Any) -> int | float:
 def described(value: Any) -> str:
     """A value in words, by its type.
 
-    >>> described(torch.zeros(2, 3)), described(None), described([])
-    ('a tensor of shape (2, 3)', 'nothing', 'a list')
+    >>> described(torch.zeros(2, 3)), described(None), described([0.5])
+    ('a tensor of shape (2, 3)', 'nothing', 'a list of 1')
     """
     if isinstance(value, torch.Tensor):
         return f"a tensor of {'complex numbers, of ' if value.is_complex() else ''}shape {tuple(value.shape)}"
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    items = f" of {len(value)}" if isinstance(value, list | tuple) else ""
+    return "nothing" if value is None else f"a {type(value).__name__}{items}"
 
 
 def _is_one_number(value: Any) -> bool:

@@ -267,7 +267,7 @@ class Scope:
     def returned_by(self, node: Node) -> dict[str, str]:
         """What the step function that a node calls returns for slots: by its name there, the name of the slot here."""
         kind = self.kinds[node.name]
-        if kind is None or node.body is not None or not kind.calls_step_function:
+        if kind is None or node.body is not None or not kind.may_return_slots:
             return {}
         return {name: slot for name, slot in node.writes.items() if name not in kind.writes}
 

@@ -236,6 +236,13 @@ class Agreement:
         if lost:
             self._lost(lost)
 
+    def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
+        beside = parameters[0].new_zeros(())
+        beside.grad = number.to(beside)
+        self.exchange([*parameters, beside])
+        return beside.grad
+
     # ---- what rank 0 does for all
 
     def lead(self, act: Callable[[], Any]) -> Any:

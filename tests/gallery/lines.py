@@ -15,18 +15,13 @@ def toml_lines(path: Path) -> int:
 
 
 def kind_lines(name: str) -> int:
-    """Lines of code of the functions and classes of a kind's module: without docstrings, comments and decorators."""
+    """Lines of code in the functions of a kind's module: what is neither declared (a signature, a field) nor written
+    for the reader (docstrings, comments, blank lines)."""
     source = inspect.getsource(importlib.import_module(f"graphtrain.nodes.{name}"))
-    tree = ast.parse(source)
     code: set[int] = set()
-    for statement in tree.body:
-        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-            code |= set(range(statement.lineno, (statement.end_lineno or 0) + 1))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            for decorator in node.decorator_list:
-                code -= set(range(decorator.lineno, (decorator.end_lineno or 0) + 1))
-            if ast.get_docstring(node) is not None:
-                code -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef):
+            body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+            code |= {line for statement in body for line in range(statement.lineno, (statement.end_lineno or 0) + 1)}
     lines = source.splitlines()
     return sum(1 for number in code if (line := lines[number - 1].strip()) and not line.startswith("#"))

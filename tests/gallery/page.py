@@ -23,7 +23,8 @@ copies the text, to be edited.
 
 Each trains what the same loop written by hand trains, bit for bit; it is cut at every transition and resumed exactly;
 and its example reaches the level in the table. The tests in `tests/gallery` are one contract for all of them. Lines are
-counted without blank ones and comments, those of kinds without docstrings. [Recipes](recipes.md) are shorter still.
+counted without blank ones and comments, those of kinds without docstrings and declarations.
+[Recipes](recipes.md) are shorter still.
 
 """
 

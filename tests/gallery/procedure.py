@@ -28,7 +28,7 @@ class Procedure:
         by_hand: trains `resources()` by a plain loop, in place, and adds what else is compared. The generators were
             seeded just before, as by a Trainer.
         toml_lines: how many lines its file may have that are neither blank nor comments.
-        kind_lines: how many lines of code the functions of its new kinds may have in all.
+        kind_lines: how many lines of code the functions of its new kinds may have in all, as `lines.py` counts them.
         kinds: the new ones, by name.
         compared: the resources whose `state_dict` equals that of the loop by hand, and of the run never cut.
         one_rank_only: part of the message that refuses it at two ranks. Default: it trains there.

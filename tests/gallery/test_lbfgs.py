@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
-from graphtrain import Graph, Trainer, UsageError
+from graphtrain import Graph, Trainer
 from graphtrain.distributed import Ranks
 from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.procedures import lbfgs
@@ -77,17 +76,6 @@ def test_a_mixed_precision_computes_in_it() -> None:
 
     by_graph(lbfgs.graph().set("step", precision="bf16-mixed"), training_step=training_step)
     assert {*seen} == {torch.bfloat16}
-
-
-def test_a_step_function_that_writes_slots_is_refused() -> None:
-    """Or the second evaluation would begin with what the first one has returned."""
-
-    def training_step(model: torch.nn.Module, batch: torch.Tensor, count: int = 0) -> dict[str, Any]:
-        return {**lbfgs.training_step(model, batch), "count": count + 1}
-
-    graph = lbfgs.graph().set("step", writes={"count": "count"})
-    with pytest.raises(UsageError, match="closure_step: the step function writes slots"):
-        by_graph(graph, training_step=training_step)
 
 
 def test_another_optimizer_steps_with_a_closure_too() -> None:

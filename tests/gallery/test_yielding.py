@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, GraphError, Trainer
+from graphtrain import Graph, GraphError, Trainer, UsageError
 from graphtrain.distributed import Ranks
 from graphtrain.plan.save_points import save_points_of
 from tests.distributed.fake_ranks import run_ranks
@@ -122,6 +122,14 @@ def test_a_list_has_save_points_between_its_losses_and_a_function_has_none() -> 
     points = {point.path: point for point in save_points_of(of_the_page())}
     assert all("losses" in points[path].transient for path in BETWEEN)
     assert not points["decide"].transient
+
+
+def test_a_function_that_yields_too_few_losses_is_named() -> None:
+    def one_loss(model: Any, batch: torch.Tensor) -> Iterator[torch.Tensor]:
+        yield yielding.body_loss(model, batch)
+
+    with pytest.raises(UsageError, match="`training_step` yielded 1 losses, and there are 2 optimizers"):
+        run(of_the_page(), **yielded() | {"training_step": one_loss})
 
 
 @pytest.mark.parametrize("cut", [4, 7, 19])

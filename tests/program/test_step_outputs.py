@@ -212,6 +212,18 @@ def test_a_body_begins_with_nothing_written() -> None:
     assert given == [0, 1, 2] * EPOCHS
 
 
+@pytest.mark.parametrize(
+    ("graph", "caller"), [(Graph.load("lbfgs"), "step"), (Graph.load("fit").overlay("sam"), "train_batch")]
+)
+def test_a_node_that_calls_its_step_function_several_times_writes_nothing_for_it(graph: Graph, caller: str) -> None:
+    """Or the second call would begin with what the first one has returned."""
+    problems = graph.set(caller, writes={"hidden": "hidden"}).check()
+    assert [(problem.code, problem.message) for problem in problems] == [
+        ("G115", f"`{caller}` writes no slot `hidden`")
+    ]
+    assert "several times" in problems[0].hint
+
+
 def test_what_is_written_is_detached_wherever_it_is() -> None:
     slots: list[Any] = [None, None]
     returned = {"loss": torch.ones(()), "a": ()}

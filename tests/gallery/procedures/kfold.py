@@ -85,7 +85,7 @@ PROCEDURE = Procedure(
     resources=resources,
     by_hand=by_hand,
     toml_lines=12,
-    kind_lines=18,  # 3 of them for data without a length
+    kind_lines=12,  # 4 of them refuse more folds than samples, and an ensemble of another size
     kinds=("begin_fold", "end_fold"),
     compared=("model", "optimizer", "ensemble"),
     bad={
@@ -96,7 +96,7 @@ PROCEDURE = Procedure(
         "no optimizer": (without("optimizer"), "`optimizer`"),
         "a stream": (
             with_resource("train_data", lambda: iter([])),
-            r"begin_fold: `train_data` is a list_iterator without a length\n.*pass a graphtrain.Loader",
+            r"`train_data` is a list_iterator without a length\n.*pass a graphtrain.Loader",
         ),
         "no data": (without("train_data"), "`train_data`"),
         "an ensemble of two": (

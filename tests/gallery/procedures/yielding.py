@@ -78,6 +78,10 @@ def with_one_loss(graph: Graph, resources: Resources) -> tuple[Graph, Resources]
     return graph, {**resources, "losses": LOSSES[:1]}
 
 
+def with_a_function(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
+    return graph, {**resources, "losses": body_loss}
+
+
 def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
     return graph, {**resources, "train_data": []}
 
@@ -88,13 +92,17 @@ PROCEDURE = Procedure(
     resources=resources,
     by_hand=by_hand,
     toml_lines=20,
-    kind_lines=16,  # 2 of them for a function that yields
+    kind_lines=9,
     kinds=("next_loss", "begin_losses"),
     with_overlay=with_overlay,
     bad={
         "no losses": (without("losses"), "`losses` is read by `next_loss`"),
         "no optimizers": (without("optimizer"), "`optimizer` is read by"),
-        "one loss": (with_one_loss, "`losses` has 1 losses, and there are 2 optimizers"),
+        "one loss": (with_one_loss, "`losses` is a list of 1, and there are 2 optimizers"),
+        "a function as losses": (
+            with_a_function,
+            "`losses` is a function, and there are 2 optimizers\n.*`begin_losses`",
+        ),
         "no data": (without_data, "without a batch: the data is empty"),
     },
 )
