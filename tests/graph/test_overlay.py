@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graphtrain import Graph, GraphError, Trainer, UsageError
+from graphtrain import Graph, GraphError, Trainer, UsageError, node
 from graphtrain.graph.layers import Layers, layers_from_json, layers_json
 
 FIT = Graph.load("fit")
@@ -295,6 +296,16 @@ CONFLICTS = {
         edit('set = "x"', "max_norm = 2.0", "if_there = true"),
         "`x.max_norm` would be both 1.0 and 2.0",
     ),
+    "the kind of a new node": (
+        edit('insert = "x"', 'use = "clip"', 'after = "step"'),
+        edit('set = "x"', 'use = "choice"', "if_there = true"),
+        '`x.use` would be both "clip" and "choice"',
+    ),
+    "a kind that one sets": (
+        edit('replace = "clip"', 'use = "choice"'),
+        edit('set = "clip"', 'use = "clip_value"'),
+        '`clip.use` would be both "choice" and "clip_value"',
+    ),
     "a node": (put("x", 'after = "step"')["x"], put("x", 'after = "clip"')["x"], "each has a node `x` of its own"),
     "a kind": (
         edit('replace = "clip"', 'use = "choice"'),
@@ -321,6 +332,28 @@ CONFLICTS = {
         "the edge from `step` to `zero_grad`, which ",
     ),
 }
+
+
+@node
+def train_batch(model: Any, batch: Any) -> None:
+    """A kind of somebody's own, with the name of another one."""
+
+
+@pytest.mark.parametrize(
+    ("graph", "path", "kind"),
+    [
+        (Graph.load("maml"), "train_batch", "train_adapted"),
+        (FIT.set("train_batch", use=train_batch), "train_batch", "train_batch"),
+        (FIT.set("validate/eval_batch", use="train_finite_batch"), "validate/eval_batch", "train_finite_batch"),
+    ],
+)
+def test_a_kind_that_was_chosen_is_not_replaced(graph: Graph, path: str, kind: str, overlays: Overlays) -> None:
+    other = edit(f'set = "{path}"', 'use = "sam_batch"')
+    with pytest.raises(GraphError, match=f"overlay `other`: `{path}` would become a `sam_batch`, .*, `{kind}`"):
+        overlays.over(graph, other=other)
+    alike = edit(f'set = "{path}"', f'use = "{kind}"')
+    assert overlays.over(graph, alike=alike) == graph
+    assert overlays.over(FIT, other=other) != FIT, "the kind that the node is named after is nobody's choice"
 
 
 def test_what_one_sets_of_a_node_stays_where_another_replaces_that(overlays: Overlays) -> None:
