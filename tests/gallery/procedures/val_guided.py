@@ -46,11 +46,15 @@ PROCEDURE = Procedure(
     resources=resources,
     by_hand=by_hand,
     toml_lines=15,
-    kind_lines=6,
+    kind_lines=13,
     kinds=("guide",),
     compared=("model", "optimizer"),
     bad={
         "no data that guides": (without("guiding_data"), "guiding_data"),
+        "no batch that guides": (
+            lambda graph, resources: (graph, {**resources, "guiding_data": []}),
+            "guide.metric` names guiding/loss, and `guiding`, which measures it, has no batch: `guiding_data` is empty",
+        ),
         "no model": (without("model"), "`model`"),
     },
 )
