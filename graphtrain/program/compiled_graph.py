@@ -81,6 +81,7 @@ class CompiledGraph:
             raise GraphError(problems, f"graph `{graph.name}`")
         self._refuse_renewals(resources)
         refuse_two_at_once(self.program)
+        self._refuse_followers()
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
@@ -306,6 +307,19 @@ class CompiledGraph:
                     f"measures it, has no batch: `{empty[0]}` is empty",
                     f"supply data for `{empty[0]}`, or name another metric for {bound.path}.{parameter}",
                 )
+
+    def _refuse_followers(self) -> None:
+        """Raise where two nodes of one graph record one metric as it runs: each would end the windows of the other."""
+        following: dict[tuple[str, str], BoundNode] = {}
+        for bound in self.program.nodes:
+            if parameter := getattr(bound.kind.implementation, "follows", ""):
+                metric = bound.parameters[parameter]
+                other = following.setdefault((bound.scope.prefix, metric), bound)
+                if other is not bound:
+                    raise UsageError(
+                        f"`{other.path}` and `{bound.path}` both record `running/{metric}`",
+                        f"remove one of them, or let it follow another metric: {bound.path}.{parameter}=NAME",
+                    )
 
     def _empty_data(self, planned: PlanNode) -> str:
         """The data of the evaluation that a node begins, if it is known to have no batch; otherwise an empty text."""
