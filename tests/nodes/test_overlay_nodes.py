@@ -285,3 +285,31 @@ def test_a_metric_that_nothing_can_be_divided_by(metrics: dict[str, float], mess
     with pytest.raises(UsageError, match=f"guide divides by guiding/loss, and {message}") as caught:
         Guide()(None, metrics)
     assert hint in caught.value.hint
+
+
+# ---- update_bn
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_batch_norm_layers_have_their_momentum_again(cut: bool, tmp_path: Path) -> None:
+    def trainer() -> Trainer:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2, momentum=0.3), torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        graph = Graph.load("fit").overlay("swa", "update_bn").set("finish", after="2 steps").set("swa", every="1 steps")
+        data = [torch.rand(4, 2), torch.rand(4, 2)]
+        step = lambda model, batch: model(batch).square().mean()  # noqa: E731
+        return Trainer(
+            graph, tmp_path, display=None, notify=lambda line: None, model=model, optimizer=optimizer, train_data=data,
+            training_step=step,
+        )  # fmt: skip
+
+    first = trainer()
+    if cut:
+        while first.position != "update_bn/eval_batch":
+            first.advance()
+        assert first.resources["swa_model"][1].momentum is None
+        first.save()
+        first = trainer()
+    first.run()
+    assert first.resources["swa_model"][1].momentum == 0.3
+    assert first.resources["swa_model"][1].num_batches_tracked == 2
