@@ -12,6 +12,7 @@ from graphtrain.graph.elements import END, Node, Place
 from graphtrain.graph.layers import Layers, Touch
 from graphtrain.graph.placed import placed
 from graphtrain.graph.problem import Problem
+from graphtrain.graph.registry import effects_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import shorten
 
@@ -268,7 +269,7 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
         others = [layers.anchors[what] for what in needed if layers.anchors.get(what, overlay) != overlay]
         if others:
             raise _RefusedError(others[0], overlay, error.message) from None
-        raise EditError(f"overlay `{overlay}`: {error.message}", error.hint) from None
+        raise EditError(f"overlay `{overlay}`: {error.message}", _instead(graph, edit) or error.hint) from None
     for source, leaving in edited.edges.items():
         if leaving is not graph.edges.get(source):
             former = set(graph.edges.get(source, ()))
@@ -303,6 +304,19 @@ def _expect_own_kind(graph: Graph, edit: Edit) -> None:
             "leave the overlay out, or build on a graph that chooses no kind for this node; in an overlay of your own, "
             f'replace = "{edit.subject}" is for whatever kind there is',
         )
+
+
+def _instead(graph: Graph, edit: Edit) -> str:
+    """A hint at the nodes that do what one does which is missing, and is called as its kind; empty if none does."""
+    for missing in [name for name in edit.nodes() if not has_node(graph, name)]:
+        effects = effects_of(missing)
+        for node in graph.nodes.values() if effects else ():
+            if effects <= effects_of(node.use, node.kind):
+                return (
+                    f"in `{graph.name}` the node `{node.name}`, a `{node.use}`, does what `{missing}` does elsewhere: "
+                    f"leave `{edit.overlay}` out; what can be set of that node: graphtrain nodes {node.use}"
+                )
+    return ""
 
 
 def _expect_needed(layers: Layers, overlay: str, needed: Iterable[str]) -> None:

@@ -272,6 +272,17 @@ def test_if_there_of_every_verb(lines: tuple[str, ...], overlays: Overlays, tmp_
     assert Graph.load(graph) == FIT
 
 
+@pytest.mark.parametrize(("name", "kind"), [("lbfgs", "closure_step"), ("manual", "manual_step")])
+@pytest.mark.parametrize("overlay", ["fp16", "token_windows"])
+def test_a_graph_without_the_node_names_the_one_that_does_its_work(name: str, kind: str, overlay: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        Graph.load(name).overlay(overlay)
+    first = caught.value.problems[0]
+    assert f"overlay `{overlay}`: set: there is no node `train_batch`" in first.message
+    assert f"in `{name}` the node `step`, a `{kind}`, does what `train_batch` does" in first.hint
+    assert first.hint.endswith(f"graphtrain nodes {kind}")
+
+
 # ---- what does not compose
 
 
