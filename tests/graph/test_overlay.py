@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from graphtrain import Graph, GraphError, Trainer, UsageError, node
-from graphtrain.graph.layers import Layers, layers_from_json, layers_json
+from graphtrain.graph.canonical import from_json
+from graphtrain.graph.layers import Layers, layers_json, with_layers
 
 FIT = Graph.load("fit")
 CHOICE = ('insert = "x"', 'use = "choice"')
@@ -520,17 +521,34 @@ def test_a_contained_overlay_stays_in_its_folder(tmp_path: Path) -> None:
 # ---- what is kept beside the graph
 
 
-def test_the_overlays_are_kept_beside_the_graph_of_a_checkpoint() -> None:
-    layers = FIT.overlay("early_stop", "ema").layers
-    kept = layers_from_json(layers_json(layers))
-    assert (kept.names, kept.touched, kept.widened) == (layers.names, layers.touched, layers.widened)
+@pytest.mark.parametrize(
+    "graph", [FIT, Graph.load("kfold"), Graph.load("active_learning")], ids=lambda graph: graph.name
+)
+def test_the_overlays_are_kept_beside_the_graph_of_a_checkpoint(graph: Graph) -> None:
+    whole = graph.overlay("early_stop", "ema")
+    kept = with_layers(from_json(whole.to_json()), layers_json(whole))
+    assert layers_json(kept) == layers_json(whole) and kept == whole
+    assert "overlay ema" in str(kept)
+    layers, own = (each.nodes["fit"].body.layers if "fit" in each.nodes else each.layers for each in (kept, whole))
+    assert (layers.names, layers.touched, layers.widened) == (own.names, own.touched, own.widened)
+    assert layers.overlay_of("node `ema`") == "ema"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "3", "{", '{"names": 3}', '{"names": [3], "touched": {}, "widened": {}}', "[" * 9999]
+    "text",
+    [
+        "",
+        "3",
+        "{",
+        '{"names": 3}',
+        '{"names": [3], "touched": {}, "widened": {}}',
+        '{"names": [], "touched": {}, "widened": {}, "bodies": {"step": {}}}',
+        '{"names": [], "touched": {}, "widened": {}, "bodies": 3}',
+        "[" * 9999,
+    ],
 )
 def test_what_is_no_such_text_is_no_overlay(text: str) -> None:
-    assert layers_from_json(text) == Layers()
+    assert with_layers(FIT, text).layers == Layers()
 
 
 def test_a_renamed_node_is_still_of_its_overlay() -> None:
