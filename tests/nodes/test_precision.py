@@ -327,6 +327,17 @@ def test_a_copy_of_a_model_is_computed_in_the_type_of_the_model(training: str, v
         trainer.rewire(graph)
 
 
+def test_an_average_that_is_supplied_keeps_its_type() -> None:
+    graph = true_graph("64-true", "ema").set("validate/eval_batch", precision="32-true").set("ema", decay=0.5)
+    trainer = true_trainer(graph, average=true_resources()["model"])
+    trainer.run()
+    model, average = (trainer.resources[name][0].weight for name in ("model", "average"))
+    assert (model.dtype, average.dtype) == (torch.float64, torch.float32)
+    assert torch.allclose(model, average.double(), atol=0.1) and not torch.equal(
+        average, true_resources()["model"][0].weight
+    )
+
+
 def test_the_type_of_a_model_does_not_change_by_rewiring() -> None:
     trainer = true_trainer(true_graph("64-true"))
     with pytest.raises(UsageError, match=r'`train_batch\.precision` cannot become "bf16-true" by `rewire`'):
