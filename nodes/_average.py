@@ -10,10 +10,12 @@ from torch.nn.parameter import is_lazy
 
 @torch.no_grad()
 def move_towards(average: Any, model: Any, weight: float) -> None:
-    """Move each parameter of `average` towards that of `model` by a part of the way; buffers are copied."""
+    """Move parameters of `average`, in their type, a part of the way towards those of `model`; buffers are copied."""
     if any(map(is_lazy, average.parameters())):  # it was copied before the first batch, and gets its form now
         average.load_state_dict(model.state_dict())
     means, values = list(average.parameters()), list(model.parameters())
+    if means and values and means[0].dtype != values[0].dtype:  # as of an average in float32 that was supplied
+        values = [value.to(mean.dtype) for mean, value in zip(means, values, strict=True)]
     if means and all(mean.is_floating_point() for mean in means):
         torch._foreach_lerp_(means, values, weight)
     else:

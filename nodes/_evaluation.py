@@ -52,9 +52,12 @@ def put_back(
 
 
 def put_back_modes(model: torch.nn.Module, training_state: Mapping[str, Any]) -> None:
-    """Put back the modes and the random numbers that `set_aside` returned."""
+    """Put back the modes and the random numbers that `set_aside` returned, and the momentum of batch normalization."""
+    momenta = training_state.get("momentum", {})  # where statistics were computed
     for name, module in model.named_modules():
         module.training = training_state["modes"].get(name, True)
+        if name in momenta:
+            module.momentum = momenta[name]
     restore_random(training_state["random"])
 
 

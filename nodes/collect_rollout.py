@@ -26,8 +26,9 @@ def collect_rollout(
 ) -> tuple[Rollout, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Let the policy act in some environments for a while, and estimate the advantage of what it did.
 
-    An episode goes on in the next rollout. The model has the mode that it has, and no gradients. Advantages are
-    estimated by GAE. What episodes earned that ended in the rollout is recorded as ``rollout/return``, their mean.
+    An episode goes on in the next rollout. The model has the mode that it has, and no gradients; observations that are
+    no integers are given the type of its weights. Advantages are estimated by GAE. What episodes earned that ended in
+    the rollout is recorded as ``rollout/return``, their mean.
     Sources: Schulman et al., "Proximal policy optimization algorithms", 2017, and "High-dimensional continuous control
     using generalized advantage estimation", 2016. The graph `ppo` has it.
 
@@ -78,7 +79,8 @@ def collect_rollout(
     """
     if ranks is not None:
         raise UsageError("`collect_rollout`: each rank would collect a rollout of its own", "train in one process")
-    seen, visits, finished = torch.tensor(env.reset()) if observations is None else observations, [], []
+    visits, finished = [], []
+    seen = _of_model(torch.tensor(env.reset()) if observations is None else observations, model)
     with torch.no_grad():
         for _ in range(steps):
             actions, log_probs, values = map(torch.Tensor.cpu, _three(act(model, seen.to(device)), *ACT))
@@ -90,7 +92,7 @@ def collect_rollout(
             visits.append((seen, actions, log_probs, values, rewards.to(values), ended := ended.bool()))
             earned = rewards if earned is None else earned + rewards
             finished += earned[ended].tolist()
-            seen, earned = following, earned * ~ended
+            seen, earned = _of_model(following, model), earned * ~ended
         value = act(model, seen.to(device))[2].cpu()
     acted_on, actions, log_probs, values, rewards, ended = map(torch.stack, zip(*visits, strict=True))
     advantages, advantage = torch.empty_like(values), torch.zeros_like(value)
@@ -103,6 +105,13 @@ def collect_rollout(
     rollout = {"observations": acted_on, "actions": actions, "log_probs": log_probs}
     rollout |= {"advantages": advantages, "returns": advantages + values}
     return {name: column.flatten(0, 1) for name, column in rollout.items()}, seen, earned
+
+
+def _of_model(observations: torch.Tensor, model: Any) -> torch.Tensor:
+    """Observations that are no integers in the type of the weights, which `precision` may have changed."""
+    weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    dtype = next((weight.dtype for weight in weights if weight.is_floating_point()), observations.dtype)
+    return observations.to(dtype) if observations.is_floating_point() else observations
 
 
 def _three(returned: Any, function: str, names: str) -> Any:

@@ -27,6 +27,7 @@ def end_fold(model: Module, fold: int, validated: int, recorder: Recorder, ensem
     >>> from graphtrain import Graph
     >>> graph = Graph.load("kfold").set("begin_fold", folds=3).remove("renew")  # all folds train one model
     >>> graph = graph.set("fit/validate", reads={"val_data": "train_data"})
+    >>> graph = graph.set("begin_fold", reads={"val_data": "train_data"})
     >>> graph.check()
     []
     """

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
+_HINT = "give the evaluation data, and name a loss that is above 0: guide.metric=guiding/loss"
+
 
 @node(effects="divide")
-def guide(optimizer: Any, metrics: Mapping[str, float], *, metric: str = "guiding/loss") -> None:
+class Guide:
     """Divide the gradients of `optimizer` by a metric of an evaluation, such as the loss on other data.
 
     Source: "another procedure between backward and step" of the page on loops of PyTorch Lightning 1.5, where the loss
@@ -31,8 +33,15 @@ def guide(optimizer: Any, metrics: Mapping[str, float], *, metric: str = "guidin
     >>> graph.check()
     []
     """
-    if not metrics.get(metric, 0.0) > 0:
-        raise UsageError(f"guide: {metric} is no number above 0 in {metrics}", "name a loss: guide.metric=guiding/loss")
-    for parameter in parameters_of(*optimizers_of(optimizer)):
-        if parameter.grad is not None:
-            parameter.grad /= metrics[metric]
+
+    metric: str = "guiding/loss"
+
+    monitors: ClassVar[str] = "metric"
+
+    def __call__(self, optimizer: Any, metrics: Mapping[str, float]) -> None:
+        if not (value := metrics.get(self.metric, 0.0)) > 0:
+            given = dict(metrics) or "nothing: it had no batch"
+            raise UsageError(f"guide divides by {self.metric}, and the evaluation gives {given}", _HINT)
+        for parameter in parameters_of(*optimizers_of(optimizer)):
+            if parameter.grad is not None:
+                parameter.grad /= value

@@ -653,7 +653,10 @@ class NextBatch:
             self._take_written(self._written.now())
         elif self._in_turn is not None:
             self._take_next(self._in_turn, indices)
-        selected = self._source.select(indices)
+        try:
+            selected = self._source.select(indices)
+        except DataError as error:
+            raise DataError(f"`{self._data_state.name(self._data)}`: {error.message}", error.hint) from None
         if self.between:
             self.loader_first = self.epoch_batches
             self.further_passes += self._in_turn is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.nodes.agree import agreed
@@ -19,8 +20,8 @@ class Rollback:
     The run goes back to what the node `checkpoint` saved last, with everything but the progress of this node, and
     trains again from there. A guard reads `skipped`, so that batches are fetched and not trained on. Before the first
     checkpoint there is nowhere to go back to, and a spike is trained through. Among several ranks, the mean of their
-    losses counts. Every visit waits for the device. It needs a run directory, and losses above 0; each checkpoint that
-    it goes back to has to be written, so `checkpoint.if_busy` stays at "wait".
+    losses counts. Every visit waits for the device. It needs a run directory, and losses that are not below 0; each
+    checkpoint that it goes back to has to be written, so `checkpoint.if_busy` stays at "wait".
 
     Source: Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, section 5.1, where training went
     back by about 100 steps, and some 200 to 500 batches around each spike were left out.
@@ -41,7 +42,7 @@ class Rollback:
         mean: the mean of the losses so far.
 
     Raises:
-        UsageError: the run has gone back as often as it may, or has no run directory.
+        UsageError: the run has gone back as often as it may, or has no run directory; or a loss is below 0.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("rollback").set("rollback", factor=3.0, skip=200)
@@ -65,6 +66,11 @@ class Rollback:
     def __call__(self, loss: Any) -> None:
         # No rank has a loss where all of them skip a batch; the first one may be no number, which is no mean.
         value, limit = agreed(loss, 1.0, "mean", self._ranks, self.mean), self.factor * self.mean or math.inf
+        if value < 0:
+            raise UsageError(
+                f"rollback: the loss is {value:.4g}, and {self.factor:g} times a mean below 0 is no limit to a spike",
+                "add a constant that keeps the loss above 0, which changes no gradient, or leave `rollback` out",
+            )
         self.mean += (seen - self.mean) * (0.1 if self.mean else 1.0) if (seen := min(limit, value)) < math.inf else 0.0
         if not value <= limit and self._history.restore("checkpoint", most=self.most):
             self.skips = [*self.skips, *self._history.batches(self.skip)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 from graphtrain.kind import node, progress
@@ -21,7 +22,8 @@ class RunningLoss:
 
     Arguments:
         windows: of how many windows it is the mean; at the beginning, of as many as there are. Default: 20.
-        metric: another metric of the training, which then is ``running/NAME``. Default: the loss.
+        metric: another metric of the training, which then is ``running/NAME``; each node has its own. One that the
+            windows do not have is reported once. Default: the loss.
 
     Guard fields:
         ended: how many windows have ended.
@@ -36,14 +38,19 @@ class RunningLoss:
     metric: str = "loss"
 
     row_prefixes: ClassVar[tuple[str, ...]] = ("running/",)
+    follows: ClassVar[str] = "metric"
 
     ended: int = progress(0, adds=1)
 
     _means: Means
 
-    def setup(self, recorder: Recorder) -> None:
+    def setup(self, recorder: Recorder, notify: Callable[[str], None]) -> None:
+        def report(recorded: set[str]) -> None:
+            known = ", ".join(sorted(recorded))
+            notify(f"running_loss: the last windows have no `{self.metric}`; they have {known}")
+
         self._means = recorder.means("train")
-        self._means.follow(self.metric, self.windows, self)
+        self._means.follow(self.metric, self.windows, self, report)
 
     def __call__(self) -> None:
         self._means.end_window(self.metric, self.ended % self.windows)

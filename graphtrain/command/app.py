@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from graphtrain.command.failure import exit_on_failure
-from graphtrain.command.options import RunOptions, takes_run_options
+from graphtrain.command.options import RunOptions, processes_option, takes_run_options
 from graphtrain.command.plain_command import PlainCommand, PlainGroup
 from graphtrain.command.run_help import EvaluationCommand, RunCommand
 from graphtrain.distributed.current import is_one_of_several
@@ -505,7 +505,7 @@ EvaluationDeviceOption = Annotated[
 ]
 EvaluationProcessesOption = Annotated[
     int | None,
-    typer.Option("--processes", metavar="NUMBER", help="In so many processes, each with its own part of the batches."),
+    processes_option("Evaluate in this many processes, each with its own part of the batches."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print the result and errors only.")]
 EvaluationSettings = Annotated[
@@ -622,6 +622,7 @@ def predict(
 
 _OF_A_RUN = "To verify a run that was made"
 _OF_CUTS = "To verify a script, without a run"
+_REPLAYS = "Replay in this many processes on this host: as many as have trained the run."
 
 
 @_command(
@@ -653,16 +654,7 @@ def verify(
         int | None,
         typer.Option("--last", metavar="N", help="Only the N newest spans. Default: all.", rich_help_panel=_OF_A_RUN),
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            metavar="NUMBER",
-            help="Replay in this many processes on this host: as many as have trained the run. Default: one, or those "
-            "that torchrun has started.",
-            rich_help_panel=_OF_A_RUN,
-        ),
-    ] = None,
+    processes: Annotated[int | None, processes_option(_REPLAYS, _OF_A_RUN)] = None,
     cuts: Annotated[
         int | None,
         typer.Option("--cuts", metavar="N", help="Cut the run at N random transitions.", rich_help_panel=_OF_CUTS),
@@ -837,15 +829,7 @@ def replay(
             "--pdb", help="Open Python's debugger at that moment, with trainer, model, batch, loss, gradients, ..."
         ),
     ] = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            metavar="NUMBER",
-            help="Replay in this many processes on this host: as many as have trained it. Default: one, or those that "
-            "torchrun has started.",
-        ),
-    ] = None,
+    processes: Annotated[int | None, processes_option(_REPLAYS)] = None,
 ) -> int:
     """Replay a past run to a moment exactly, and show its batch, loss and gradients.
 

@@ -14,6 +14,17 @@ from typing import Annotated, Any
 import typer
 
 
+def processes_option(does: str, panel: str | None = None) -> Any:
+    """The option of every command that starts several processes.
+
+    Arguments:
+        does: what the command does in them, as a sentence.
+        panel: of the help. Default: that of all options.
+    """
+    text = f"{does} Default: one, or those that torchrun has started."
+    return typer.Option("--processes", metavar="NUMBER", help=text, rich_help_panel=panel)
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """The options of the command.
@@ -129,11 +140,9 @@ class RunOptions:
     ] = "auto"
     processes: Annotated[
         int | None,
-        typer.Option(
-            "--processes",
-            metavar="NUMBER",
-            help="Train in this many processes on this host, each with its own part of the batches and, with CUDA, its "
-            "own device. Default: one, or those that torchrun has started.",
+        processes_option(
+            "Train in this many processes on this host, each with its own part of the batches and, with CUDA, its own "
+            "device."
         ),
     ] = None
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Ask torch for deterministic kernels.")] = False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.guards.syntax import python_tree
 
 if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
     from graphtrain.graph.overlay import Edit
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -123,32 +124,53 @@ class Layers:
         return replace(self, touched=touched)
 
 
-def layers_json(layers: Layers) -> str:
-    """The overlays of a graph as JSON: what a checkpoint stores beside the graph, for pictures and for a resume."""
-    plain = {
+def layers_json(graph: Graph) -> str:
+    """The overlays of a graph, and of those in it, as JSON: what a checkpoint stores beside the graph, for pictures.
+
+    It is empty where there are none.
+    """
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False) if (plain := _plain(graph)) else ""
+
+
+def _plain(graph: Graph) -> dict[str, Any]:
+    layers = graph.layers
+    inside = {name: _plain(node.body) for name, node in graph.nodes.items() if node.body is not None}
+    bodies = {name: plain for name, plain in inside.items() if plain}
+    if not (layers.names or bodies):
+        return {}
+    return {
         "names": layers.names,
         "touched": {what: [touch.overlay, touch.value] for what, touch in layers.touched.items()},
         "widened": {
             name: [parts.expression, parts.alternatives, parts.conditions] for name, parts in layers.widened.items()
         },
+        **({"bodies": bodies} if bodies else {}),
     }
-    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
 
 
-def layers_from_json(text: str) -> Layers:
-    """The overlays in a text that `layers_json` returned; none where it is no such text, for the graph is the same."""
+def with_layers(graph: Graph, text: str) -> Graph:
+    """The graph with the overlays in a text that `layers_json` returned; as it is where it is no such text."""
     try:
-        plain = json.loads(text)
-        return Layers(
-            names=tuple(map(_text, plain["names"])),
-            touched={what: Touch(_text(overlay), _text(value)) for what, (overlay, value) in plain["touched"].items()},
-            widened={
-                name: Widened(_text(expression), tuple(map(_text, alternatives)), tuple(map(_text, conditions)))
-                for name, (expression, alternatives, conditions) in plain["widened"].items()
-            },
-        )
+        return _with_plain(graph, json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Layers()
+        return graph
+
+
+def _with_plain(graph: Graph, plain: Any) -> Graph:
+    layers = Layers(
+        names=tuple(map(_text, plain["names"])),
+        touched={what: Touch(_text(overlay), _text(value)) for what, (overlay, value) in plain["touched"].items()},
+        widened={
+            name: Widened(_text(expression), tuple(map(_text, alternatives)), tuple(map(_text, conditions)))
+            for name, (expression, alternatives, conditions) in plain["widened"].items()
+        },
+    )
+    nodes = dict(graph.nodes)
+    for name, inside in plain.get("bodies", {}).items():
+        if (body := nodes[name].body) is None:
+            raise KeyError(name)
+        nodes[name] = replace(nodes[name], body=_with_plain(body, inside))
+    return replace(graph, nodes=nodes, layers=layers)
 
 
 def _text(value: Any) -> str:

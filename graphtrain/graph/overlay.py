@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph import layers as of
-from graphtrain.graph.elements import END, Place
+from graphtrain.graph.elements import END, Node, Place
 from graphtrain.graph.layers import Layers, Touch
 from graphtrain.graph.placed import placed
 from graphtrain.graph.problem import Problem
+from graphtrain.graph.registry import effects_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import shorten
 
@@ -99,6 +100,8 @@ class Edit:
         match self.verb:
             case "insert" | "nest" | "replace":
                 yield of.node(name), self.text
+                if "use" in arguments:
+                    yield f"`{name}.use`", show_value(arguments["use"])
                 yield from self._parameters()
                 if "at" in arguments and f"{name}_due" not in graph.guards:
                     yield of.guard(f"{name}_due"), f"{name}.due"
@@ -151,11 +154,18 @@ class Overlay:
     allow: tuple[str, ...] = ()
 
 
-def has_node(graph: Graph, path: str) -> bool:
-    """True if the graph has a node, by its path."""
+def node_at(graph: Graph, path: str) -> Node | None:
+    """The node at a path; None if there is none."""
     name, _, inner = path.partition("/")
     node = graph.nodes.get(name)
-    return node is not None and (not inner or (node.body is not None and has_node(node.body, inner)))
+    if node is None or not inner:
+        return node
+    return node_at(node.body, inner) if node.body is not None else None
+
+
+def has_node(graph: Graph, path: str) -> bool:
+    """True if the graph has a node, by its path."""
+    return node_at(graph, path) is not None
 
 
 def _edge(source: str, target: str) -> str:
@@ -244,6 +254,7 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
     if layers.done.get(edit.text, overlay) != overlay:
         return graph  # another overlay has made the very same edit
     needed = [*map(of.node, edit.nodes()), *(_edge(*ends) for ends in edit.edges())]
+    _expect_own_kind(graph, edit)
     touches = dict(edit.touches(graph))
     _expect_needed(layers, overlay, [what for what in needed if what not in touches])
     touched = dict(layers.touched)
@@ -258,7 +269,7 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
         others = [layers.anchors[what] for what in needed if layers.anchors.get(what, overlay) != overlay]
         if others:
             raise _RefusedError(others[0], overlay, error.message) from None
-        raise EditError(f"overlay `{overlay}`: {error.message}", error.hint) from None
+        raise EditError(f"overlay `{overlay}`: {error.message}", _instead(graph, edit) or error.hint) from None
     for source, leaving in edited.edges.items():
         if leaving is not graph.edges.get(source):
             former = set(graph.edges.get(source, ()))
@@ -272,6 +283,40 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
         done={edit.text: overlay, **layers.done},
     )
     return replace(edited, layers=layers)
+
+
+def _expect_own_kind(graph: Graph, edit: Edit) -> None:
+    """Raise if `use` would replace a kind that somebody has chosen: another one than the node is named after.
+
+    Raises:
+        EditError: it would.
+    """
+    node, use = node_at(graph, edit.subject), edit.arguments.get("use")
+    if edit.verb != "set" or node is None or use in (None, node.use):
+        return
+    touched, outer = graph.layers.touched, of.node(edit.subject.partition("/")[0])
+    is_of_overlays = f"`{edit.subject}.use`" in touched  # another one's is refused with both names
+    is_own = outer in touched and touched[outer].overlay == edit.overlay
+    if (node.use != node.name or node.kind is not None) and not is_of_overlays and not is_own:
+        raise EditError(
+            f"overlay `{edit.overlay}`: `{edit.subject}` would become a `{use}`, but another kind was chosen for it, "
+            f"`{node.use}`",
+            "leave the overlay out, or build on a graph that chooses no kind for this node; in an overlay of your own, "
+            f'replace = "{edit.subject}" is for whatever kind there is',
+        )
+
+
+def _instead(graph: Graph, edit: Edit) -> str:
+    """A hint at the nodes that do what one does which is missing, and is called as its kind; empty if none does."""
+    for missing in [name for name in edit.nodes() if not has_node(graph, name)]:
+        effects = effects_of(missing)
+        for node in graph.nodes.values() if effects else ():
+            if effects <= effects_of(node.use, node.kind):
+                return (
+                    f"in `{graph.name}` the node `{node.name}`, a `{node.use}`, does what `{missing}` does elsewhere: "
+                    f"leave `{edit.overlay}` out; what can be set of that node: graphtrain nodes {node.use}"
+                )
+    return ""
 
 
 def _expect_needed(layers: Layers, overlay: str, needed: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ from importlib.resources.abc import Traversable
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, Kind, kind_of
 from graphtrain.kind.declaration import RANKS, drawn_family
+from graphtrain.kind.fields import action_of
 from graphtrain.kind.nested import Nested
 
 
@@ -116,12 +117,22 @@ def _optional(node: Node) -> tuple[str, ...]:
     """The resources without which a node is bypassed."""
     if node.body is not None:
         return node.body.optional
-    kind = node.kind or DECLARED.get(node.use)
+    return _marked(node.use, node.kind, "optional")
+
+
+def effects_of(use: str, kind: Kind | None = None) -> set[str]:
+    """The effects of a kind by its name, or as it was given in Python; none of one that would have to be imported."""
+    return {action_of(effect).effect for effect in _marked(use, kind, "effects")}
+
+
+def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
+    """What a kind was marked with; nothing for one that would have to be imported."""
+    kind = kind or DECLARED.get(use)
     if kind is not None:
-        return kind.optional
-    mark = _shipped_mark(node.use) if node.use in _shipped("nodes", ".py") else {}
-    optional = ast.literal_eval(mark["optional"]) if "optional" in mark else ()
-    return (optional,) if isinstance(optional, str) else tuple(optional)
+        return tuple(getattr(kind, argument))
+    mark = _shipped_mark(use) if use in _shipped("nodes", ".py") else {}
+    value = ast.literal_eval(mark[argument]) if argument in mark else ()
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 @functools.cache

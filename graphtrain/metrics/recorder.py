@@ -52,11 +52,16 @@ class Means:
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
         self._windows: dict[str, Sums] = {}  # those that have ended
         self._followed: dict[str, tuple[int, Any]] = {}  # metric -> over how many windows it is averaged, and for whom
+        self._reports: dict[str, Callable[[set[str]], None]] = {}  # of metrics that are followed
 
-    def follow(self, metric: str, windows: int, node: Any) -> None:
-        """Keep the last windows of a metric, which `end_window` ends, for `running`, while the graph has this node."""
+    def follow(self, metric: str, windows: int, node: Any, report: Callable[[set[str]], None]) -> None:
+        """Keep the last windows of a metric, which `end_window` ends, for `running`, while the graph has this node.
+
+        Arguments:
+            report: is told once what those windows have, if it is not this metric.
+        """
         self._sums.setdefault(f"{_OPEN} {metric}", {})
-        self._followed[metric] = windows, node
+        self._followed[metric], self._reports[metric] = (windows, node), report
 
     def keep_followers(self, nodes: Collection[Any]) -> None:
         """Follow metrics for these nodes alone."""
@@ -75,12 +80,14 @@ class Means:
         running = {}
         for metric, (windows, _) in self._followed.items():
             self.settle()
-            names = (f"{_WINDOW} {number} {metric}" for number in range(windows))
-            parts = {name: sums[metric] for name in names if metric in (sums := self._windows.get(name, {}))}
+            kept = {name: self._windows.get(name, {}) for name in (f"{_WINDOW} {n} {metric}" for n in range(windows))}
+            parts = {name: sums[metric] for name, sums in kept.items() if metric in sums}
             whole = added(self._gather(parts)) if self._gather is not None else parts
             values = [total if samples in REDUCTIONS else total / samples for total, samples in whole.values()]
             if values:
                 running[f"running/{metric}"] = sum(values) / len(values)
+            elif (recorded := set().union(*kept.values())) and metric in self._reports:
+                self._reports.pop(metric)(recorded)
         return running
 
     def add(self, values: Mapping[str, Any] | torch.Tensor, samples: Any, sums: Collection[str] = ()) -> None:

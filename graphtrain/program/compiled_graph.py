@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
+from graphtrain.data.length import length_of
 from graphtrain.errors import GraphError, GuardError, UnknownMetricError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
@@ -13,6 +14,7 @@ from graphtrain.kind import FunctionRecord
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import nearest, quoted, suggestion
+from graphtrain.plan.counting import data_read_by
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.save_points import SavePoints
@@ -79,6 +81,7 @@ class CompiledGraph:
             raise GraphError(problems, f"graph `{graph.name}`")
         self._refuse_renewals(resources)
         refuse_two_at_once(self.program)
+        self._refuse_followers()
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
@@ -261,7 +264,7 @@ class CompiledGraph:
         return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
 
     def refuse_monitors(self) -> None:
-        """Raise where a node waits for a metric of an evaluation that does not run in this graph, or is misspelt.
+        """Raise where a node waits for a metric of an evaluation that has no data in this graph, or is misspelt.
 
         Nothing is known where a node of a kind that is not shipped may record it.
 
@@ -298,6 +301,34 @@ class CompiledGraph:
                     f"no {missing}",
                     f"supply {missing}, or name another metric, as in {bound.path}.{parameter}=epoch/loss",
                 )
+            if (empty := [*map(self._empty_data, measuring)]) and all(empty):
+                raise UnknownMetricError(
+                    f"`{bound.path}.{parameter}` names {name}, and `{measuring[0].path.rpartition('/')[0]}`, which "
+                    f"measures it, has no batch: `{empty[0]}` is empty",
+                    f"supply data for `{empty[0]}`, or name another metric for {bound.path}.{parameter}",
+                )
+
+    def _refuse_followers(self) -> None:
+        """Raise where two nodes of one graph record one metric as it runs: each would end the windows of the other."""
+        following: dict[tuple[str, str], BoundNode] = {}
+        for bound in self.program.nodes:
+            if parameter := getattr(bound.kind.implementation, "follows", ""):
+                metric = bound.parameters[parameter]
+                other = following.setdefault((bound.scope.prefix, metric), bound)
+                if other is not bound:
+                    raise UsageError(
+                        f"`{other.path}` and `{bound.path}` both record `running/{metric}`",
+                        f"remove one of them, or let it follow another metric: {bound.path}.{parameter}=NAME",
+                    )
+
+    def _empty_data(self, planned: PlanNode) -> str:
+        """The data of the evaluation that a node begins, if it is known to have no batch; otherwise an empty text."""
+        bound = self.program.by_path.get(planned.path)
+        for fetching in filter(is_fetching, bound.scope.nodes.values() if bound is not None else ()):
+            for name in data_read_by(fetching.planned):
+                if length_of(self.program.resources[name]) == 0:
+                    return name
+        return ""
 
     def has_recorded_all(self) -> bool:
         """True if every node of the outermost graph that may record metrics has run since the run began here."""

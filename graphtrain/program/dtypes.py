@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,18 +24,21 @@ class _Request:
     dtype: torch.dtype | None
 
 
-def cast_models(graph: Graph, resources: Mapping[str, Any], kept: Collection[str] = ()) -> None:
+def cast_models(
+    graph: Graph, resources: Mapping[str, Any], copies: Mapping[str, str], kept: Collection[str] = ()
+) -> None:
     """Give models, in place, the types in which nodes compute them: an optimizer that was made of one keeps it.
 
     A kind says by ``model_dtypes`` which values of its parameter `precision` are such types.
 
     Arguments:
+        copies: what is made as a copy of a model, and has its type: name -> that of the model.
         kept: the models of a trainer that was made, whose types stay. Default: none.
 
     Raises:
         UsageError: two nodes compute a model in different types, or the type of one that is kept would change.
     """
-    for name, request in _casting(graph, resources).items():
+    for name, request in _casting(graph, resources, copies).items():
         model = resources[name]
         if name in kept and any(
             tensor.is_floating_point() and tensor.dtype != request.dtype
@@ -78,16 +82,19 @@ def _changed(request: _Request, when: str, precision: str | None = None) -> Usag
     )
 
 
-def _casting(graph: Graph, resources: Mapping[str, Any]) -> dict[str, _Request]:
-    """The models that a graph gives a type, and a node that asks for it.
+def _casting(
+    graph: Graph, resources: Mapping[str, Any], copies: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, _Request]:
+    """The models that a graph gives a type, and a node that asks for it of one or of its copy.
 
     Raises:
         UsageError: two nodes compute a model in different types.
     """
     requests: dict[str, list[_Request]] = {}
     for request in _requests(Scope(graph), resources):
-        if isinstance(resources.get(request.model), torch.nn.Module):
-            requests.setdefault(request.model, []).append(request)
+        source = copies.get(request.model, request.model)
+        if isinstance(resources.get(source), torch.nn.Module):
+            requests.setdefault(source, []).append(request)
     casting: dict[str, _Request] = {}
     for name, asked in requests.items():
         first = next((request for request in asked if request.dtype is not None), None)
@@ -96,12 +103,16 @@ def _casting(graph: Graph, resources: Mapping[str, Any]) -> dict[str, _Request]:
         for request in asked:
             if request.dtype is not first.dtype:
                 raise UsageError(
-                    f'`{first.node}` computes `{name}` in "{first.precision}", and `{request.node}` in '
-                    f'"{request.precision}"',
+                    f'`{first.node}` computes {_named(first, name)} in "{first.precision}", and `{request.node}` '
+                    f'{"" if request.model == first.model else _named(request, name) + " "}in "{request.precision}"',
                     f'give both one precision, as in {request.node}.precision="{first.precision}"',
                 )
         casting[name] = first
     return casting
+
+
+def _named(request: _Request, source: str) -> str:
+    return f"`{source}`" if request.model == source else f"`{request.model}`, a copy of `{source}`,"
 
 
 def _requests(outermost: Scope, resources: Mapping[str, Any]) -> Iterator[_Request]:

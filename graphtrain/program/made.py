@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -49,20 +50,24 @@ def _declared(outermost: Scope) -> Iterator[tuple[str, str, str]]:
 
 
 def with_copies(
-    graph: Graph, resources: Mapping[str, Any], made: Mapping[str, str], kept: Collection[str] = ()
+    graph: Graph,
+    resources: Mapping[str, Any],
+    made: Mapping[str, str],
+    kept: Collection[str] = (),
+    earlier: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The resources with the copies that are made of some; models have the types in which nodes compute them.
 
     Arguments:
+        made: what is copied now: name -> that of the resource it is a copy of.
         kept: the resources of a trainer that was made, whose types stay. Default: none.
+        earlier: the copies among the resources. Default: none.
 
     Raises:
         UsageError: one of them cannot be copied, or cannot have such a type.
     """
-    cast_models(graph, resources, kept)
-    copies = {name: _copy(name, source, resources[source]) for name, source in made.items()}
-    cast_models(graph, copies)
-    return {**resources, **copies}
+    cast_models(graph, resources, {**earlier, **made}, kept)
+    return {**resources, **{name: _copy(name, source, resources[source]) for name, source in made.items()}}
 
 
 def _copy(name: str, source: str, value: Any) -> Any:

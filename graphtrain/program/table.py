@@ -76,8 +76,6 @@ class Compiler:
         self._watch = watch
         self._slots = program.slots
         self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
-        # What a body hands out may not have been written in it.
-        self._maybe = {path for bound in program.nodes if bound.body is not None for path in bound.planned.writes}
         self._window_slots: dict[tuple[str, str], int] = {}
         agreement = program.resources.get("ranks")
         self._rounds = Rounds(program, agreement) if agreement is not None else None
@@ -617,8 +615,8 @@ class Compiler:
         return self._program.resource(target.name, read, bound.path) is read.default
 
     def _may_be_absent(self, read: Read, target: Target) -> bool:
-        """True for a slot that a body may leave without a value, of which its reader has a default in its place."""
-        return isinstance(target, SlotTarget) and not read.required and target.path in self._maybe
+        """True for a slot that may have no value, in place of which its reader has a default other than None."""
+        return isinstance(target, SlotTarget) and not read.required and read.default is not None
 
     def _varies(self, target: Target) -> bool:
         """True for what is neither a slot nor constant: a field, an expression, and a list."""

@@ -38,7 +38,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
         **(run.environment.as_plain() if run.environment is not None else {}),
         "graph": compiled.graph.to_json(),
         "graph_order": order_json(compiled.graph),
-        **({"graph_layers": layers_json(compiled.graph.layers)} if compiled.graph.layers.names else {}),
+        **({"graph_layers": layers} if (layers := layers_json(compiled.graph)) else {}),
         "graph_hash": structural_hash(compiled.graph),
         "position": compiled.path(loop.position),
         "ended": loop.ended,

@@ -625,7 +625,7 @@ class Trainer:
         all_resources = {**self._resources, **resources}
         newly_made = made_resources(graph, all_resources)
         kept = self._resources.keys() - resources.keys()
-        all_resources = with_copies(graph, all_resources, newly_made, kept)
+        all_resources = with_copies(graph, all_resources, newly_made, kept, self._made)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
         renewed = {name: value for name, value in self._compiled.state.renewed.items() if name not in resources}
         made, renaming = self._made | newly_made, Renaming(rename or {}, self.graph, graph)
@@ -679,7 +679,7 @@ class Trainer:
         """
         values = {name: renewed.value for name, renewed in again.items()}
         made = {name: source for name, source in self._made.items() if source in again}
-        copies = with_copies(self.graph, {**resources, **values}, made)
+        copies = with_copies(self.graph, {**resources, **values}, made, earlier=self._made)
         again = {**again, **{name: Renewed({}, copies[name]) for name in made}}
         now = {name: copies[name] for name in self._first_made}
         given = {name: value for name, value in now.items() if value is not self._resources[name]}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import from_json
-from graphtrain.graph.layers import layers_from_json
+from graphtrain.graph.layers import with_layers
 from graphtrain.storage.manifest import MANIFEST_FILE, check_files, read_manifest
 from graphtrain.storage.named import checkpoint_folder, is_named, newest_checkpoint
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
@@ -74,6 +73,6 @@ def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:
     """
     try:
         graph = from_json(manifest["graph"], manifest.get("graph_order", ""))
-        return replace(graph, layers=layers_from_json(manifest.get("graph_layers", "")))
+        return with_layers(graph, manifest.get("graph_layers", ""))
     except (ValueError, GraphtrainError) as error:
         raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None

@@ -179,7 +179,7 @@ def test_data_that_is_read_before_it_is_written() -> None:
 
 
 REFUSED = [
-    ([0, 12], r"`indices`: there are 12 samples, with the numbers 0 to 11; got 12"),
+    ([0, 12], r"`train_data`: `indices`: there are 12 samples, with the numbers 0 to 11; got 12"),
     ([-1, 3], r"the numbers 0 to 11; got -1"),
     ([], r"`indices` is empty: an epoch needs at least one of the 12 samples"),
     (torch.tensor([]).long(), r"`indices` is empty"),
@@ -197,6 +197,15 @@ REFUSED = [
 @pytest.mark.parametrize(("indices", "message"), REFUSED)
 def test_wrong_numbers_are_refused(indices: Any, message: str) -> None:
     trainer, _, _ = run_of(graph_of(lambda count: indices), Loader(SAMPLES, batch_size=3))
+    with pytest.raises(DataError, match=message):
+        trainer.run()
+
+
+def test_wrong_numbers_name_the_data_that_they_select_from() -> None:
+    number = {"fold": "begin_fold.runs % 2"}
+    graph = Graph.load("fit").insert("begin_fold", after="begin_epoch", folds=2, reads=number)
+    trainer, _, _ = run_of(graph, Loader(SAMPLES, batch_size=3), val_data=Loader(SAMPLES[:3], batch_size=3))
+    message = "`val_data`: `indices`: there are 3 samples, with the numbers 0 to 2; got 5\n.*that has as many samples"
     with pytest.raises(DataError, match=message):
         trainer.run()
 

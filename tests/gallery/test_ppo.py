@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from examples.ppo import CartPoles
-from graphtrain import Graph, UsageError
+from graphtrain import Graph, Outcome, UsageError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes.collect_rollout import collect_rollout
-from tests.gallery.procedures.ppo import KEPT, PROCEDURE, Walk
+from tests.gallery.procedures.ppo import KEPT, PROCEDURE, Agent, Walk
 
 
 class Chain:
@@ -115,6 +115,26 @@ def test_a_cut_among_minibatches_has_the_environments_as_they_were(tmp_path: Pat
         assert not numpy.array_equal(env.places, Walk().places)
     second.run()
     assert (second.digest(), second.metrics) == (whole.digest(), whole.metrics)
+
+
+@pytest.mark.parametrize(("precision", "observed"), [("64-true", "float32"), ("32-true", "float64")])
+def test_the_policy_is_given_observations_of_its_own_type(precision: str, observed: str) -> None:
+    class Rounded(Walk):
+        def reset(self) -> numpy.ndarray:
+            return super().reset().astype(observed)
+
+        def step(self, actions: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
+            observations, rewards, ended = super().step(actions)
+            return observations.astype(observed), rewards.astype(observed), ended
+
+    graph, model = PROCEDURE.graph().set("train_batch", precision=precision), Agent()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    resources = {**PROCEDURE.resources(), "model": model, "optimizer": optimizer, "env": Rounded()}
+    trainer = PROCEDURE.trainer(graph=graph, resources=resources)
+    assert trainer.run() is Outcome.FINISHED
+    dtype = torch.float64 if precision == "64-true" else torch.float32
+    assert {column.dtype for name, column in trainer.read("rollout").items() if name != "actions"} == {dtype}
+    assert [row["loss"] for row in trainer.metrics if "loss" in row]
 
 
 def test_a_rollout_is_kept_for_its_epochs() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graphtrain import Graph, GraphError, Trainer, UsageError
-from graphtrain.graph.layers import Layers, layers_from_json, layers_json
+from graphtrain import Graph, GraphError, Trainer, UsageError, node
+from graphtrain.graph.canonical import from_json
+from graphtrain.graph.layers import Layers, layers_json, with_layers
 
 FIT = Graph.load("fit")
 CHOICE = ('insert = "x"', 'use = "choice"')
@@ -271,6 +273,17 @@ def test_if_there_of_every_verb(lines: tuple[str, ...], overlays: Overlays, tmp_
     assert Graph.load(graph) == FIT
 
 
+@pytest.mark.parametrize(("name", "kind"), [("lbfgs", "closure_step"), ("manual", "manual_step")])
+@pytest.mark.parametrize("overlay", ["fp16", "token_windows"])
+def test_a_graph_without_the_node_names_the_one_that_does_its_work(name: str, kind: str, overlay: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        Graph.load(name).overlay(overlay)
+    first = caught.value.problems[0]
+    assert f"overlay `{overlay}`: set: there is no node `train_batch`" in first.message
+    assert f"in `{name}` the node `step`, a `{kind}`, does what `train_batch` does" in first.hint
+    assert first.hint.endswith(f"graphtrain nodes {kind}")
+
+
 # ---- what does not compose
 
 
@@ -294,6 +307,16 @@ CONFLICTS = {
         edit('insert = "x"', 'use = "clip"', 'after = "step"', "max_norm = 1.0"),
         edit('set = "x"', "max_norm = 2.0", "if_there = true"),
         "`x.max_norm` would be both 1.0 and 2.0",
+    ),
+    "the kind of a new node": (
+        edit('insert = "x"', 'use = "clip"', 'after = "step"'),
+        edit('set = "x"', 'use = "choice"', "if_there = true"),
+        '`x.use` would be both "clip" and "choice"',
+    ),
+    "a kind that one sets": (
+        edit('replace = "clip"', 'use = "choice"'),
+        edit('set = "clip"', 'use = "clip_value"'),
+        '`clip.use` would be both "choice" and "clip_value"',
     ),
     "a node": (put("x", 'after = "step"')["x"], put("x", 'after = "clip"')["x"], "each has a node `x` of its own"),
     "a kind": (
@@ -321,6 +344,28 @@ CONFLICTS = {
         "the edge from `step` to `zero_grad`, which ",
     ),
 }
+
+
+@node
+def train_batch(model: Any, batch: Any) -> None:
+    """A kind of somebody's own, with the name of another one."""
+
+
+@pytest.mark.parametrize(
+    ("graph", "path", "kind"),
+    [
+        (Graph.load("maml"), "train_batch", "train_adapted"),
+        (FIT.set("train_batch", use=train_batch), "train_batch", "train_batch"),
+        (FIT.set("validate/eval_batch", use="train_finite_batch"), "validate/eval_batch", "train_finite_batch"),
+    ],
+)
+def test_a_kind_that_was_chosen_is_not_replaced(graph: Graph, path: str, kind: str, overlays: Overlays) -> None:
+    other = edit(f'set = "{path}"', 'use = "sam_batch"')
+    with pytest.raises(GraphError, match=f"overlay `other`: `{path}` would become a `sam_batch`, .*, `{kind}`"):
+        overlays.over(graph, other=other)
+    alike = edit(f'set = "{path}"', f'use = "{kind}"')
+    assert overlays.over(graph, alike=alike) == graph
+    assert overlays.over(FIT, other=other) != FIT, "the kind that the node is named after is nobody's choice"
 
 
 def test_what_one_sets_of_a_node_stays_where_another_replaces_that(overlays: Overlays) -> None:
@@ -476,17 +521,34 @@ def test_a_contained_overlay_stays_in_its_folder(tmp_path: Path) -> None:
 # ---- what is kept beside the graph
 
 
-def test_the_overlays_are_kept_beside_the_graph_of_a_checkpoint() -> None:
-    layers = FIT.overlay("early_stop", "ema").layers
-    kept = layers_from_json(layers_json(layers))
-    assert (kept.names, kept.touched, kept.widened) == (layers.names, layers.touched, layers.widened)
+@pytest.mark.parametrize(
+    "graph", [FIT, Graph.load("kfold"), Graph.load("active_learning")], ids=lambda graph: graph.name
+)
+def test_the_overlays_are_kept_beside_the_graph_of_a_checkpoint(graph: Graph) -> None:
+    whole = graph.overlay("early_stop", "ema")
+    kept = with_layers(from_json(whole.to_json()), layers_json(whole))
+    assert layers_json(kept) == layers_json(whole) and kept == whole
+    assert "overlay ema" in str(kept)
+    layers, own = (each.nodes["fit"].body.layers if "fit" in each.nodes else each.layers for each in (kept, whole))
+    assert (layers.names, layers.touched, layers.widened) == (own.names, own.touched, own.widened)
+    assert layers.overlay_of("node `ema`") == "ema"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "3", "{", '{"names": 3}', '{"names": [3], "touched": {}, "widened": {}}', "[" * 9999]
+    "text",
+    [
+        "",
+        "3",
+        "{",
+        '{"names": 3}',
+        '{"names": [3], "touched": {}, "widened": {}}',
+        '{"names": [], "touched": {}, "widened": {}, "bodies": {"step": {}}}',
+        '{"names": [], "touched": {}, "widened": {}, "bodies": 3}',
+        "[" * 9999,
+    ],
 )
 def test_what_is_no_such_text_is_no_overlay(text: str) -> None:
-    assert layers_from_json(text) == Layers()
+    assert with_layers(FIT, text).layers == Layers()
 
 
 def test_a_renamed_node_is_still_of_its_overlay() -> None:

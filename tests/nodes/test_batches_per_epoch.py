@@ -166,17 +166,20 @@ def test_of_several_loaders_together_and_with_a_limit(tmp_path: Path) -> None:
     cuts_are_exact(tmp_path, (30,), with_epochs_of(4, 2), lambda: lists(3, 2))
 
 
-def test_what_asks_for_the_end_of_an_epoch_begins_the_data_again() -> None:
+@pytest.mark.parametrize(("last", "batches"), [(1, [0, 1, 0, 1]), (3, [0, 1, 2, 3, 4, 0, 1, 2])])
+def test_what_asks_for_the_end_of_an_epoch_begins_the_data_again(last: int, batches: list[float]) -> None:
+    """But not with the last batch, where there is nothing to end."""
+
     def stops(model: Any, batch: torch.Tensor, batch_index: int) -> Any:
         got.append(float(batch[0, 0]))
         loss = model(batch).mean()
-        return (loss, graphtrain.END_EPOCH) if batch_index == 1 else loss
+        return (loss, graphtrain.END_EPOCH) if batch_index == last else loss
 
     got: list[float] = []
     trainer = make(with_epochs_of(4, 2), DATA["list"]())
     resources = {**trainer.resources, "training_step": stops}
     Trainer(with_epochs_of(4, 2), display=None, notify=lambda line: None, **resources).run()
-    assert got == [0, 1, 0, 1]
+    assert got == batches
 
 
 def test_a_batch_that_is_none_counts() -> None:

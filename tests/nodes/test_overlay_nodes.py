@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Outcome, Trainer, UsageError
 from graphtrain.errors import UnknownMetricError
+from graphtrain.nodes.guide import Guide
 
 FIT = Graph.load("fit").set("log", every="never").set("finish", after="8 epochs")
 
@@ -113,6 +114,12 @@ def test_a_misspelt_group_of_metrics_is_found_at_the_start(
     )
     assert caught.value.hint == f"did you mean {parameter}={meant}?"
     assert trainer.progress["next_batch"]["batches"] == 0
+
+
+def test_a_metric_of_data_without_a_batch_is_refused_at_the_start() -> None:
+    trainer = trainer_of(FIT.overlay("early_stop"), val_data=[])
+    with pytest.raises(UnknownMetricError, match="`validate`, which measures it, has no batch: `val_data` is empty"):
+        trainer.run()
 
 
 def test_a_group_of_the_training_itself_is_no_misspelling() -> None:
@@ -261,3 +268,48 @@ def test_a_checkpoint_is_made_before_each_validation(tmp_path: Path) -> None:
     assert trainer.advance(0) == "validate", "what was trained before the validation is not lost"
     assert trainer.run() is Outcome.FINISHED
     assert trainer.progress["save_first"]["runs"] == 2
+
+
+# ---- val_guided
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message", "hint"),
+    [
+        ({}, "the evaluation gives nothing: it had no batch", "give the evaluation data"),
+        ({"guiding/error": 0.0}, "the evaluation gives {'guiding/error': 0.0}", "guide.metric=guiding/loss"),
+        ({"guiding/loss": 0.0}, "the evaluation gives {'guiding/loss': 0.0}", "above 0"),
+    ],
+)
+def test_a_metric_that_nothing_can_be_divided_by(metrics: dict[str, float], message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"guide divides by guiding/loss, and {message}") as caught:
+        Guide()(None, metrics)
+    assert hint in caught.value.hint
+
+
+# ---- update_bn
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_batch_norm_layers_have_their_momentum_again(cut: bool, tmp_path: Path) -> None:
+    def trainer() -> Trainer:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2, momentum=0.3), torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        graph = Graph.load("fit").overlay("swa", "update_bn").set("finish", after="2 steps").set("swa", every="1 steps")
+        data = [torch.rand(4, 2), torch.rand(4, 2)]
+        step = lambda model, batch: model(batch).square().mean()  # noqa: E731
+        return Trainer(
+            graph, tmp_path, display=None, notify=lambda line: None, model=model, optimizer=optimizer, train_data=data,
+            training_step=step,
+        )  # fmt: skip
+
+    first = trainer()
+    if cut:
+        while first.position != "update_bn/eval_batch":
+            first.advance()
+        assert first.resources["swa_model"][1].momentum is None
+        first.save()
+        first = trainer()
+    first.run()
+    assert first.resources["swa_model"][1].momentum == 0.3
+    assert first.resources["swa_model"][1].num_batches_tracked == 2

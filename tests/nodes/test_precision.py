@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from graphtrain import Factory, Graph, GraphError, Trainer, UsageError
+from graphtrain import Factory, Graph, GraphError, Outcome, Trainer, UsageError
 from graphtrain.nodes._precision import around, autocast_of
 from graphtrain.state.random import capture_random, restore_random, seed_everything
 from tests.command.running import TINY, in_a_process
@@ -311,6 +311,31 @@ def test_a_model_that_is_trained_and_evaluated_in_different_types_is_refused() -
     trainer = true_trainer(graph, val_data=None)  # nothing is evaluated
     trainer.run()
     assert trainer.resources["model"][0].weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("training", "validation"), [("64-true", "32-true"), ("32-true", "64-true")])
+def test_a_copy_of_a_model_is_computed_in_the_type_of_the_model(training: str, validation: str) -> None:
+    graph = true_graph(training, "ema").set("validate/eval_batch", precision=validation)
+    names = ["`train_batch` computes `model`", "`validate/eval_batch` computes `average`, a copy of `model`,"]
+    doubled, other = names if training == "64-true" else reversed(names)
+    other = other.replace(" computes", "")
+    with pytest.raises(UsageError, match=f'^{doubled} in "64-true", and {other} in "32-true"'):
+        true_trainer(graph)
+    assert true_trainer(graph, val_data=None).run() is Outcome.FINISHED, "nothing is evaluated"
+    trainer = true_trainer(true_graph("64-true", "ema"))
+    with pytest.raises(UsageError, match="a copy of `model`"):
+        trainer.rewire(graph)
+
+
+def test_an_average_that_is_supplied_keeps_its_type() -> None:
+    graph = true_graph("64-true", "ema").set("validate/eval_batch", precision="32-true").set("ema", decay=0.5)
+    trainer = true_trainer(graph, average=true_resources()["model"])
+    trainer.run()
+    model, average = (trainer.resources[name][0].weight for name in ("model", "average"))
+    assert (model.dtype, average.dtype) == (torch.float64, torch.float32)
+    assert torch.allclose(model, average.double(), atol=0.1) and not torch.equal(
+        average, true_resources()["model"][0].weight
+    )
 
 
 def test_the_type_of_a_model_does_not_change_by_rewiring() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Loader, Trainer
+from graphtrain import Graph, Loader, Trainer, UsageError
 from graphtrain.metrics.recorder import Means
 from tests.distributed.fake_ranks import run_ranks
 
@@ -120,15 +120,25 @@ def test_ranks_record_what_one_process_does(tmp_path: Path) -> None:
     assert run_ranks(2, lambda ranks: rows(of_two, tmp_path)) == whole
 
 
-def test_another_metric_can_be_followed_and_nothing_is_recorded_of_one_that_is_not_there() -> None:
+def test_another_metric_can_be_followed_and_one_that_is_not_there_is_reported_once() -> None:
     graph = FIT.overlay("running_loss").set("running_loss", metric="accuracy").set("finish", after="4 steps")
     trainer = make(graph)
     step = lambda model, batch: {"loss": model(batch).square().mean(), "accuracy": 0.25}  # noqa: E731
-    for training_step, values in ((step, [0.25, 0.25]), (trainer.resources["training_step"], [])):
+    missing = ["running_loss: the last windows have no `accuracy`; they have loss"]
+    for training_step, values, lines in ((step, [0.25, 0.25], []), (trainer.resources["training_step"], [], missing)):
+        said: list[str] = []
         resources = {**trainer.resources, "training_step": training_step}
-        again = Trainer(graph, display=None, notify=lambda line: None, **resources)
+        again = Trainer(graph, display=None, notify=said.append, **resources)
         again.run()
         assert [row["running/accuracy"] for row in again.metrics if "running/accuracy" in row] == values
+        assert [line for line in said if "running_loss" in line] == lines
+
+
+def test_two_nodes_of_one_metric_are_refused() -> None:
+    twice = FIT.overlay("running_loss").insert("slower", "running_loss", after="running_loss", windows=100)
+    with pytest.raises(UsageError, match="`running_loss` and `slower` both record `running/loss`") as caught:
+        make(twice)
+    assert "slower.metric" in caught.value.hint
 
 
 def test_two_metrics_are_followed_side_by_side() -> None:

@@ -102,3 +102,20 @@ def test_the_name_of_an_output_is_checked_and_renamed_without_its_mark() -> None
     assert Graph.loads(graph.to_toml()) == graph
     assert graph.nodes["train"].body is not None
     assert "outputs metrics?" in str(graph)
+
+
+@node
+class CollectLoss:
+    """Note the loss of the batch before."""
+
+    def __call__(self, collected: list[Any], loss: Any = "nothing") -> None:
+        collected.append(loss if isinstance(loss, str) else float(loss))
+
+
+def test_a_slot_that_nothing_has_written_is_the_default_of_its_reader() -> None:
+    collected: list[Any] = []
+    graph = Graph.load("fit").set("finish", after="2 batches").insert("before", CollectLoss, after="next_batch")
+    assert graph.check() == []
+    make_trainer(graph.insert("behind", CollectLoss, after="train_batch"), collected=collected).run()
+    first, loss, again, _ = collected
+    assert (first, again) == ("nothing", loss) and isinstance(loss, float)

@@ -85,7 +85,7 @@ PROCEDURE = Procedure(
     resources=resources,
     by_hand=by_hand,
     toml_lines=12,
-    kind_lines=12,  # 4 of them refuse more folds than samples, and an ensemble of another size
+    kind_lines=14,  # 6 of them refuse data, numbers of folds and an ensemble that do not fit together
     kinds=("begin_fold", "end_fold"),
     compared=("model", "optimizer", "ensemble"),
     bad={
@@ -99,6 +99,10 @@ PROCEDURE = Procedure(
             r"`train_data` is a list_iterator without a length\n.*pass a graphtrain.Loader",
         ),
         "no data": (without("train_data"), "`train_data`"),
+        "a validation of more samples": (
+            with_resource("val_data", lambda: Loader(torch.randn(SAMPLES + 1, 3, dtype=torch.float64), BATCH)),
+            r"`val_data` has 14 samples, and `train_data` 13\n.*give both one data set",
+        ),
         "an ensemble of two": (
             with_resource("ensemble", lambda: torch.nn.ModuleList([make_model(), make_model()])),
             r"`ensemble` has 2 modules, and begin_fold.folds = 3\n.*make as many",
