@@ -37,7 +37,8 @@ class SplitBatch:
     Arguments:
         dimension: along which tensors are cut; negative ones count from the last. Default: 1, the time of batches that
             begin with their samples.
-        length: how long a split is. Default: none, and `batch_splits` cuts.
+        length: how long a split is. Default: none, and `batch_splits` cuts. A batch keeps the length with which it was
+            begun: another value is that of the next one.
 
     Writes:
         batch_split: the split; None on a rank that has none left.
@@ -65,6 +66,7 @@ class SplitBatch:
     index: int = progress(0)
     count: int = progress(0)
     left: bool = progress(False)
+    size: int = progress(0, in_digest=False)  # `length` when the batch was begun; 0: there was none
     # Of several ranks: up to which of them have a batch, and whether this one has no split.
     round_batches: int = progress(1, in_digest=False)
     idle: bool = progress(False, in_digest=False)
@@ -97,8 +99,13 @@ class SplitBatch:
                 return None, index
         return self._split(batch, index), index
 
+    @property
+    def _length(self) -> int | None:
+        """By which the batch is cut; None: by the function."""
+        return self.size or (self.length if self._function is None else None)
+
     def _begin(self, batch: Any) -> None:
-        self._splits = None
+        self._splits, self.size = None, self.length or 0
         if self._ranks is None:
             counts = [self._count(batch)]
         else:
@@ -107,7 +114,7 @@ class SplitBatch:
         self.round_batches = max((rank + 1 for rank, count in enumerate(counts) if count), default=0)
 
     def _count(self, batch: Any) -> int:
-        if self.length is None:
+        if (length := self._length) is None:
             return len(self._by_function(batch))
         sizes: set[int] = set()
 
@@ -128,12 +135,17 @@ class SplitBatch:
                 f"split_batch: a batch has no tensor with a length along dimension {self.dimension}",
                 "set split_batch.dimension to that of time, or supply a function `batch_splits(batch)`",
             )
-        return math.ceil(size / self.length)
+        return math.ceil(size / length)
 
     def _split(self, batch: Any, index: int) -> Any:
-        if self.length is None:
+        if (now := self._count(batch)) <= index:
+            raise UsageError(
+                f"split_batch: the batch had {self.count} splits when it was begun, and has {now} now",
+                "resume with the former `batch_splits` up to the next batch",
+            )
+        if (length := self._length) is None:
             return self._by_function(batch)[index]
-        first, length = index * self.length, self.length
+        first = index * length
 
         def cut(leaf: Any) -> Any:
             if not self._is_cut(leaf):

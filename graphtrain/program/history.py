@@ -54,7 +54,7 @@ class History:
         if most is not None and times >= most:
             raise UsageError(
                 f"`{self._bound.path}` asks the run to go back to what `{source.path}` has saved, and it has gone back "
-                f"{times} times, which is the most that it may",
+                f"{'once' if times == 1 else f'{times} times'}, of at most {most}",
                 "resume with a smaller learning rate, or with clipping; or let it leave out more, and raise the limit",
             )
         self._requests.go_back(Return(self._bound.path, source.path, kept))

@@ -153,17 +153,22 @@ class HyperParameters:
     def chosen(self, names: Iterable[str], saved: Any, in_force: Any = None) -> set[str]:
         """The fields that a person's choice covers: ``"optimizer"`` means all that differ, ``"optimizer.lr"`` itself.
 
+        Of several optimizers in a tuple, these names mean those of each of them, ``"optimizer[0]"`` the first.
+
         Raises:
             UsageError: a name is that of no hyper-parameter.
         """
-        names = [name.strip() for name in names]
         resources = {*map(str, saved if isinstance(saved, Mapping) else ()), *self.made}
         known = {name: {*map(str, _fields(saved, name)), *self.made.get(name, {})} - {CLASS} for name in resources}
-        for name in names:
+        given, names = [name.strip() for name in names], []
+        for name in given:
             resource, dot, field = name.partition(".")
-            if resource not in known or (dot and field not in known[resource]):
+            items = [item for item in known if item == resource or item.startswith(f"{resource}[")]
+            covered = [f"{item}{dot}{field}" for item in items if not dot or field in known[item]]
+            if not covered:
                 everything = [*known, *(f"{resource}.{field}" for resource in known for field in known[resource])]
                 raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, everything))
+            names += covered
         changes = [*self.differences(saved, in_force), *self.differences(in_force)]
         # A resource of another class is taken as a whole: its fields are not those of the saved one.
         replaced = {change.resource for change in changes if change.field == CLASS}

@@ -16,10 +16,12 @@ from graphtrain.graph.renaming import lost_position_hint
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.dtypes import refuse_other_types
+from graphtrain.program.made import made_resources
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
+from graphtrain.state.reachable import is_within
 from graphtrain.state.references import MALFORMED
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import STATUS_SECONDS
@@ -57,6 +59,8 @@ class ResumeOptions:
         rename: Mapping[str, str] | None = None,
     ) -> ResumeOptions:
         """From what a person gives: names as a list, or as one text with commas."""
+        if isinstance(from_setup, bool):
+            raise UsageError(f"from_setup: expected names, got {from_setup}", 'as in from_setup="optimizer.lr"')
         names = from_setup.split(",") if isinstance(from_setup, str) else from_setup
         return cls(resume, tuple(name.strip() for name in names if name.strip()), from_saved, dict(rename or {}))
 
@@ -133,7 +137,11 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     sections = [name for name in SECTIONS if name in checkpoint.sections]
     # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
     # they are, so the generators come after them.
-    fresh = hyper_parameters.reinitialised(chosen)
+    copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
+    fresh = hyper_parameters.reinitialised(chosen) | copies
+    if state.reachable:
+        changed = {path: part for path, part in state.reachable["changed"].items() if not is_within(path, copies)}
+        state = replace(state, reachable={**state.reachable, "changed": changed})
     with _named_failure(checkpoint):
         not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
     compiled.resume_at(position, change.renaming.path(manifest.get("clock_of", "")))
@@ -161,13 +169,14 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     ]
     decided += [f"{name} (taken)" for name in sorted(chosen - {difference.name for difference in differences})]
     gone = sorted(set(state.progress) - set(compiled.program.by_path))
-    gone_progress = [f"progress of {', '.join(gone)} left out"] if gone else []
+    gone_state = [f"progress of {', '.join(gone)} left out"] if gone else []
+    gone_state += [f"{name} left out" for name in sorted(copies)]
     return Restored(
         bool(differences or chosen or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
-            *gone_progress,
+            *gone_state,
             *left_out,
             *not_restored,
             *decided,

@@ -168,6 +168,25 @@ def test_a_cut_between_two_splits_is_exact(tmp_path: Path) -> None:
     expect_cuts_are_exact(tmp_path / "function", [13], SHORT, batch_splits=splits_of)
 
 
+@pytest.mark.parametrize("length", [1, 5])
+def test_another_length_holds_for_the_next_batch(length: int, tmp_path: Path) -> None:
+    graph = SHORT.set("split_batch", length=LENGTH)
+    first = trained(graph, tmp_path)
+    first.run(before="zero_grad")  # behind the first of three splits
+    second = trained(graph.set("split_batch", length=length), tmp_path)
+    counts = []
+    for _ in range(2):
+        second.run(before="next_batch")
+        counts.append(second.progress["split_batch"]["index"])
+    assert counts == [3, 3 if length == 1 else 1]
+
+
+def test_other_splits_of_a_batch_that_was_begun_are_refused(tmp_path: Path) -> None:
+    trained(SHORT, tmp_path, batch_splits=splits_of).run(before="zero_grad")
+    with pytest.raises(UsageError, match="the batch had 3 splits when it was begun, and has 1 now"):
+        trained(SHORT.set("split_batch", length=8), tmp_path).run()
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("by_function", [False, True])
 def test_every_cut_is_exact(tmp_path: Path, by_function: bool) -> None:

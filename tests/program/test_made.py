@@ -98,6 +98,17 @@ def test_a_run_that_had_none_begins_with_a_copy_of_what_is_loaded(tmp_path: Path
     assert trainer.run() is Outcome.FINISHED
 
 
+def test_a_copy_that_no_node_makes_any_more_is_left_out(tmp_path: Path) -> None:
+    trainer_of(EMA, tmp_path).run(until="5 steps")
+    said: list[str] = []
+    trainer = trainer_of(FIT, tmp_path, said)
+    assert trainer.run() is Outcome.FINISHED
+    assert any("progress of ema left out, average left out" in line and "exact except for" in line for line in said)
+    plain = trainer_of(FIT)
+    plain.run()
+    assert weights(trainer.resources["model"]) == weights(plain.resources["model"])
+
+
 def test_a_rewired_run_gets_a_copy_too(tmp_path: Path) -> None:
     trainer = trainer_of(FIT, tmp_path)
     trainer.run(until="5 steps")

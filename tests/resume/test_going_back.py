@@ -187,7 +187,7 @@ def test_it_goes_back_to_before_the_first_step_of_an_optimizer_with_a_schedule(t
 def test_a_limit_ends_it(tmp_path: Path) -> None:
     graph = PROCEDURE.graph().set("rollback", most=1)
     trainer = Trainer(graph, tmp_path, display=None, notify=lambda line: None, **PROCEDURE.resources())
-    with pytest.raises(UsageError, match="has gone back 1 times, which is the most that it may") as error:
+    with pytest.raises(UsageError, match=r"has gone back once, of at most 1\n") as error:
         trainer.run()
     assert "smaller learning rate" in error.value.hint
 

@@ -141,10 +141,11 @@ def test_one_of_each(tmp_path: Path) -> None:
     assert (group["lr"], group["momentum"]) == (0.01, 0)
 
 
-@pytest.mark.parametrize("names", ["optimiser.lr", "optimizer.rate", "model.width", "nothing"])
-def test_a_name_that_means_nothing_is_refused(names: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", ["optimiser.lr", "optimizer.rate", "model.width", "nothing", True])
+def test_a_name_that_means_nothing_is_refused(names: Any, tmp_path: Path) -> None:
     trainer(tmp_path).run(until="6 steps")
-    with pytest.raises(UsageError, match=f"from_setup: there is no `{names}`"):
+    message = "expected names, got True" if names is True else f"there is no `{names}`"
+    with pytest.raises(UsageError, match=f"from_setup: {message}"):
         trainer(tmp_path, lr=0.2).run(from_setup=names)
 
 
@@ -682,6 +683,14 @@ def test_settings_of_one_of_several_optimizers_are_compared_too(container: Any, 
     second = several(tmp_path / "run", (0.1, 0.3), container)
     second.run(from_setup="optimizer[1].lr")
     assert [each.param_groups[0]["lr"] for each in second.resources["optimizer"]] == [0.1, 0.3]
+
+
+@pytest.mark.parametrize("names", ["optimizer", "optimizer.lr"])
+def test_the_name_of_several_optimizers_takes_the_settings_of_all(names: str, tmp_path: Path) -> None:
+    several(tmp_path, (0.1, 0.2)).run(until="2 batches")
+    second = several(tmp_path, (0.3, 0.4))
+    second.run(from_setup=names)
+    assert [each.param_groups[0]["lr"] for each in second.resources["optimizer"]] == [0.3, 0.4]
 
 
 def test_a_run_that_did_not_keep_what_is_in_a_tuple_is_resumed_as_before() -> None:
