@@ -8,17 +8,12 @@ import torch
 
 from graphtrain.data.length import indexed_length
 from graphtrain.errors import UsageError
-from graphtrain.kind import node
+from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
-
-Folds = Annotated[int, Above(1)]
-Numbers = list[int]
 
 
 @node(writes=("indices", "val_indices"), activity="data")
-def begin_fold(
-    train_data: Any, fold: int, val_data: Any = None, ensemble: Any = None, *, folds: Folds = 5
-) -> tuple[Numbers, Numbers]:  # fmt: skip
+class BeginFold:
     """Choose which samples a fold trains on, and which it holds out: those of scikit-learn's `KFold`.
 
     The parts that are held out one after the other are consecutive, and differ in size by one sample at most. Data
@@ -38,9 +33,13 @@ def begin_fold(
         indices: the numbers of the samples that the fold trains on.
         val_indices: the numbers of those that it holds out.
 
+    Guard fields:
+        divided: how many parts there are, once the first fold has begun.
+
     Raises:
         DataError: the data has no length.
-        UsageError: `val_data` has another size, there are more folds than samples, or not as many modules as folds.
+        UsageError: `val_data` has another size, there are more folds than samples, or not as many modules as folds; or
+            `folds` was another number for the folds before.
 
     >>> from graphtrain import Graph
     >>> reads = {"fold": "begin_fold.runs % 3", "val_data": "train_data"}  # each epoch holds out another part
@@ -49,12 +48,24 @@ def begin_fold(
     >>> graph.check()
     []
     """
-    samples = torch.arange(indexed_length(train_data, "train_data"))
-    if val_data is not None and (length := indexed_length(val_data, "val_data")) != len(samples):
-        raise UsageError(f"`val_data` has {length} samples, and `train_data` {len(samples)}", "give both one data set")
-    if folds > len(samples):
-        raise UsageError(f"begin_fold.folds = {folds}: there are {len(samples)} samples", "take at most as many folds")
-    if ensemble is not None and len(ensemble) != folds:
-        raise UsageError(f"`ensemble` has {len(ensemble)} modules, and begin_fold.folds = {folds}", "make as many")
-    held_out = samples.tensor_split(folds)[fold].tolist()
-    return sorted({*samples.tolist()} - {*held_out}), held_out
+
+    folds: Annotated[int, Above(1)] = 5
+
+    divided: int = progress(0, in_digest=False)  # which runs of earlier versions do not have
+
+    def __call__(
+        self, train_data: Any, fold: int, val_data: Any = None, ensemble: Any = None
+    ) -> tuple[list[int], list[int]]:
+        folds, count = self.folds, indexed_length(train_data, "train_data")
+        if fold and self.divided not in (0, folds):
+            before = f"the data was divided into {self.divided} parts, of which {fold} have been held out"
+            raise UsageError(f"begin_fold.folds = {folds}: {before}", "keep their number, or begin another run")
+        if val_data is not None and (other := indexed_length(val_data, "val_data")) != count:
+            raise UsageError(f"`val_data` has {other} samples, and `train_data` {count}", "give both one data set")
+        if folds > count:
+            raise UsageError(f"begin_fold.folds = {folds}: there are {count} samples", "take at most as many folds")
+        if ensemble is not None and len(ensemble) != folds:
+            raise UsageError(f"`ensemble` has {len(ensemble)} modules, and begin_fold.folds = {folds}", "make as many")
+        self.divided = folds
+        held_out = torch.arange(count).tensor_split(folds)[fold].tolist()
+        return sorted({*range(count)} - {*held_out}), held_out

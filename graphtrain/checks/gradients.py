@@ -77,7 +77,7 @@ _UNUSED = Fault(
 _NEVER_CLEARED = Fault(
     "G405",
     "the gradients of {optimizer} are never cleared: those of `{node}` add up over all steps",
-    'add a node of the kind `zero_grad` after the step: insert("zero_grad", after="step")',
+    'add a node of the kind `zero_grad` after the step: insert("zero_grad", after="{step}")',
 )
 
 
@@ -498,7 +498,8 @@ class _Automaton:
             fault = _NEVER_CLEARED
         if fault is _STEP_APART and any(action.effect == "backward" for action in self._actions[point]):
             fault = _STEP_WITHIN
-        names = {"node": point.path, "optimizer": f"`{self._optimizer}`"}
+        steps = [each.path for each, actions in self._actions.items() if any(act.effect == "step" for act in actions)]
+        names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "step": steps[0] if steps else "step"}
         witness = names_on(self._way(point, state)) + ((END,) if fault is _OPEN else ())
         return _problem(point, fault.code, fault.message.format(**names), fault.hint.format(**names), path=witness)
 

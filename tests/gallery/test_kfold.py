@@ -9,8 +9,9 @@ import pytest
 import torch
 from sklearn.model_selection import KFold
 
+from graphtrain import UsageError
 from graphtrain.distributed import Ranks
-from graphtrain.nodes.begin_fold import begin_fold
+from graphtrain.nodes.begin_fold import BeginFold
 from graphtrain.state.random import seed_everything
 from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.procedure import tensors
@@ -21,7 +22,9 @@ def test_the_folds_are_those_of_scikit_learn() -> None:
     for samples in range(2, 12):
         for folds in range(2, samples + 1):
             expected = [(kept.tolist(), held.tolist()) for kept, held in KFold(folds).split(range(samples))]
-            assert [begin_fold(range(samples), fold, folds=folds) for fold in range(folds)] == expected
+            begin_fold = BeginFold()
+            begin_fold.folds = folds
+            assert [begin_fold(range(samples), fold) for fold in range(folds)] == expected
 
 
 def test_rows_have_the_fold_and_metrics_are_of_what_was_held_out() -> None:
@@ -71,6 +74,18 @@ def test_cuts_in_the_second_fold_are_exact(tmp_path: Path) -> None:
         resumed = PROCEDURE.trainer(tmp_path / str(cut))
         resumed.run()
         assert (resumed.digest(), resumed.metrics) == (whole.digest(), whole.metrics), positions[cut]
+
+
+def test_another_number_of_folds_is_refused_once_one_is_over(tmp_path: Path) -> None:
+    """The parts would overlap those that are over."""
+    first = PROCEDURE.trainer(tmp_path)
+    while first.read("end_fold.runs") == 0:
+        first.advance()
+    first.save()
+    more = PROCEDURE.graph().set("begin_fold", folds=FOLDS + 1)
+    message = "begin_fold.folds = 4: the data was divided into 3 parts, of which 1 have been held out"
+    with pytest.raises(UsageError, match=message):
+        PROCEDURE.trainer(tmp_path, graph=more).run()
 
 
 def test_a_fold_goes_without_an_ensemble_and_without_validation() -> None:
