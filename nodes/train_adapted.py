@@ -44,7 +44,7 @@ class TrainAdapted(TrainBatch):
     >>> import torch
     >>> from graphtrain import Graph
     >>> train_data = [{"support": torch.rand(4, 2), "query": torch.rand(4, 2)} for _ in range(3)]
-    >>> graph = Graph.load("maml").set("inner/adapt", rate=1e-5)
+    >>> graph = Graph.load("maml").set("inner/adapt", rate=1e-5, second_order=False)
     >>> graph.check()
     []
     """

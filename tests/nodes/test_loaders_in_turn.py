@@ -29,23 +29,26 @@ class Unsized:
 
 
 class Counting:
-    """Keeps its own position; each epoch begins where the one before has ended."""
+    """Keeps its own position; each epoch begins where the one before has ended.
+
+    Loaded behind the last batch of an epoch that has not ended, it yields the empty rest of that first.
+    """
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number, self.left = 0, -1  # the number of the batch; those left in the epoch, -1 between two
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        while True:
-            self.number += 1
+        self.left = 3 if self.left < 0 else self.left
+        while self.left:
+            self.number, self.left = self.number + 1, self.left - 1
             yield torch.full((2, 2), float(self.number))
-            if self.number % 3 == 0:
-                return
+        self.left = -1
 
     def state_dict(self) -> dict[str, int]:
-        return {"number": self.number}
+        return {"number": self.number, "left": self.left}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.number = state["number"]
+        self.number, self.left = state["number"], state["left"]
 
 
 def loaders() -> dict[str, Any]:
