@@ -65,4 +65,5 @@ class InTurn:
     def position(self, current: str) -> dict[str, Any]:
         """What those report that keep their own position, all but the one that is read."""
         reported = {name: source.position() for name, source in self.sources.items() if name != current}
-        return self.positions | {name: position for name, position in reported.items() if position}
+        known = self.positions | {name: position for name, position in reported.items() if position}
+        return {name: known[name] for name in (*self.loaders, *known) if name in known}  # in one order, for the digest
