@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -346,20 +347,26 @@ CONFLICTS = {
 }
 
 
-@node
-def train_batch(model: Any, batch: Any) -> None:
-    """A kind of somebody's own, with the name of another one."""
+def with_a_kind_of_that_name() -> Graph:
+    @node
+    def train_batch(model: Any, batch: Any) -> None:
+        """A kind of somebody's own, with the name of another one."""
+
+    return FIT.set("train_batch", use=train_batch)
 
 
 @pytest.mark.parametrize(
-    ("graph", "path", "kind"),
+    ("make", "path", "kind"),
     [
-        (Graph.load("maml"), "train_batch", "train_adapted"),
-        (FIT.set("train_batch", use=train_batch), "train_batch", "train_batch"),
-        (FIT.set("validate/eval_batch", use="train_finite_batch"), "validate/eval_batch", "train_finite_batch"),
+        (lambda: Graph.load("maml"), "train_batch", "train_adapted"),
+        (with_a_kind_of_that_name, "train_batch", "train_batch"),
+        (lambda: FIT.set("validate/eval_batch", use="train_finite_batch"), "validate/eval_batch", "train_finite_batch"),
     ],
 )
-def test_a_kind_that_was_chosen_is_not_replaced(graph: Graph, path: str, kind: str, overlays: Overlays) -> None:
+def test_a_kind_that_was_chosen_is_not_replaced(
+    make: Callable[[], Graph], path: str, kind: str, overlays: Overlays
+) -> None:
+    graph = make()
     other = edit(f'set = "{path}"', 'use = "sam_batch"')
     with pytest.raises(GraphError, match=f"overlay `other`: `{path}` would become a `sam_batch`, .*, `{kind}`"):
         overlays.over(graph, other=other)

@@ -197,7 +197,7 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
             "there are 3 predictions called `predictions` for a batch of 2",
         ),
         ("p.safetensors", lambda model, batch: {"a": torch.zeros(())}, "called `a` is a tensor of shape"),
-        ("p.safetensors", lambda model, batch: ["a", "b"], "is a list, which a file of safetensors cannot hold"),
+        ("p.safetensors", lambda model, batch: ["a", "b"], "is a list of 2, which a file of safetensors cannot hold"),
         (
             "p.safetensors",
             lambda model, batch: next(wide),
