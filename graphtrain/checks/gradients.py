@@ -498,8 +498,8 @@ class _Automaton:
             fault = _NEVER_CLEARED
         if fault is _STEP_APART and any(action.effect == "backward" for action in self._actions[point]):
             fault = _STEP_WITHIN
-        steps = [each.path for each, actions in self._actions.items() if any(act.effect == "step" for act in actions)]
-        names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "step": steps[0] if steps else "step"}
+        steps = (each.path for each, actions in self._actions.items() if any(act.effect == "step" for act in actions))
+        names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "step": next(steps, "step")}
         witness = names_on(self._way(point, state)) + ((END,) if fault is _OPEN else ())
         return _problem(point, fault.code, fault.message.format(**names), fault.hint.format(**names), path=witness)
 

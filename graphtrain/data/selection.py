@@ -28,7 +28,7 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
     Traceback (most recent call last):
         ...
     graphtrain.errors.DataError: `indices`: there are 8 samples, with the numbers 0 to 7; got 8
-      hint: give numbers in the data set as it is supplied; if they are of other data, that has as many samples
+      hint: give numbers in the data set as it is supplied; numbers chosen for another one need as many samples
     """
     if isinstance(indices, torch.Tensor | numpy.ndarray):
         numbers = _of_array(torch.as_tensor(indices), what)
@@ -45,7 +45,7 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
     if low < 0 or high >= length:
         raise DataError(
             f"`indices`: there are {length} {what}, with the numbers 0 to {length - 1}; got {low if low < 0 else high}",
-            f"give numbers in the data set as it is supplied; if they are of other data, that has as many {what}",
+            f"give numbers in the data set as it is supplied; numbers chosen for another one need as many {what}",
         )
     return numbers
 

@@ -292,8 +292,8 @@ class CompiledGraph:
                     f"`{bound.path}.{parameter}` names {name}, and nothing measures `{group}/...`",
                     f"did you mean {bound.path}.{parameter}={meant}/{rest}?",
                 )
+            outer = measuring[0].path.rpartition("/")[0] if measuring else ""
             if measuring and not any(planned.path in self.program.by_path for planned in measuring):
-                outer = measuring[0].path.rpartition("/")[0]
                 body = self.program.by_path[outer].node.body if outer in self.program.by_path else None
                 missing = quoted(body.optional) if body is not None else "data"
                 raise UnknownMetricError(
@@ -303,8 +303,8 @@ class CompiledGraph:
                 )
             if (empty := [*map(self._empty_data, measuring)]) and all(empty):
                 raise UnknownMetricError(
-                    f"`{bound.path}.{parameter}` names {name}, and `{measuring[0].path.rpartition('/')[0]}`, which "
-                    f"measures it, has no batch: `{empty[0]}` is empty",
+                    f"`{bound.path}.{parameter}` names {name}, and `{outer}`, which measures it, has no batch: "
+                    f"`{empty[0]}` is empty",
                     f"supply data for `{empty[0]}`, or name another metric for {bound.path}.{parameter}",
                 )
 
