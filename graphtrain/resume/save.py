@@ -260,7 +260,7 @@ class CheckpointWriter:
     def last_save_point(self, rows: Rows, resumed_from: Path | None) -> tuple[Checkpoint, list[dict[str, float]]]:
         """The save point that was made last, and the rows of metrics that there were then, if no file has them.
 
-        In memory it may be newer than every checkpoint on the disk: its write may have failed.
+        Where its weights are not finite, it is what the run directory has that a resume chooses. In memory it may be newer than every checkpoint on the disk: its write may have failed.
 
         Arguments:
             rows: those that there are.
@@ -270,7 +270,7 @@ class CheckpointWriter:
             LifeCycleError: there is none.
         """
         run_files, held = self._run_files, self._held
-        if held is not None:
+        if held is not None and "not_finite" not in (held.manifest or {}):
             path = run_files.next_path(held.facts["step"]) if run_files is not None else Path("memory")
             return held.read(path), rows[: held.rows]
         newest = run_files.newest() if run_files is not None else None
@@ -291,15 +291,15 @@ class CheckpointWriter:
             clock: of the run, at the failure.
         """
         run_files, held = self._run_files, self._held
-        latest = run_files.latest if run_files is not None else None
+        latest = run_files.resumable if run_files is not None else None
         if run_files is not None and latest is None:
             return f"no checkpoint was made before: {run_files.path} begins again"
         facts: Mapping[str, Any]
-        if held is not None and (latest is None or held.path == latest[0]):
+        if held is not None and (latest is None or held.path == latest):
             facts = held.facts
         elif latest is not None:
             try:
-                facts = read_manifest(latest[0])
+                facts = read_manifest(latest)
             except CheckpointError:  # a resume reports it
                 return ""
         else:
@@ -308,7 +308,7 @@ class CheckpointWriter:
         since = step - facts["step"]
         is_same_training = all(facts.get(name) == value for name, value in clock.nested().items())
         before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
-        kept = f"checkpoint {latest[0].name}" if latest is not None else "the last save point, kept in memory"
+        kept = f"checkpoint {latest.name}" if latest is not None else "the last save point, kept in memory"
         return f"resumes from step {facts['step']}{before * is_same_training}: {kept}"
 
     def report_no_best(self, recorder: Recorder) -> None:
