@@ -51,6 +51,7 @@ class CompiledGraph:
 
     Attributes:
         retention: which checkpoints stay; None if no node says so.
+        renewing: resource -> the path of a node that makes it again.
         returning, saving: the paths of the nodes that may ask the run to go back to a checkpoint, and to make one.
     """
 
@@ -79,6 +80,7 @@ class CompiledGraph:
         # Everything that is read, by users' step functions too, is known now.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
+        self.renewing: dict[str, str] = {}
         self._refuse_renewals(resources)
         refuse_two_at_once(self.program)
         self._refuse_followers()
@@ -120,6 +122,7 @@ class CompiledGraph:
                         "name the resource as it is supplied",
                     )
                 renewals.refuse(bound.path, name, resources)
+                self.renewing |= dict.fromkeys(renewals.renewed_with([name]), bound.path)
 
     @property
     def start(self) -> int:

@@ -168,6 +168,12 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         f"{difference} ({'taken' if difference.name in chosen else 'kept as saved'})" for difference in differences
     ]
     decided += [f"{name} (taken)" for name in sorted(chosen - {difference.name for difference in differences})]
+    passing = [
+        f"{each.name} is kept as saved until `{compiled.renewing[each.resource]}` makes `{each.resource}` again, as it "
+        f"is set up now; --from-setup {each.name} takes the new value at once"
+        for each in undecided
+        if each.resource in compiled.renewing
+    ]
     gone = sorted(set(state.progress) - set(compiled.program.by_path))
     gone_state = [f"progress of {', '.join(gone)} left out"] if gone else []
     gone_state += [f"{name} left out" for name in sorted(copies)]
@@ -186,7 +192,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         ],
         lost,
         change.aside(),
-        (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
+        (*change.below(), *passing, *compiled.run_clock.mixed_windows(change.former, change.renaming)),
         is_as_saved=is_whole and not (chosen or lost or resized or options.kept),
     )
 

@@ -260,7 +260,8 @@ class CheckpointWriter:
     def last_save_point(self, rows: Rows, resumed_from: Path | None) -> tuple[Checkpoint, list[dict[str, float]]]:
         """The save point that was made last, and the rows of metrics that there were then, if no file has them.
 
-        Where its weights are not finite, it is what the run directory has that a resume chooses. In memory it may be newer than every checkpoint on the disk: its write may have failed.
+        Where its weights are not finite, it is what the run directory has that a resume chooses. In memory it may be
+        newer than every checkpoint on the disk: its write may have failed.
 
         Arguments:
             rows: those that there are.
