@@ -36,6 +36,10 @@ from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import state_digest
 
 _NEVER = 2**62
+_AT_THE_END = (
+    "loaded after the last batch of an epoch, it must give the rest, which is empty, before the next epoch; "
+    'next_batch.resume = "replay" draws the batches again instead'
+)
 _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such batches count, and are not trained on"
 
 
@@ -157,6 +161,7 @@ class NextBatch:
     # and by how much the number of the pass is ahead of that of the epoch.
     rest: bool = progress(False, in_digest=False)
     further_passes: int = progress(0, in_digest=False)
+    pass_before: int = progress(0, in_digest=False)  # the batches of the last pass through the data that has ended
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)
 
@@ -397,6 +402,14 @@ class NextBatch:
         if compares and "number" in self.last_batch:  # of the batches of several ranks, that of this one
             again = drawn - self.last_batch["number"]
         with self._opened_again():
+            # Of data that keeps its position nothing is drawn again: what is known is how many batches there may be.
+            is_at_end = 0 < drawn == (self.length or self.pass_before)
+            if is_at_end and isinstance(self._source, Stateful) and self._source.has_more(self._data_epoch):
+                expected = f"{'its length is' if self.length else 'the epoch before had'} {drawn}"
+                more = (
+                    f"{state.name(self._data)} has a batch {drawn + 1} in this epoch now, and {expected}: {_AT_THE_END}"
+                )
+                state.comparisons.append(lambda: more)
             iterator = self._source.reopen(self._data_epoch, drawn, self.source_state, again)
             batch, *_ = *self._source.redrawn, None
             if compares and (len(self._source.redrawn) < again or is_other(traces(tensors_held(batch)), saved or [])):
@@ -707,6 +720,7 @@ class NextBatch:
         self.between = not self.ended and self._is_followed()
         self.last = not self.between
         self.empty = self.epoch_batches == 0
+        self.pass_before = 0 if self.ended or self._in_turn is not None else self._of_loader()
         if self._in_turn is not None and not self._of_loader():
             raise DataError(
                 f"the loader `{self.loader}` gave no batch: it is empty, or was iterated over before and does not "
