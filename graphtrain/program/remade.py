@@ -64,7 +64,7 @@ class Made:
             unknown: gets a line for all that cannot be saved.
         """
         drift = self._baseline.drift()
-        lost = self._saved.lost(lambda parameter: False)
+        lost = self._saved.lost()
         unknown += [f"{self.path}: {line}" for line in [*lost, *drift.unknown]]
         return {
             "states": {name: without_generators(value.state_dict()) for name, value in self.objects.items()},

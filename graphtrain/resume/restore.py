@@ -21,6 +21,7 @@ from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
+from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.reachable import is_within
 from graphtrain.state.references import MALFORMED
 from graphtrain.storage.checkpoint import Checkpoint
@@ -219,6 +220,13 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
     """A state that a stranger has altered, with the right checksums, is reported in words."""
     try:
         yield
+    except CheckpointError as error:
+        # What was said when it was saved.
+        if told := [line for line in checkpoint.manifest["unknown"] if NO_RESUME in line]:
+            raise CheckpointError(
+                f"{checkpoint.path}: {told[0]}", "resume from a checkpoint made before that, by --resume NAME"
+            ) from error
+        raise
     except GraphtrainError:
         raise
     except MALFORMED as error:

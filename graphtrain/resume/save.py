@@ -20,6 +20,7 @@ from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable, capture
 from graphtrain.resume.rank_saves import RankSave, RankSaves
+from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, Manifest
 from graphtrain.storage.encoding import UnsaveableError
@@ -429,7 +430,7 @@ class CheckpointWriter:
         )
         staged, facts = copied
         for line in facts["unknown"]:
-            self._report_once(f"a resume will not be exact: {line}")
+            self._report_once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
         retention, problem = self._policy.retention, None
         try:
             facts |= run_files.facts()
