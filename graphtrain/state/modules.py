@@ -290,11 +290,14 @@ class OptimizerForm:
             told: the identities of the parameters of modules, of which a line of the module tells that they are new.
         """
         made, now = self._groups, [group["params"] for group in optimizer.param_groups]
+        is_kept = len(now) >= len(made) and all(map(_are_same, now, made))
+        # What has not changed is not listed: an optimizer may have 150,000 parameters.
+        made, now = ([], now[len(made) :]) if is_kept else (made, now)
         former, present = ({id(each): each for group in groups for each in group} for groups in (made, now))
-        added = [each for group in now[len(made) :] for each in group]
-        if _ids(now[: len(made)]) == _ids(made):
-            new = [each for each in added if not name_of(each) and id(each) not in told]
-            return [f"{path}: {len(new)} of its parameters {_MADE_LATE}"] if new else []
+        late = [each for each in present.values() if id(each) not in former and not name_of(each)]
+        if late or is_kept:
+            untold = [each for each in late if id(each) not in told]
+            return [f"{path}: {len(untold)} of its parameters {_MADE_LATE}"] if untold else []
         if gone := [former[each] for each in former if each not in present]:
             what = f"its groups have lost {_named(gone, name_of)}"
             remedy = "leave parameters in their groups, and freeze them: requires_grad_(False), grad = None"
@@ -309,6 +312,10 @@ class OptimizerForm:
             what = f"{_named(moved, name_of)} moved to another group"
             remedy = "let `setup` give it a group of its own, and change the values in that group"
         return [f"{path}: {what}, {NO_RESUME}: {remedy}"]
+
+
+def _are_same(group: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    return len(group) == len(other) and all(map(operator.is_, group, other))
 
 
 def _ids(groups: Iterable[Iterable[torch.Tensor]]) -> list[list[int]]:

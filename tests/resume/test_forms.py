@@ -216,6 +216,10 @@ LOST: dict[str, tuple[Change, str]] = {
         move,
         "optimizer: `model.head.bias` moved to another group, so a resume is refused: let `setup` give it a",
     ),
+    "something new in a group": (
+        lambda model, optimizer: optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1))),
+        f"optimizer: 1 of its parameters {LATE}",
+    ),
     "a group with something new": (
         lambda model, optimizer: optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
         f"optimizer: 1 of its parameters {LATE}",
