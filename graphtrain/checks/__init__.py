@@ -14,6 +14,7 @@ from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards
 from graphtrain.checks.loops import check_loops
+from graphtrain.checks.modes import check_modes
 from graphtrain.checks.ranks import check_ranks
 from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_structure
@@ -72,6 +73,7 @@ def _along_paths(scope: Scope, ranks: bool) -> Iterator[tuple[str, Problem]]:
         *check_bypassed(flow.plan),
         *check_data_flow(slots, before),
         *gradients.problems(),
+        *check_modes(flow),
         *loops,
         *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
     ]

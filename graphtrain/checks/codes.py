@@ -55,6 +55,7 @@ CODES: dict[str, str] = {
     "G412": "gradients are exchanged, unscaled or divided out of order, or twice",
     "G413": "gradients are added to exchanged or unscaled ones",
     "G414": "gradients are unscaled, and no loss was scaled",
+    "G415": "a backward pass in evaluation mode, or a body that leaves it on",
     "G501": "the run can loop forever",
     "G502": "a loop is left only by an answer that nothing in it brings about",
     "G503": "whether a loop ends is not checked",

@@ -304,7 +304,9 @@ GUARDS = [
 ]  # fmt: skip
 
 DATA = [
-    edited("training before there is a batch", lambda g: replace(g, start="train_batch"), "G304 nodes.train_batch"),
+    edited("training before there is a batch", lambda g: replace(g, start="train_batch"), "G303 nodes.train_batch"),
+    edited("a score that the round before has written", lambda g: use(
+        use(g, "read_score", before="train_batch"), "score", after="train_batch"), "G303 nodes.read_score"),
     edited("training without fetching",
            lambda g: replace(g, start="train_batch").redirect("zero_grad", "next_batch", "train_batch").set(
                "zero_grad").remove("next_batch"),
@@ -350,7 +352,7 @@ DATA = [
                    "first", "nested", before="warm").set(
                         "first", graph=use(EVALUATE.set("begin_evaluation", split="first"), "set_up_with",
                                            after="eval_batch")),
-           "G304 nodes.first"),
+           "G303 nodes.first"),
     edited("a write that nobody reads", lambda g: use(g, "pass_batch", after="train_batch"), "G305 nodes.pass_batch"),
     edited("a batch thrown away", lambda g: g.insert("skip", "next_batch", after="next_batch").set(
         "skip", reads={"train_data": "other"}), "G305 nodes.next_batch"),
@@ -496,6 +498,19 @@ GRADIENTS = [
     edited("an open window at the end of a nested training", lambda g: tiny(
         {"fold": g.guard("finished", "finish.due or next_batch.empty")}, {"fold": ["end"]}),
            "G407 nodes.fold"),
+]  # fmt: skip
+
+MODES = [
+    edited("a validation that ends with its last batch", lambda g: g.set("validate", graph=EVALUATE.redirect(
+        "eval_batch", "end_evaluation", "end")), "G415 validate/nodes.eval_batch"),
+    edited("a validation without its end", lambda g: g.set("validate", graph=replace(
+        EVALUATE, outputs=()).remove("end_evaluation")), "G415 validate/nodes.next_batch"),
+    edited("an evaluation that begins in the training", lambda g: g.insert(
+        "begin_evaluation", after="validate", split="other"), "G415 nodes.train_batch"),
+    edited("training in an evaluation", lambda g: g.insert("begin_evaluation", before="train_batch", split="other")
+           .insert("end_evaluation", after="train_batch"), "G415 nodes.train_batch"),
+    edited("a training nested in an evaluation", lambda g: g.set("validate", graph=EVALUATE.insert(
+        "more", graph=g.remove("validate"), after="begin_evaluation")), "G415 validate/more/nodes.train_batch"),
 ]  # fmt: skip
 
 
@@ -673,4 +688,4 @@ RANKS = [
         "window_complete", "accumulate.count >= accumulate.every or next_batch.empty"), "G706 guards.window_complete"),
 ]  # fmt: skip
 
-BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *LOOPS, *SAVING, *RANKS]
+BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *MODES, *LOOPS, *SAVING, *RANKS]

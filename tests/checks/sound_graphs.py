@@ -459,6 +459,13 @@ SOUND = [
     Sound("a validation four times an epoch", lambda: SHORT.set("validate", every="0.25 epochs"), "validate"),
     Sound("a validation on other data", lambda: SHORT.set("validate", reads={"val_data": "train_data"}), "validate"),
     Sound("a sanity pass", sanity_pass, "sanity"),
+    Sound("an evaluation without a body, and of another model", lambda: SHORT.set(
+        "validate", reads={"model": "average"}).insert("begin_evaluation", before="end_epoch", split="other").insert(
+            "end_evaluation", after="begin_evaluation"), "begin_evaluation",
+          {"average": lambda: torch.nn.Linear(2, 2)}),
+    Sound("an evaluation inside another", lambda: SHORT.set("validate", graph=EVALUATE.insert(
+        "inner", graph=replace(EVALUATE, outputs=()).set("begin_evaluation", split="inner"),
+        before="end_evaluation")), "validate/inner/eval_batch"),
     Sound("no validation", lambda: SHORT.remove("validate"), "step"),
     Sound("no checkpoints", lambda: SHORT.remove("checkpoint"), "step"),
     Sound("a checkpoint after each validation",
