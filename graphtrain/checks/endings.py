@@ -5,6 +5,7 @@ Where `after` is "never" and nothing else ends the run it is a warning: a person
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -205,5 +206,6 @@ def _bounds(comparison: Comparison) -> Iterator[tuple[FieldOf, str, Fraction]]:
 
 
 def _number(expression: Expression) -> Fraction | None:
-    is_number = isinstance(expression, Constant) and type(expression.value) in (int, float)
-    return Fraction(expression.value) if is_number else None  # type: ignore[union-attr]
+    if not isinstance(expression, Constant) or type(expression.value) not in (int, float):
+        return None
+    return Fraction(expression.value) if math.isfinite(expression.value) else None  # type: ignore[arg-type]
