@@ -177,7 +177,7 @@ class Trainer:
         self._ranks = current_ranks()
         self._is_set_up = False
         is_one_of_several = self._ranks.world_size > 1
-        graph = checked_graph(graph, ranks=is_one_of_several)
+        graph = checked_graph(graph, ranks=is_one_of_several, supplied=_supplied(resources))
         self._notify = (notify or say or _print_to_stderr) if not self._ranks.rank else _ignore
         self._said: set[str] = set()
         if deterministic:
@@ -619,7 +619,8 @@ class Trainer:
             DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
         """
         self._life.refuse("start")
-        graph = checked_graph(graph, ranks=self._ranks.world_size > 1)
+        supplied = _supplied({**self._resources, **resources})
+        graph = checked_graph(graph, ranks=self._ranks.world_size > 1, supplied=supplied)
         renewals = self._renewals.with_others(resources, self._resources)
         resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self._resources, **resources}
@@ -1348,6 +1349,10 @@ def _acknowledgement(saves: bool) -> str:
     if saves:
         return "stopping at the next save point; Ctrl-C again stops at once, without saving"
     return "stopping after this node; Ctrl-C again stops at once"
+
+
+def _supplied(resources: Mapping[str, Any]) -> set[str]:
+    return {name for name, value in resources.items() if value is not None}
 
 
 def _ignore(line: str) -> None:

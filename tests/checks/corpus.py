@@ -244,6 +244,16 @@ def plain(**edges: list[str]) -> Graph:
     return tiny({name: name for name in every}, every, _DONE)
 
 
+def two_time_scales(finished: str) -> Graph:
+    """Every batch is for two optimizers, of which one steps at every fourth."""
+    graph = plain(zero_grad=["slow_step if slow_due", "finish"], slow_step=["slow_zero"], slow_zero=["finish"],
+                  finish=["end if finished", "next_batch"])  # fmt: skip
+    graph = graph.replace("slow_step", "step").replace("slow_zero", "zero_grad").clock("epochs", "next_batch.epochs")
+    guards = {"slow_due": "next_batch.batches % 4 == 0", "finished": finished}
+    graph = bound("fast step zero_grad", "slow slow_step slow_zero")(replace(graph, guards=guards))
+    return graph.set("train_batch", reads={"optimizer": ["fast", "slow"]})
+
+
 def handing_out(graph: Graph) -> Graph:
     """A training that hands out the metrics of its validation, which it may not have had."""
     return replace(graph, outputs=("metrics",))
@@ -495,6 +505,8 @@ GRADIENTS = [
            "G410 nodes.zero_grad"),
     edited("lbfgs without its clearing", lambda g: g.replace("zero_grad", "choice").remove("step").replace(
         "train_batch", own("half_lbfgs").implementation), "G405 nodes.train_batch", of=plain()),
+    edited("an end between two steps of a slow optimizer", lambda g: two_time_scales("finish.due"), "G407 nodes.finish",
+           "G502 edges.finish"),
     edited("an open window at the end of a nested training", lambda g: tiny(
         {"fold": g.guard("finished", "finish.due or next_batch.empty")}, {"fold": ["end"]}),
            "G407 nodes.fold"),
@@ -568,7 +580,7 @@ LOOPS = [
         "last_batch", "begin_evaluation.runs > 3").guard("data_exhausted", "begin_evaluation.runs > 4")),
            "G501 validate/nodes.next_batch"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
-           "G407 nodes.finish", "G502 edges.decide"),
+           "G502 edges.decide"),
     edited("an exit by a node outside", lambda g: tiny(
         {"a": "tick", "b": "tick", "c": "choice"},
         {"a": ["b"], "b": ["end if far", "c"], "c": ["b if odd", "b"]},

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Node, Trigger, progress
-from tests.checks.corpus import EVALUATE, FIT, bound, plain, tiny, undeclared
+from tests.checks.corpus import EVALUATE, FIT, bound, plain, tiny, two_time_scales, undeclared
 
 
 @dataclass(frozen=True)
@@ -498,6 +498,8 @@ SOUND = [
     Sound("two optimizers by hand in one node", several_by_hand, "lbfgs", optimizers("a", "b")),
     Sound("two optimizers that go together",
           lambda: _listed(SHORT), "step zero_grad", optimizers("a", "b")),
+    Sound("two time scales, of which the slow one ends the run", lambda: two_time_scales("slow_due and "
+          "next_batch.batches > 7"), "slow_step", optimizers("fast", "slow")),
     Sound("MAML", maml, "adapt/inner step", optimizers("fast", "slow")),
     Sound("early stopping by a slot", lambda: stopping_early("slot"), "judge"),
     Sound("early stopping by progress", lambda: stopping_early("field"), "judge"),
