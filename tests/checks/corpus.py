@@ -579,6 +579,10 @@ LOOPS = [
     edited("a nested graph that goes round", lambda g: g.set("validate", graph=EVALUATE.guard(
         "last_batch", "begin_evaluation.runs > 3").guard("data_exhausted", "begin_evaluation.runs > 4")),
            "G501 validate/nodes.next_batch"),
+    edited("an ending that leaves the amount out", lambda g: g.guard("ending", "step.steps > 9"),
+           "G505 nodes.finish.after"),
+    edited("an average that begins after the end", lambda g: g.overlay("swa").set(
+        "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa.from"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
            "G502 edges.decide"),
     edited("an exit by a node outside", lambda g: tiny(

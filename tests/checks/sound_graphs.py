@@ -453,6 +453,8 @@ SOUND = [
     Sound("EMA after the step", lambda: add(SHORT, "ema", after="step"), "ema"),
     Sound("EMA now and then", lambda: add(SHORT, "ema", "often", after="step"), "ema"),
     Sound("SWA after each epoch", lambda: add(SHORT, "swa", "ema", after="end_epoch"), "swa"),
+    Sound("an average that begins where the run ends", lambda: SHORT.overlay("swa").set("swa", **{"from": "2 epochs"}),
+          "swa"),
     Sound("two loggers", lambda: periodic(SHORT, "log_often", "log", every="1 steps"), "log_often"),
     Sound("two validations with data of their own", two_validations, "validate validate_other",
           {"other_data": lambda: [torch.ones(2, 2)] * 2}),

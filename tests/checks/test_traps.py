@@ -185,7 +185,7 @@ def test_a_graph_without_a_trap_is_silent(graph: Graph) -> None:
 
 
 def ending_by_validation() -> Graph:
-    return FIT.guard("finished", "validate.runs >= 3 and accumulate.count == 0")
+    return FIT.set("finish", after="never").guard("finished", "validate.runs >= 3 and accumulate.count == 0")
 
 
 def test_a_run_that_only_a_resource_could_end_is_refused_without_it() -> None:
@@ -212,7 +212,7 @@ def test_a_loop_that_ends_once_a_resource_is_supplied_is_refused_without_it_alon
 
 
 def test_a_node_that_is_bypassed_changes_nothing() -> None:
-    counted = FIT.guard("finished", "clip.runs >= 3 and accumulate.count == 0")
+    counted = FIT.set("finish", after="never").guard("finished", "clip.runs >= 3 and accumulate.count == 0")
     (problem,) = loops_of(counted)
     assert problem.code == "G502" and "`finished` decides" in problem.message
     assert loops_of(counted.set("clip", max_norm=1.0)) == []
