@@ -9,9 +9,10 @@ asks may be so or not.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -32,6 +33,7 @@ from graphtrain.guards.syntax import (
 from graphtrain.kind import Field
 from graphtrain.kind.parameter import Above
 from graphtrain.names import quoted
+from graphtrain.plan.facts import changers, conjuncts
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope, named_by
@@ -300,6 +302,47 @@ class Gradients:
             )
         return frozenset(name for action in doing if action.effect == effect for name in action.optimizers)
 
+    def way_to_end(self, optimizer: str, last: FlowPoint) -> list[FlowPoint]:
+        """A shortest path to a point from which the run can end with gradients of an optimizer; empty if there is none.
+
+        Unlike the automata, it follows all optimizers at once, and remembers what the parts of the guards that lead to
+        the end have answered: where the end asks for the guard of a step, the step was taken.
+        """
+        scope, end = self.flow.scope, self.flow.end
+        ending = [arrow.guard for point in self.flow.points for arrow in point.arrows if arrow.target is end]
+        parts = {part for guard in ending if guard is not None for part in (guard, *conjuncts(guard))}
+        changed = {part: changers(self.flow.plan, scope, part) for part in parts}
+        place = self.optimizers.index(optimizer)
+        clean: State = "clean"
+        start: _Moment = (self.flow.start, (clean,) * len(self.optimizers), frozenset())
+        came_from: dict[_Moment, _Moment | None] = {start: None}
+        waiting = deque([start])
+        while waiting:
+            at = point, states, known = waiting.popleft()
+            if point.is_unknown or point.planned is None:
+                continue
+            if len(came_from) > _MOST_MOMENTS:
+                return [last]  # it is not told apart any more whether the run can come there
+            name = point.planned.node.name if point.acts and point.scope is scope else ""
+            kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
+            automata = list(self._automata.values())
+            visits = (automaton.acted(point, state)[0] for automaton, state in zip(automata, states, strict=True))
+            for after in itertools.product(*visits):
+                ways = [{*each.open(point, state)} for each, state in zip(automata, after, strict=True)]
+                for arrow in filter(set.intersection(*ways).__contains__, point.arrows):
+                    told = {(guard, False) for guard in arrow.failed}
+                    told |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
+                    if point.scope is scope and any((part, not answer) in kept for part, answer in told):
+                        continue
+                    if arrow.target is end and point is last and after[place] in UNUSED:
+                        return [*reversed(_back(came_from, at))]
+                    told = {(part, answer) for part, answer in told if part in parts and point.scope is scope}
+                    following = arrow.target, after, kept | told
+                    if following not in came_from:
+                        came_from[following] = at
+                        waiting.append(following)
+        return []
+
     def problems(self) -> Iterator[Problem]:
         """Every problem of gradients, of all optimizers."""
         problems = list(self._problems())
@@ -337,6 +380,19 @@ class Gradients:
         yield from _divided(self)
 
 
+# Beyond so many moments, of several optimizers and answers, they are not told apart.
+_MOST_MOMENTS = 50_000
+_Moment = tuple[FlowPoint, tuple[State, ...], frozenset[tuple[Expression, bool]]]
+
+
+def _back(came_from: Mapping[_Moment, _Moment | None], at: _Moment | None) -> list[FlowPoint]:
+    path = []
+    while at is not None:
+        path.append(at[0])
+        at = came_from[at]
+    return path
+
+
 def _is_unbound(point: FlowPoint) -> bool:
     """True where nobody said which optimizer a node is for, neither at the node nor at one around it."""
     if not counters_of(point) and all(action.slot != "optimizer" for action in actions_of(point)):
@@ -369,7 +425,7 @@ class _Automaton:
     """
 
     def __init__(self, gradients: Gradients, optimizer: str) -> None:
-        self._flow = gradients.flow
+        self._gradients, self._flow = gradients, gradients.flow
         self._optimizer = optimizer
         self._actions = dict(gradients.acting(optimizer))
         self._rules = gradients.rules
@@ -397,8 +453,8 @@ class _Automaton:
                 continue  # whatever comes after it is not judged
             if point.opens is not None and state != "clean":
                 self._entered_late.add(point.opens.path)
-            for after in self._acted(point, state)[0]:
-                for arrow in self._open(point, after):
+            for after in self.acted(point, state)[0]:
+                for arrow in self.open(point, after):
                     following = (arrow.target, after)
                     if following not in self.came_from:
                         self.came_from[following] = (point, state)
@@ -410,17 +466,20 @@ class _Automaton:
         for point, state in self.came_from:
             if point.is_unknown:
                 continue
-            states, faults = self._acted(point, state)
+            states, faults = self.acted(point, state)
             unused = [after for after in states if after in UNUSED]
-            if any(arrow.target is self._flow.end for after in unused for arrow in self._open(point, after)):
+            if any(arrow.target is self._flow.end for after in unused for arrow in self.open(point, after)):
                 faults.append(_OPEN)
             for fault in faults:
                 faults_at.setdefault((fault.code, point.path), (fault, point, state))
         # Gradients that are never cleared are met again by everything that comes: reported once.
         kept = {self._after_step(point, state) for fault, point, state in faults_at.values() if fault.code == "G405"}
         for fault, point, state in faults_at.values():
+            way = self._way(point, state)
+            if fault is _OPEN and not (way := self._gradients.way_to_end(self._optimizer, point)):
+                continue
             if fault.code not in ("G403", "G406") or self._after_step(point, state) not in kept:
-                yield self._reported(fault, point, state)
+                yield self._reported(fault, point, way)
 
     def _way(self, point: FlowPoint, state: State) -> list[FlowPoint]:
         """A shortest path to a point in a state."""
@@ -439,7 +498,7 @@ class _Automaton:
                 return after
         return None
 
-    def _acted(self, point: FlowPoint, state: State) -> tuple[list[State], list[Fault]]:
+    def acted(self, point: FlowPoint, state: State) -> tuple[list[State], list[Fault]]:
         """The states in which a visit may leave gradients, and what is wrong."""
         states, faults = [state], []
         for action in self._actions.get(point, ()):
@@ -449,7 +508,7 @@ class _Automaton:
             states = list(dict.fromkeys([*left, *(after for after, _ in followed)]))
         return states, faults
 
-    def _open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:
+    def open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:
         """The arrows that can be taken in a state."""
         count = 0  # what failed before an arrow is the beginning of what failed before the next
         for arrow in point.arrows:
@@ -492,7 +551,7 @@ class _Automaton:
 
         return outcomes(guard, interval)
 
-    def _reported(self, fault: Fault, point: FlowPoint, state: State) -> Problem:
+    def _reported(self, fault: Fault, point: FlowPoint, way: list[FlowPoint]) -> Problem:
         clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
             fault = _NEVER_CLEARED
@@ -500,7 +559,7 @@ class _Automaton:
             fault = _STEP_WITHIN
         steps = (each.path for each, actions in self._actions.items() if any(act.effect == "step" for act in actions))
         names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "step": next(steps, "step")}
-        witness = names_on(self._way(point, state)) + ((END,) if fault is _OPEN else ())
+        witness = names_on(way) + ((END,) if fault is _OPEN else ())
         return _problem(point, fault.code, fault.message.format(**names), fault.hint.format(**names), path=witness)
 
 

@@ -244,6 +244,16 @@ def plain(**edges: list[str]) -> Graph:
     return tiny({name: name for name in every}, every, _DONE)
 
 
+def two_time_scales(finished: str) -> Graph:
+    """Every batch is for two optimizers, of which one steps at every fourth."""
+    graph = plain(zero_grad=["slow_step if slow_due", "finish"], slow_step=["slow_zero"], slow_zero=["finish"],
+                  finish=["end if finished", "next_batch"])  # fmt: skip
+    graph = graph.replace("slow_step", "step").replace("slow_zero", "zero_grad").clock("epochs", "next_batch.epochs")
+    guards = {"slow_due": "next_batch.batches % 4 == 0", "finished": finished}
+    graph = bound("fast step zero_grad", "slow slow_step slow_zero")(replace(graph, guards=guards))
+    return graph.set("train_batch", reads={"optimizer": ["fast", "slow"]})
+
+
 def handing_out(graph: Graph) -> Graph:
     """A training that hands out the metrics of its validation, which it may not have had."""
     return replace(graph, outputs=("metrics",))
@@ -304,7 +314,9 @@ GUARDS = [
 ]  # fmt: skip
 
 DATA = [
-    edited("training before there is a batch", lambda g: replace(g, start="train_batch"), "G304 nodes.train_batch"),
+    edited("training before there is a batch", lambda g: replace(g, start="train_batch"), "G303 nodes.train_batch"),
+    edited("a score that the round before has written", lambda g: use(
+        use(g, "read_score", before="train_batch"), "score", after="train_batch"), "G303 nodes.read_score"),
     edited("training without fetching",
            lambda g: replace(g, start="train_batch").redirect("zero_grad", "next_batch", "train_batch").set(
                "zero_grad").remove("next_batch"),
@@ -350,7 +362,7 @@ DATA = [
                    "first", "nested", before="warm").set(
                         "first", graph=use(EVALUATE.set("begin_evaluation", split="first"), "set_up_with",
                                            after="eval_batch")),
-           "G304 nodes.first"),
+           "G303 nodes.first"),
     edited("a write that nobody reads", lambda g: use(g, "pass_batch", after="train_batch"), "G305 nodes.pass_batch"),
     edited("a batch thrown away", lambda g: g.insert("skip", "next_batch", after="next_batch").set(
         "skip", reads={"train_data": "other"}), "G305 nodes.next_batch"),
@@ -493,9 +505,24 @@ GRADIENTS = [
            "G410 nodes.zero_grad"),
     edited("lbfgs without its clearing", lambda g: g.replace("zero_grad", "choice").remove("step").replace(
         "train_batch", own("half_lbfgs").implementation), "G405 nodes.train_batch", of=plain()),
+    edited("an end between two steps of a slow optimizer", lambda g: two_time_scales("finish.due"), "G407 nodes.finish",
+           "G502 edges.finish"),
     edited("an open window at the end of a nested training", lambda g: tiny(
         {"fold": g.guard("finished", "finish.due or next_batch.empty")}, {"fold": ["end"]}),
            "G407 nodes.fold"),
+]  # fmt: skip
+
+MODES = [
+    edited("a validation that ends with its last batch", lambda g: g.set("validate", graph=EVALUATE.redirect(
+        "eval_batch", "end_evaluation", "end")), "G415 validate/nodes.eval_batch"),
+    edited("a validation without its end", lambda g: g.set("validate", graph=replace(
+        EVALUATE, outputs=()).remove("end_evaluation")), "G415 validate/nodes.next_batch"),
+    edited("an evaluation that begins in the training", lambda g: g.insert(
+        "begin_evaluation", after="validate", split="other"), "G415 nodes.train_batch"),
+    edited("training in an evaluation", lambda g: g.insert("begin_evaluation", before="train_batch", split="other")
+           .insert("end_evaluation", after="train_batch"), "G415 nodes.train_batch"),
+    edited("a training nested in an evaluation", lambda g: g.set("validate", graph=EVALUATE.insert(
+        "more", graph=g.remove("validate"), after="begin_evaluation")), "G415 validate/more/nodes.train_batch"),
 ]  # fmt: skip
 
 
@@ -552,8 +579,12 @@ LOOPS = [
     edited("a nested graph that goes round", lambda g: g.set("validate", graph=EVALUATE.guard(
         "last_batch", "begin_evaluation.runs > 3").guard("data_exhausted", "begin_evaluation.runs > 4")),
            "G501 validate/nodes.next_batch"),
+    edited("an ending that leaves the amount out", lambda g: g.guard("ending", "step.steps > 9"),
+           "G505 nodes.finish.after"),
+    edited("an average that begins after the end", lambda g: g.overlay("swa").set(
+        "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa.from"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
-           "G407 nodes.finish", "G502 edges.decide"),
+           "G502 edges.decide"),
     edited("an exit by a node outside", lambda g: tiny(
         {"a": "tick", "b": "tick", "c": "choice"},
         {"a": ["b"], "b": ["end if far", "c"], "c": ["b if odd", "b"]},
@@ -673,4 +704,4 @@ RANKS = [
         "window_complete", "accumulate.count >= accumulate.every or next_batch.empty"), "G706 guards.window_complete"),
 ]  # fmt: skip
 
-BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *LOOPS, *SAVING, *RANKS]
+BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *MODES, *LOOPS, *SAVING, *RANKS]

@@ -141,6 +141,8 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
      "a slot is called `loss` too", "rename the guard"),
     ("G208", lambda g: g.guard("pi", "step.steps > 1").connect("decide", "log", when="pi"), "guards.pi",
      "`pi` is the number in every expression", "rename the guard"),
+    ("G208", lambda g: g.guard("inf", "step.steps > 1").connect("decide", "log", when="inf"), "guards.inf",
+     "`inf` is the number in every expression", "rename the guard"),
     ("G208", lambda g: g.set("train_batch", writes={"loss": "pi"}).guard("log_due", "pi > 3 and log.due"),
      "guards.log_due", "a slot is called `pi`", "rename the slot"),
     ("G208", lambda g: g.set("validate", writes={"metrics": "validate"}).guard("log_due", "validate > 3 and log.due"),

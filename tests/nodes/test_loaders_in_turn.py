@@ -338,18 +338,17 @@ def test_other_loaders_in_the_middle_of_a_validation_are_refused(tmp_path: Path)
         (FIT.set("checkpoint", best="val/clean/loss"), "checkpoint.best", "val/clean/loss"),
     ],
 )
-def test_a_metric_of_a_validation_that_does_not_run_is_refused_before_anything_trains(
+def test_a_metric_of_a_validation_that_does_not_run_is_an_error_at_the_first_row(
     graph: Graph, parameter: str, name: str, tmp_path: Path
 ) -> None:
     trainer = make(graph, tmp_path / "run", val_data=loaders())
     trainer.advance(1)  # with the data it is fine
     without = Trainer(graph, display=None, notify=lambda line: None, **{**trainer.resources, "val_data": None})
     with pytest.raises(
-        UsageError, match=f"`{parameter}` names {name}, and `validate`, which measures it, is bypassed"
+        UsageError, match=f"no row of metrics has `{name}`, which {parameter} names; recorded are "
     ) as caught:
         without.run()
-    assert f"supply `val_data`, or name another metric, as in {parameter}=epoch/loss" in caught.value.hint
-    assert without.progress["train_batch"]["runs"] == 0
+    assert caught.value.hint == f"set {parameter} to one of these, or supply the data of the evaluation that records it"
 
 
 def test_a_kind_of_the_user_may_record_it() -> None:
