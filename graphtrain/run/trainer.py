@@ -70,6 +70,7 @@ from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of
 from graphtrain.run.equal_ranks import (
+    buffers_of,
     refuse_models,
     require_equal,
     require_equal_weights,
@@ -283,6 +284,7 @@ class Trainer:
             seconds=lambda: self._watch.running() if self._is_set_up else 0.0,
             is_writing=lambda: self._is_set_up and self._writer.is_busy(),
             saves=lambda: self._writer.outcomes() if self._is_set_up else (0, 0),
+            buffers=lambda: buffers_of(self._resources),
             position=lambda: self._loop.position if self._is_set_up else 0,
             path=lambda position: self._compiled.path(position) if self._is_set_up else "start",
             place=lambda: self._place_of_ranks,
