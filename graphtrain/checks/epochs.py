@@ -30,8 +30,8 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
             node = path[-1].node
             assert node is not None
             message = (
-                f"the guard `{guard_name}` reads `{name}.{last.field}` before `{name}` has fetched a batch of the epoch: it "
-                "is about the epoch before, whose end would close this one too"
+                f"the guard `{guard_name}` reads `{name}.{last.field}` before `{name}` has fetched a batch of the "
+                "epoch: it is about the epoch before, whose end would close this one too"
             )
             hint = (
                 f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or ask whose "

@@ -309,16 +309,24 @@ class Gradients:
         unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
             several = quoted(self.optimizers)
+            inside: dict[str, list[FlowPoint]] = {}  # by the node of the outermost graph, where one line mends them all
             for point in unbound.values():
+                inside.setdefault(point.path.partition("/")[0], []).append(point)
+            for name, (point, *more) in inside.items():
                 assert point.node is not None
                 default = named_by(point.scope.graph, point.node, "optimizer")
-                bound = next(name for name in self.optimizers if name != default)
+                bound = next(other for other in self.optimizers if other != default)
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
-                yield _problem(
-                    point,
+                also = f" as {len(more)} more in `{name}` do," if more else ""
+                at = f" at `{name}`" if name != point.path else ""
+                node = self.flow.scope.graph.nodes[name]
+                yield self.flow.scope.problem(
                     "G410",
-                    f"`{point.path}` {does} of `{default}` by default, and there are several optimizers: {several}",
-                    f'name the one it is for: reads = {{ optimizer = "{bound}" }}, or "{default}" for that one',
+                    node.place,
+                    f"nodes.{name}",
+                    f"`{point.path}` {does} of `{default}` by default,{also} and there are several optimizers: "
+                    f"{several}",
+                    f'name the one it is for{at}: reads = {{ optimizer = "{bound}" }}, or "{default}" for that one',
                 )
             return
         for name in self.optimizers:
@@ -654,7 +662,8 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         value = None if varies or declared is None else node.parameters.get(parameter, declared.default)
         alike = {other for other in gradients.actions if other.scope is point.scope and _window_of(other) == window}
         others = alike - {point}
-        if not isinstance(value, int) or value % 2 == 0:  # of which two passes at a time are a part
+        size_of_window = value if isinstance(value, int) else 0
+        if size_of_window % 2 == 0:  # of which two passes at a time are a part
             others.clear()
         path = _unasked(point, optimizers, owner, sizes, others, whole=value == 1) if counters else []
         is_second = bool(path) and path[-1] in others
@@ -663,8 +672,8 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
             continue
         if is_second:
             message = (
-                f"`{path[-1].path}` adds to the window before anything asks whether it is full: {value + 1} backward "
-                f"passes would be divided by {value}"
+                f"`{path[-1].path}` adds to the window before anything asks whether it is full: "
+                f"{size_of_window + 1} backward passes would be divided by {value}"
             )
             hint = (
                 f"{owner}.{parameter} counts backward passes: set an even number of them for a mean; for a sum return "

@@ -11,6 +11,8 @@ from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
+from graphtrain.names import suggestion
+
 # Units that are multiples of another one; a graph's clock has to name the second only.
 MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("seconds", 3600)}
 
@@ -184,6 +186,15 @@ def known_units(units: Iterable[str]) -> list[str]:
     counted = list(units)
     multiples = [unit for unit, (base, _) in MULTIPLES.items() if base in counted]
     return [*counted, *multiples, *([RUN] if COUNTS_RUN in counted else [])]
+
+
+def unit_hint(unit: str, known: Iterable[str]) -> str:
+    """What to write in place of a unit that a clock does not have. Units are words alike, and each is another thing.
+
+    >>> unit_hint("epoch", ["epochs", "steps"]), unit_hint("iterations", ["steps", "validations"])
+    ('did you mean `epochs`?', 'known: steps, validations')
+    """
+    return suggestion(unit, known, {}, cutoff=0.8)
 
 
 def exactly(count: Any) -> Fraction:
