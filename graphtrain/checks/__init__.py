@@ -10,6 +10,7 @@ from graphtrain.checks.at_end import check_at_end
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
 from graphtrain.checks.endings import check_endings
+from graphtrain.checks.epochs import check_epochs
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards
@@ -84,6 +85,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
         *gradients.problems(),
         *check_modes(flow),
         *loops,
+        *check_epochs(flow),
         *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
     ]
     if not scope.has_unknown:

@@ -61,6 +61,7 @@ CODES: dict[str, str] = {
     "G503": "whether a loop ends is not checked",
     "G504": "the run has no end that can come, or a minimum above its maximum",
     "G505": "an amount decides nothing",
+    "G506": "an epoch is closed by the end of the one before",
     "G601": "the run can train forever without a save point",
     "G602": "a checkpoint is requested where a value that is still needed cannot be saved",
     "G701": "several ranks: a guard reads a value that differs between them",

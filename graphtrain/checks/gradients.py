@@ -352,16 +352,24 @@ class Gradients:
         unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
             several = quoted(self.optimizers)
+            inside: dict[str, list[FlowPoint]] = {}  # by the node of the outermost graph, where one line mends them all
             for point in unbound.values():
+                inside.setdefault(point.path.partition("/")[0], []).append(point)
+            for name, (point, *more) in inside.items():
                 assert point.node is not None
                 default = named_by(point.scope.graph, point.node, "optimizer")
-                bound = next(name for name in self.optimizers if name != default)
+                bound = next(other for other in self.optimizers if other != default)
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
-                yield _problem(
-                    point,
+                also = f" as {len(more)} more in `{name}` do," if more else ""
+                at = f" at `{name}`" if name != point.path else ""
+                node = self.flow.scope.graph.nodes[name]
+                yield self.flow.scope.problem(
                     "G410",
-                    f"`{point.path}` {does} of `{default}` by default, and there are several optimizers: {several}",
-                    f'name the one it is for: reads = {{ optimizer = "{bound}" }}, or "{default}" for that one',
+                    node.place,
+                    f"nodes.{name}",
+                    f"`{point.path}` {does} of `{default}` by default,{also} and there are several optimizers: "
+                    f"{several}",
+                    f'name the one it is for{at}: reads = {{ optimizer = "{bound}" }}, or "{default}" for that one',
                 )
             return
         for name in self.optimizers:
@@ -686,7 +694,7 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
     for point in gradients.actions:
         assert point.node is not None
         optimizers = gradients.acted_on("backward", point)
-        window = point.node.reads.get("window")
+        window = _window_of(point)
         if not optimizers or not isinstance(window, str) or "." not in window:
             continue
         owner, _, size = window.partition(".")
@@ -711,10 +719,26 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         sizes = {size} if varies else {size, parameter}
         declared = kind.parameters.get(parameter)
         value = None if varies or declared is None else node.parameters.get(parameter, declared.default)
-        path = _unasked(point, optimizers, owner, sizes, whole=value == 1) if counters else []
-        if not path:
+        alike = {other for other in gradients.actions if other.scope is point.scope and _window_of(other) == window}
+        others = alike - {point}
+        size_of_window = value if isinstance(value, int) else 0
+        if size_of_window % 2 == 0:  # of which two passes at a time are a part
+            others.clear()
+        path = _unasked(point, optimizers, owner, sizes, others, whole=value == 1) if counters else []
+        is_second = bool(path) and path[-1] in others
+        # A window of one that nobody has asked for divides nothing.
+        if not path or (value == 1 and not is_second and "window" not in point.node.reads):
             continue
-        if path[-1] is not point and "step" not in effects_of(path[-1]):
+        if is_second:
+            message = (
+                f"`{path[-1].path}` adds to the window before anything asks whether it is full: "
+                f"{size_of_window + 1} backward passes would be divided by {value}"
+            )
+            hint = (
+                f"{owner}.{parameter} counts backward passes: set an even number of them for a mean; for a sum return "
+                'one loss from one step function; or allow = ["G409"] if that is meant'
+            )
+        elif path[-1] is not point and "step" not in effects_of(path[-1]):
             message = f"`{path[-1].path}` clears the gradients before anything asks whether so many are there"
             hint = (
                 "let one node with the effect `backward` do both passes, and keep the gradients of the window aside "
@@ -724,7 +748,7 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
             message = f"on the way to `{path[-1].path}` nothing asks whether so many gradients are there"
             hint = (
                 f"route the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
-                f"take `window` out of the reads of `{point.path}`"
+                f'reads = {{ window = "1" }} of `{point.path}`'
             )
         yield _problem(
             point,
@@ -736,14 +760,28 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         )
 
 
+def _window_of(point: FlowPoint) -> str | tuple[str, ...] | None:
+    """What a node divides its loss by; None if it reads no window."""
+    if point.node is None or point.kind is None or "window" not in point.kind.slots:
+        return None
+    return named_by(point.scope.graph, point.node, "window")
+
+
 def _unasked(
-    start: FlowPoint, optimizers: frozenset[str], owner: str, sizes: set[str], *, whole: bool
+    start: FlowPoint,
+    optimizers: frozenset[str],
+    owner: str,
+    sizes: set[str],
+    others: set[FlowPoint],
+    *,
+    whole: bool,
 ) -> list[FlowPoint]:
     """A shortest path from a backward pass back to it, or to a step, past no guard that asks whether a window is full.
 
     Arguments:
         owner: the node that counts the backward passes of the window.
         sizes: its fields and parameters that hold the size of the window.
+        others: further points with a backward pass in the same window, which end the path.
         whole: True if one pass is the whole window, which any node may clear; else only `discard` may, as what comes
             after it begins a new one. Another node that clears, as between two passes on one batch, ends the path too.
     """
@@ -754,7 +792,12 @@ def _unasked(
         if before is not None:
             effects = {action.effect for action in actions_of(point) if optimizers & set(action.optimizers)}
             is_thrown_away = whole or (point.kind is not None and point.kind.name == "discard")
-            if point is start or "step" in effects or ("zero_grad" in effects and not is_thrown_away):
+            if (
+                point is start
+                or point in others
+                or "step" in effects
+                or ("zero_grad" in effects and not is_thrown_away)
+            ):
                 path = [point, before]
                 while (earlier := came_from[path[-1]]) is not None:
                     path.append(earlier)

@@ -189,6 +189,19 @@ def bound(*names: str) -> Callable[[Graph], Graph]:
 _ALL = "train_batch accumulate clip step zero_grad"
 
 
+def in_turn(graph: Graph = FIT) -> Graph:
+    """`fit` whose batches are fetched from two sources in turn, of which `next_batch` closes the epochs."""
+    graph = graph.insert("turn", "choice", before="next_batch")
+    graph = graph.insert("next_other", "next_batch", between=("turn", "next_batch"), reads={"train_data": "other"})
+    graph = graph.redirect("next_other", "next_batch", "train_batch")
+    return graph.guard("own_turn", "next_batch.runs <= next_other.runs").connect("turn", "next_batch", when="own_turn")
+
+
+def without_window(graph: Graph = FIT) -> Graph:
+    """`fit` whose `train_batch` says nothing of a window."""
+    return replace(graph, nodes={**graph.nodes, "train_batch": Node("train_batch", "train_batch")})
+
+
 def two_optimizers(graph: Graph = FIT) -> Graph:
     """`fit` for the optimizer `g`, and after its `zero_grad` one pass, step and clearing for `d`."""
     graph = bound(f"g {_ALL}")(graph)
@@ -402,6 +415,13 @@ DATA = [
 GRADIENTS = [
     edited("the step without its window", lambda g: g.guard("accumulation_reached", "window_complete or window_cut"),
            "G411 nodes.clip", "G401 nodes.step"),
+    edited("a window that a path to the step passes by, of a node that does not name it",
+           lambda g: without_window(g).set("accumulate", every=4).redirect("train_batch", "accumulate", "clip"),
+           "G409 nodes.train_batch"),
+    edited("two losses in a window of one", lambda g: g.insert("second", "train_batch", after="train_batch", writes={
+        "loss": "other"}), "G409 nodes.train_batch"),
+    edited("two losses in a window of three", lambda g: g.insert("second", "train_batch", before="train_batch", writes={
+        "loss": "other"}).set("accumulate", every=3), "G409 nodes.second"),
     edited("the step straight after the data", lambda g: g.redirect("next_batch", "accumulate", "clip"),
            "G411 nodes.clip", "G401 nodes.step"),
     edited("a step before the backward pass", lambda g: g.insert("early", "step", before="train_batch"),
@@ -545,6 +565,9 @@ LOOPS = [
         "finish", after=["100 steps", "8 hours"]), "G504 nodes.finish.after"),
     edited("an early stop after the end", lambda g: g.overlay("early_stop").set("early_stop", min_epochs=20),
            "G504 nodes.finish.after"),
+    edited("two sources in turn, of which the other one may begin an epoch", in_turn, "G506 edges.accumulate"),
+    edited("two sources in turn, whose windows are not cut", lambda g: in_turn(g).guard("window_cut", "ending"),
+           "G506 edges.decide"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
     edited("a loop of validation without data", lambda g: g.guard("val_check_batch", "step.steps > 3"),
            "G502 edges.decide"),

@@ -246,3 +246,12 @@ def test_a_parameter_has_a_value_or_an_expression() -> None:
     text = text if "max_norm = 3.0" in text else text.replace("clip = { reads", "clip = { max_norm = 3.0, reads")
     with pytest.raises(GraphError, match=r"`clip.max_norm` has a value, 3.0, and an expression"):
         make_trainer(Graph.loads(text))
+
+
+def test_a_guard_that_reads_a_tensor_is_named_with_its_own_text() -> None:
+    graph = fit().guard("good", "loss < 0.1").guard("ready", "step.steps >= 0 and good")
+    graph = graph.connect("train_batch", "accumulate", when="ready")
+    with pytest.raises(
+        GuardError, match=r'guard `good`(.|\n)*the slot `loss` holds a Tensor(.|\n)*good = "loss < 0.1"'
+    ):
+        make_trainer(graph).run()
