@@ -125,7 +125,7 @@ def test_k_fold_equals_the_loop_by_hand(whole: tuple[list[str], list[float]]) ->
         scheduler = make_scheduler(optimizer)
         loader = Loader([DATA[number] for number in kept], batch_size=BATCH, shuffle=True, seed=0)
         for epoch in range(2):
-            batches = list(loader.batches(epoch))
+            batches = list(loader.batches(2 * fold + epoch))  # the loader of the run goes on
             for number, batch in enumerate(batches, 1):
                 (training_step(model, batch) / 2).backward()
                 if number % 2 == 0 or number == len(batches):
