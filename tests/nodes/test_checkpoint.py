@@ -33,7 +33,7 @@ def fit(**checkpoint: Any) -> Graph:
         .set("accumulate", every=1)
         .set("validate", every="2 batches")
         .set("log", every="3 steps")
-        .set("checkpoint", **{"every": "never", "keep": 1, "best": "val/loss", **checkpoint})
+        .set("checkpoint", **{"every": "never", "keep": 1, "best": "val/loss", "best_mode": "min", **checkpoint})
         .set("finish", after="2 epochs")
     )
 
@@ -56,7 +56,8 @@ def trainer_of(
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     return Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=(said if said is not None else []).append,
@@ -520,7 +521,7 @@ def test_without_data_to_validate_on_it_is_refused_before_anything_trains(tmp_pa
     resources = {name: value for name, value in trainer.resources.items() if not name.startswith("val")}
     graph = fit().set("log", every="never").set("finish", after="2 batches")
     with pytest.raises(UnknownMetricError, match="names val/loss, and `validate`, which measures it, is bypassed"):
-        Trainer(graph, tmp_path, display=None, notify=lambda line: None, **resources).run()
+        Trainer(graph, run_dir=tmp_path, display=None, notify=lambda line: None, **resources).run()
 
 
 @pytest.mark.parametrize(
