@@ -33,5 +33,5 @@ class BeginEvaluation:
 
     split: str = "val"
 
-    def __call__(self, model: torch.nn.Module, recorder: Recorder, seed: int | None) -> tuple[str, dict[str, Any]]:
+    def __call__(self, model: torch.nn.Module, recorder: Recorder, seed: int) -> tuple[str, dict[str, Any]]:
         return self.split, set_aside(model, recorder, self.split, seed)

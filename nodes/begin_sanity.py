@@ -40,7 +40,7 @@ class BeginSanity:
         self,
         model: torch.nn.Module,
         recorder: Recorder,
-        seed: int | None,
+        seed: int,
         val_data: Any,
         notify: Callable[[str], None] | None = None,
     ) -> tuple[str, dict[str, Any]]:
