@@ -37,6 +37,6 @@ class BeginEvaluation:
     split: str = "val"
 
     def __call__(
-        self, model: torch.nn.Module, recorder: Recorder, seed: int | None, ranks: Agreement | None = None
+        self, model: torch.nn.Module, recorder: Recorder, seed: int, ranks: Agreement | None = None
     ) -> tuple[str, dict[str, Any]]:
         return self.split, set_aside(model, recorder, self.split, seed, ranks)

@@ -41,7 +41,7 @@ class BeginSanity:
         self,
         model: torch.nn.Module,
         recorder: Recorder,
-        seed: int | None,
+        seed: int,
         val_data: Any,
         notify: Callable[[str], None] | None = None,
         ranks: Agreement | None = None,

@@ -12,7 +12,7 @@ from graphtrain.nodes._evaluation import set_aside
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split")
-def begin_update_bn(model: Any, recorder: Recorder, seed: int | None, *, split: str = "update_bn") -> tuple[str, Any]:
+def begin_update_bn(model: Any, recorder: Recorder, seed: int, *, split: str = "update_bn") -> tuple[str, Any]:
     """Do what `begin_evaluation` does, but for layers of batch normalization: these begin their statistics again.
 
     At the end of the evaluation they are the means over its batches, as by ``torch.optim.swa_utils.update_bn``, which

@@ -120,7 +120,8 @@ class CheckFinite:
     def _read(self) -> None:
         """Read what is on the device: one transfer for all of it."""
         numbers = _numbers(self._values)
-        count, faults = len(numbers), self._faults(numbers, self._places)
+        places = self._places
+        count, faults = len(numbers), self._faults(numbers, places)
         self._values, self._places = [], []
         if not faults or (self.action == "report" and self.reported):
             return
@@ -131,6 +132,10 @@ class CheckFinite:
                 message,
                 "resume from an earlier checkpoint with a smaller learning rate, or with clipping; "
                 'action = "drop" gives such windows up',
+                samples=next(
+                    (place[2] for number, place in zip(numbers, places, strict=True) if not math.isfinite(number)), 0
+                ),
+                check=self,
             )
         self.reported = True
         self._notify(message)

@@ -30,8 +30,8 @@ class EvalBatch:
     Arguments:
         precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
             bfloat16, and "16-mixed" in float16, by torch's autocast around the step function. "bf16-true" and "64-true"
-            give model and floating tensors of the batch that type. Default: "32-true", whatever `train_batch` trains
-            in; a model in "bf16-true" or "64-true" is evaluated in it too.
+            give model and floating tensors of the batch that type. Default: that in which the graph trains, or
+            "32-true".
         per: what the loss is a sum over, as that of `train_batch`: metrics are means over them. A `validation_step` may
             return no such count; its loss is a mean over samples then. Default: none, the loss is a mean.
 
@@ -47,7 +47,7 @@ class EvalBatch:
     []
     """
 
-    precision: Precision = "32-true"
+    precision: Precision | None = None
     per: str | None = None
 
     asking: str = progress("", in_digest=False)  # which runs of earlier versions do not have
@@ -67,10 +67,11 @@ class EvalBatch:
         current_loader: Callable[[], str] | None = None,
         asks: Callable[[Ask], None] | None = None,
         step_names: Mapping[str, str] = MappingProxyType({}),
+        training_precision: Precision = "32-true",
     ) -> None:
         self._recorder, self._loader, self._asks = recorder, current_loader, asks
         self._step_names = step_names
-        self._around = around(self.precision, device)
+        self._around = around(self.precision or training_precision, device)
 
     def __call__(
         self,

@@ -20,7 +20,7 @@ class PredictBatch:
     or a mapping of such.
 
     Arguments:
-        precision: as that of `eval_batch`. Default: "32-true", which computes in the types that model and batch have.
+        precision: as that of `eval_batch`. Default: that in which the graph trains, or "32-true".
 
     Writes:
         predictions: what it returned.
@@ -34,14 +34,14 @@ class PredictBatch:
     []
     """
 
-    precision: Precision = "32-true"
+    precision: Precision | None = None
 
     model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
 
     _around: Around | None  # calls the step function; None for a plain call
 
-    def setup(self, device: torch.device) -> None:
-        self._around = around(self.precision, device)
+    def setup(self, device: torch.device, training_precision: Precision = "32-true") -> None:
+        self._around = around(self.precision or training_precision, device)
 
     def __call__(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> Any:
         function = predict_step or _of_model

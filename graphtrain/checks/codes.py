@@ -40,7 +40,7 @@ CODES: dict[str, str] = {
     "G306": "a slot that is read outside stays inside a nested graph",
     "G307": "two evaluations record the same metrics",
     "G308": "an optimizer was made of another copy of a model",
-    "G309": "data is a mapping, which gives keys, not batches",
+    "G309": "data gives no batches: it is a mapping, or a dataset",
     "G401": "a step without gradients",
     "G402": "gradients are added to clipped ones",
     "G403": "two steps with the same gradients",

@@ -480,11 +480,12 @@ ArgumentsOfSetup = Annotated[
 
 
 WeightsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--weights",
         metavar="WHAT",
-        help="Whose: best, newest, the name of a checkpoint of the run, or the path of another one.",
+        help="Whose: best, newest, the name of a checkpoint of the run, or the path of another one. Default: the best, "
+        "or the newest of a run that has ranked none by checkpoint.best.",
     ),
 ]
 ModelOption = Annotated[
@@ -533,7 +534,7 @@ def test(
         Path | None,
         typer.Option("--run-dir", metavar="RUN_DIR", help="The run whose weights are tested; it is not changed."),
     ] = None,
-    weights: WeightsOption = "best",
+    weights: WeightsOption = None,
     follow: Annotated[
         Path | None,
         typer.Option(
@@ -553,7 +554,7 @@ def test(
     processes: EvaluationProcessesOption = None,
     quiet: QuietOption = False,
 ) -> int:
-    """Evaluate `test_data` of a script with the weights of a checkpoint of a run, the best one by default.
+    """Evaluate `test_data` of a script with the weights of a checkpoint of a run.
 
     It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
     RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run.
@@ -564,7 +565,7 @@ def test(
         raise UsageError(
             "name one run, with --run-dir or with --follow", "graphtrain test train.py --run-dir runs/first"
         )
-    if follow is not None and weights != "best":
+    if follow is not None and weights is not None:
         raise UsageError("--follow tests every checkpoint", "leave --weights out")
     if (code := launched(processes)) is not None:
         return code
@@ -587,7 +588,7 @@ def predict(
     settings: EvaluationSettings = None,
     *,
     run_dir: EvaluatedRunOption,
-    weights: WeightsOption = "best",
+    weights: WeightsOption = None,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -126,6 +126,8 @@ def _requests(outermost: Scope, resources: Mapping[str, Any]) -> Iterator[_Reque
             if kind is None or dtypes is None:
                 continue
             precision = node.parameters.get("precision", kind.parameters["precision"].default)
+            if precision is None:  # that of the training
+                continue
             for target in leaves(scope.read_by(node, "model")):
                 if isinstance(target, ResourceTarget):
                     yield _Request(f"{scope.path}{node.name}", target.name, precision, dtypes.get(precision))

@@ -77,7 +77,7 @@ def trainer_of(graph: Graph, run_dir: Path | None = None, **resources: Any) -> t
     lines: list[str] = []
     data = [torch.randn(4, 2, generator=torch.Generator().manual_seed(number)) for number in range(3)]
     supplied = {"train_data": data, "training_step": training_step, **resources}
-    return Trainer(graph, run_dir, device="cpu", display=None, notify=lines.append, **supplied), lines
+    return Trainer(graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=lines.append, **supplied), lines
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_an_input_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
         use = ["end"]
         """
     )
-    trainer = Trainer(graph, tmp_path, display=None, notify=(lines := []).append)
+    trainer = Trainer(graph, seed=0, run_dir=tmp_path, display=None, notify=(lines := []).append)
     trainer.advance(2)
     trainer.save()
     assert any(

@@ -40,7 +40,8 @@ def line_of(source: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(run_dir.parent)
     trainer = Trainer(
         Graph.load("fit").set("finish", after="8 batches").set("checkpoint", every="never"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lines.append,
         model=model,

@@ -24,7 +24,8 @@ def trainer_of(epochs: int, run_dir: Path | None = None) -> Trainer:
     model = torch.nn.Linear(2, 1)
     return Trainer(
         Graph.load("fit").set("finish", after=f"{epochs} epochs").set("checkpoint", every="never"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.ones(2, 2)] * 100,

@@ -41,7 +41,7 @@ def failing(folder: Path, *moments: str | int, act: Callable[[], None] = fail) -
 
 
 def fit(**checkpoint: Any) -> Graph:
-    graph = Graph.load("fit").set("accumulate", every=2).set("log", every="2 steps")
+    graph = Graph.load("fit").set("schedule", every="1 steps").set("accumulate", every=2).set("log", every="2 steps")
     return graph.set("checkpoint", **{"every": "3 batches", **checkpoint}).set("finish", after=f"{EPOCHS} epochs")
 
 
@@ -68,7 +68,8 @@ def make_trainer(
     samples = torch.arange(4.0 * BATCHES).reshape(-1, 1)
     return Trainer(
         fit() if graph is None else graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=(said if said is not None else []).append,
