@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graphtrain.errors import UnknownMetricError
-from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.names import suggestion
 
 
@@ -18,6 +17,8 @@ def monitored(row: Mapping[str, float], monitor: str, parameter: str, *, is_eval
     Raises:
         UnknownMetricError: the row is that of the evaluation which is named, and has no such metric.
     """
+    from graphtrain.metrics.values import ROW_POSITION
+
     if monitor in row:
         return float(row[monitor])
     group, slash, _ = monitor.rpartition("/")

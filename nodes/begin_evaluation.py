@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._evaluation import set_aside
+from graphtrain.nodes._late import set_aside
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.metrics.recorder import Recorder
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
+from graphtrain.nodes._late import ReduceLROnPlateau
 from graphtrain.nodes._monitor import monitored
 
 

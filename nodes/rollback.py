@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.nodes.agree import agreed
-from graphtrain.program.agreement import Agreement
-from graphtrain.program.history import History
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
+    from graphtrain.program.history import History
 
 
 @node(synchronises=True, family="saving", idle_without="factor")
