@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._evaluation import set_aside
-from graphtrain.program.agreement import Agreement
+from graphtrain.nodes._late import set_aside
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.metrics.recorder import Recorder
+    from graphtrain.program.agreement import Agreement
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.mode import Mode
 from graphtrain.kind.parameter import Above
 from graphtrain.kind.trigger import Trigger
-from graphtrain.metrics.recorder import Place, Recorder
-from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.storage.retention import Retention
+from graphtrain.nodes._late import Retention, SavePolicy
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Place, Recorder
+    from graphtrain.program.requests import Requests
 
 
 @node(observer=True, family="saving", also_due={"improved": "best"})

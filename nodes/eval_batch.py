@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._evaluation import of_loader
+from graphtrain.nodes._late import of_loader, torch
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 from graphtrain.nodes._step_result import count_and_metrics, metrics_of, without_ask
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Recorder
 
 
 @node(family="compute")
@@ -52,7 +52,7 @@ class EvalBatch:
 
     asking: str = progress("", in_digest=False)  # which runs of earlier versions do not have
 
-    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+    model_dtypes: ClassVar[Mapping[str, str]] = MODEL_DTYPES
 
     _recorder: Recorder
     _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several
@@ -63,7 +63,7 @@ class EvalBatch:
     def setup(
         self,
         recorder: Recorder,
-        device: torch.device,
+        device: Any,
         current_loader: Callable[[], str] | None = None,
         asks: Callable[[Ask], None] | None = None,
         step_names: Mapping[str, str] = MappingProxyType({}),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.mode import Mode
+from graphtrain.nodes._late import ReduceLROnPlateau
 
 
 @node(optional="scheduler", family="update")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from graphtrain.kind import node
-from graphtrain.program.factories import Renewals
+
+if TYPE_CHECKING:
+    from graphtrain.program.factories import Renewals
 
 
 @node(renews="resource", family="update")

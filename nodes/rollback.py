@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
 from graphtrain.nodes.agree import agreed
-from graphtrain.program.agreement import Agreement
-from graphtrain.program.history import History
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
+    from graphtrain.program.history import History
 
 _LATEST = 0.01  # the weight of the latest loss in mean and variance: they reach back about 100 losses
 

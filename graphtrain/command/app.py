@@ -232,6 +232,9 @@ def render(
         bool,
         typer.Option("--seconds", help="With --run-dir: show how long each node took, of a run with --time-nodes."),
     ] = False,
+    guards: Annotated[
+        bool, typer.Option("--guards", help="Add a table with the expressions of the guards below the picture.")
+    ] = False,
     overlay: OverlayOption = None,
     contained: ContainedOption = False,
 ) -> None:
@@ -241,7 +244,7 @@ def render(
     """
     from graphtrain.command.render import render_command
 
-    render_command(graph, output, run_dir, overlays=overlay or [], contained=contained, seconds=seconds)
+    render_command(graph, output, run_dir, overlays=overlay or [], contained=contained, seconds=seconds, guards=guards)
 
 
 @_command("show", "graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py")
@@ -252,7 +255,7 @@ def show(
         typer.Option(
             "--save-points",
             help="Show for every node whether a checkpoint can be made before it runs, and "
-            "which slots it would hold. Imports the kinds, and therefore torch.",
+            "which slots it would hold. Imports the kinds.",
         ),
     ] = False,
     script: Annotated[

@@ -44,6 +44,7 @@ from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import loss_that_is_not_finite, not_finite_since
 from graphtrain.names import quoted
+from graphtrain.nodes._late import bind
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -99,6 +100,8 @@ from graphtrain.state.random import (
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, read_manifest
 from graphtrain.storage.lineage import OWN, Lineage
 from graphtrain.storage.run_files import Lead, RunFiles, named_checkpoint, named_folder
+
+bind()  # what kinds work with, or the first batch would wait for it
 
 _NOT_FINITE = "--overlay check_finite names the batch, and can drop it"
 
@@ -976,7 +979,7 @@ class Trainer:
                         self._compiled.release()
         except BaseException as error:
             self._leave_ranks(error)
-            if self._life.is_running:  # it never began
+            if self._life.is_active:  # it never began
                 self._life.go("fail" if has_failed else "stop")
             raise
 
@@ -1024,7 +1027,7 @@ class Trainer:
 
     def _stop(self, error: BaseException | None) -> None:
         self._watch.stop()
-        was_running = self._life.is_running
+        was_running = self._life.is_active
         if was_running:
             self._life.go("finish" if self._loop.ended and self._end_is_saved else "stop")
         self._reporter.end(self._life.state, error)
@@ -1356,6 +1359,7 @@ class Trainer:
             "trained": self._compiled.run_clock.trained(),
             "not_finite": self.not_finite,
             **self._compiled.run_clock.nested(),
+            "bypassed": [bound.path for bound in self._compiled.program.nodes if bound.bypassed],
             **({"seconds_by_node": dict(seconds)} if (seconds := self.seconds_by_node) else {}),
         }
         try:

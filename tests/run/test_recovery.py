@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from transitions import Machine
 
 from graphtrain import DataError, Graph, LifeCycleError, Loader, Outcome, Trainer
 from graphtrain.errors import SaveFailedError
+from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.storage import checkpoint as writing
 
 EPOCHS, BATCHES = 3, 5
@@ -280,3 +284,14 @@ def test_a_replay_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             trainer.run_to(lambda compiled, loop: compiled.table.transitions)
         assert len(held) == EPOCHS * BATCHES // 3, "one for each checkpoint that is due in the run, none in the replay"
+
+
+def test_the_life_cycle_is_a_machine_of_which_the_docs_have_the_picture() -> None:
+    life = LifeCycle()
+    assert isinstance(life.machine, Machine)
+    page = (Path(__file__).parents[2] / "docs/resuming.md").read_text()
+    (drawn,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
+    arrows = {tuple(re.split(r" --> | : ", line.strip())) for line in drawn.splitlines()}
+    of_machine = {(each.source, each.dest, event) for event, of in life.machine.events.items()
+                  for each in itertools.chain(*of.transitions.values())}  # fmt: skip
+    assert arrows == {("[*]", "ready"), *of_machine}
