@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, final
 
 _WORK = "graphtrain.nodes._work"
 # By the source, for to import it is what takes so long.
-_NAMES = frozenset(re.findall(r" as (\w+)$", Path(__file__).with_name("_work.py").read_text("utf-8"), re.MULTILINE))
+_NAMES = frozenset(
+    re.findall(
+        r"(?: as (?=\w+$)|^(?=\w+ = ))(\w+)", Path(__file__).with_name("_work.py").read_text("utf-8"), re.MULTILINE
+    )
+)
 
 if TYPE_CHECKING:
     from graphtrain.nodes._work import *  # noqa: F403 - it is a list of names

@@ -63,3 +63,5 @@ from graphtrain.storage.encoding import pack as pack
 from graphtrain.storage.predictions import PredictionsFile as PredictionsFile
 from graphtrain.storage.retention import Retention as Retention
 from graphtrain.storage.state_files import state_digest as state_digest
+
+TORCH_ZERO_GRAD = torch.optim.Optimizer.zero_grad  # before anybody gives all optimizers another
