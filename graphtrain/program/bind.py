@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, final
 
-import torch
-
 from graphtrain.data.length import epoch_length
 from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
@@ -36,7 +34,6 @@ from graphtrain.plan.scope import (
 )
 from graphtrain.plan.whole_run import WholeRun
 from graphtrain.program.factories import Factory, factory_needs, with_made
-from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
 from graphtrain.state.generators import generator_of
 
@@ -452,8 +449,7 @@ class Program:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         problems += self._never_written()
-        intended = [*self._foreign_optimizers(supplied), *self._mappings()]
-        return problems + [problem for problem in intended if problem.code not in self.graph.allow]
+        return problems + [problem for problem in self._mappings() if problem.code not in self.graph.allow]
 
     def _never_written(self) -> Iterator[Problem]:
         """A problem for each slot that a node cannot do without, and that only nodes write which are bypassed."""
@@ -471,18 +467,6 @@ class Program:
                         f"there is no `{self._lacking[writer]}`",
                         f"supply it: Trainer(..., {self._lacking[writer]}=...), or let `setup` return it",
                     )
-
-    def _foreign_optimizers(self, supplied: Mapping[str, Any]) -> Iterator[Problem]:
-        modules = quoted(name for name, value in supplied.items() if isinstance(value, torch.nn.Module))
-        read = self._read_resources | resources_read(self.graph, self.resources)
-        for name, value in supplied.items():
-            if name in read and isinstance(value, torch.optim.Optimizer) and is_foreign(value, supplied):
-                message = f"`{name}` has parameters like those of {modules}, but none of these: it would train a copy"
-                hint = (
-                    "it was made before the model was copied or replaced: make it of the model that the Trainer is "
-                    'given; or allow = ["G308"]'
-                )
-                yield Problem("G308", "error", self.graph.name, message, hint)
 
     def _mappings(self) -> Iterator[Problem]:
         for bound in self.nodes:
