@@ -48,7 +48,6 @@ DOORS = ("", "__main__", "parameter", "loggers")
 # Imports inside functions that point the other way: (module, package or module) -> the reason.
 LATE = {
     ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
-    ("graph.graph", "plan.machine"): "`Graph.to_machine` is a method",
     ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
     ("graph.graph", "viz.render"): "`Graph.render` and `_repr_svg_` are methods",
     ("graph.difference", "viz.render"): "`Difference.render` and `_repr_svg_` are methods",
