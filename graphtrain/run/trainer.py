@@ -63,7 +63,7 @@ from graphtrain.resume.rank_resume import choose, resized
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.report import report
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
-from graphtrain.resume.rewiring import Moved, move
+from graphtrain.resume.rewiring import move
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.setup_change import SetupHashes, made_otherwise, setup_changes
 from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
@@ -235,7 +235,6 @@ class Trainer:
         self._memory_trend = MemoryTrend()
         self._begun = self._is_resumed = False
         self._resumed_from: Path | None = None  # without a run directory
-        self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
         self._losses_are_finite = True  # as far as rows have told
         self._is_replay = False  # whose save points are those of the run that it replays
@@ -734,10 +733,10 @@ class Trainer:
             compiled.program.window_ranks = former.program.window_ranks
             if compiled.retention is None:  # that of a node that is gone applies no more
                 self._requests.policy = SavePolicy()
-            moved = Moved(compiled.start, is_other_graph=False, notes=[])
+            position = compiled.start
             if moves:
-                moved = move(state, former, self._loop, compiled, renaming)
-                for line in moved.notes:
+                position, notes = move(state, former, self._loop, compiled, renaming)
+                for line in notes:
                     self._notify(line)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self._hyper_parameters)
             if self._agreement is not None:
@@ -755,8 +754,7 @@ class Trainer:
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._renewals, self._made = renewals, dict(made)
         renewals.current = all_resources
-        self._compiled, self._loop.position, self._hyper_parameters = compiled, moved.position, hyper_parameters
-        self._is_other_graph |= moved.is_other_graph
+        self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._writer.keep_newest()
 
     @fails_on_all_ranks("in `load`")
@@ -954,7 +952,7 @@ class Trainer:
             self._begin(options)
             self._begun = True
         self._compiled.refuse_fractions("until", limit, self._loop.position)
-        self._choose_again()
+        self._leave_again()
         if self._loop.ended and not self._end_is_saved:
             self._compiled.at_end()
         if self._compiled.activity(self._loop.position) is None:
@@ -967,16 +965,13 @@ class Trainer:
         self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
 
-    def _choose_again(self) -> None:
-        """Ask the edges again that led here, where the graph is another one now, or the ending may have been raised."""
-        loop, was_ended = self._loop, self._loop.ended
-        if was_ended or self._is_other_graph:
-            loop.position, loop.ended = self._compiled.choose_again(loop.position, ended=was_ended)
-        self._is_other_graph = False
-        if loop.ended and not was_ended:
-            self._end_is_saved = False
-        if was_ended and not loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
-            self._notify(line)
+    def _leave_again(self) -> None:
+        """Continue a run that has ended if its ending was raised since."""
+        loop = self._loop
+        if loop.ended:
+            loop.position, loop.ended = self._compiled.leave_again(loop.position)
+            if not loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
+                self._notify(line)
 
     def _stop(self, error: BaseException | None) -> None:
         self._watch.stop()
@@ -1029,7 +1024,7 @@ class Trainer:
         if former.baseline is not None:
             self._compiled.state.watch(former.baseline, former, former.renewed)
         self._ranked_metric.forget()
-        self._end_is_saved, self._is_other_graph = True, False
+        self._end_is_saved = True
         self._explainer.goes_untraced()
 
     def _go_back(self, asked: Return) -> None:
@@ -1185,9 +1180,6 @@ class Trainer:
             lineage = Lineage.of(manifest, checkpoint.path.name)
             is_as_it_was = (is_ours or self._is_replay) and not (restored.decided or restored.is_other_graph)
             self._writer.lineage = lineage if is_as_it_was else lineage.forgotten()
-        if restored.is_other_graph and not self._loop.ended:
-            self._is_other_graph = True
-            self._choose_again()
         # On the disk before anything else, so that from now on a resume chooses this.
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
