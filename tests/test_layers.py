@@ -42,8 +42,8 @@ ORDER = (
     "command",
 )
 
-# Old places of what people import, one line each, and the table of contents: they name everything and nobody of ours.
-DOORS = ("", "__main__", "parameter", "loggers")
+# The table of contents, and the way in for `python -m`: they name everything, and nothing of ours names them.
+DOORS = ("", "__main__")
 
 # Imports inside functions that point the other way: (module, package or module) -> the reason.
 LATE = {
@@ -58,7 +58,7 @@ LATE = {
 }
 
 # What can be read, edited, checked and drawn without torch, whose import takes a second.
-WITHOUT_TORCH = (*GROUND, "guards", "kind", "graph", "plan", "checks", "graphs", "viz", *DOORS[:1], "parameter")
+WITHOUT_TORCH = (*GROUND, "guards", "kind", "graph", "plan", "checks", "graphs", "viz", "")
 
 # The share of the source that one package may hold, tests and examples aside.
 LARGEST_SHARE = 0.15

@@ -107,7 +107,7 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             continue
         if name not in saved and run.is_supplied(name):
             raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
-        if name not in saved:  # an earlier version did not look for it, or it is new inside something that was supplied
+        if name not in saved:  # it is new inside something that was supplied
             yield f"{name} new, as set up"
             continue
         try:

@@ -158,12 +158,9 @@ class Compiler:
             self._slots[self._program.slot_index(path)] = None
 
     def _know_window(self, counter: BoundNode, declared: Field) -> None:
-        """Let nodes read the size of a window that may be open already; a run of an earlier version does not say it."""
+        """Let nodes read the size of a window that may be open already."""
         assert declared.window is not None, "asked before"
-        fields = counter.fields
-        if fields[declared.name] and not fields[declared.window] and declared.target is not None:
-            fields[declared.window] = self.field_getter(counter, declared.target)()
-        self._slots[self._window_slot(counter, declared.window)] = fields[declared.window]
+        self._slots[self._window_slot(counter, declared.window)] = counter.fields[declared.window]
 
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:

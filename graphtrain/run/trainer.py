@@ -115,7 +115,6 @@ class Trainer:
         display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
         notify: called with each message for a person, one line each. Default: prints to standard error.
-        say: the former name of `notify`.
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of what is no state of the training, such as ``"task.started_at"``: it is neither saved nor
             restored. Default: none.
@@ -169,7 +168,6 @@ class Trainer:
         *,
         display: Display | Literal["auto"] | None = "auto",
         notify: Callable[[str], None] | None = None,
-        say: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
         not_state: str | Iterable[str] = (),
         **resources: Any,
@@ -178,7 +176,7 @@ class Trainer:
         self._is_set_up = False
         is_one_of_several = self._ranks.world_size > 1
         graph = checked_graph(graph, ranks=is_one_of_several)
-        self._notify = (notify or say or _print_to_stderr) if not self._ranks.rank else _ignore
+        self._notify = (notify or _print_to_stderr) if not self._ranks.rank else _ignore
         self._said: set[str] = set()
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -220,7 +218,6 @@ class Trainer:
             "saving": run_dir is not None,
             "notify": self._notify_once,
             "ranks": self._agreement,
-            "say": self._notify_once,  # the former name of `notify`
             "seed": seed,
         }
         self._prepared = {**prepare(resources, self._device), **provided}

@@ -9,10 +9,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-# What interrupted processes leave behind, each with its number; names without a point before are of earlier versions.
-_TEMPORARY_FILE = re.compile(
-    r"\.(probe|status\.json|best\.json|source-[0-9a-f]+\.diff)\.\d+\.tmp|((status|best)\.|\.)\d+\.tmp"
-)
+# What interrupted processes leave behind, each with its number.
+_TEMPORARY_FILE = re.compile(r"\.(probe|status\.json|best\.json|source-[0-9a-f]+\.diff)\.\d+\.tmp")
 _TEMPORARY_FOLDER = re.compile(r"\.\d{6,}-step-\d+(\.\d+\.\d+|\.removed(\.\d+)?)\.tmp")
 
 

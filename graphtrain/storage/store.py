@@ -155,7 +155,7 @@ class FolderStore:
             return self._marks[path][metric]
         told = self._told(path)
         best, metrics = told["best"], told["metrics"]
-        # Without `best` it is of an earlier version, or of a time when another metric was ranked.
+        # Without `best` it is of a time when another metric was ranked.
         value: float | None = best["value"] if best.get("metric") == metric else metrics.get(metric)
         return value
 

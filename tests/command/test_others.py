@@ -280,14 +280,8 @@ def gone() -> int:
     return process.pid
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["", "as earlier versions left it"])
-def test_status_of_a_run_that_is_running(nested: bool, folder: Path, command: Command) -> None:
+def test_status_of_a_run_that_is_running(folder: Path, command: Command) -> None:
     write_status(folder)
-    if nested:
-        status = status_file(folder)
-        ours = ("checkpoint", "digest", "process", "host", "written_at_unix_seconds", "state", "graph", "position")
-        snapshot = {name: value for name, value in status.items() if name not in ours[:5]}
-        leave_status(folder, {**{name: status[name] for name in ours}, "snapshot": snapshot})
     result = command("status", "r")
     assert (result.code, result.err) == (0, "")
     first, *panel, checkpoint, digest, written = result.out.splitlines()
