@@ -186,6 +186,14 @@ def test_every_package_is_in_the_order() -> None:
     assert {*ORDER} - folders <= {"distributed", "adapters"}, "which are to come"
 
 
+def test_the_page_about_the_architecture_gives_every_package_a_room() -> None:
+    page = (TESTS.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:4] for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
+    assert len(rows) == 16
+    packages = [name.strip("` ") for _, _, names in rows for name in names.split(",")]
+    assert sorted(packages) == sorted({package_of(name) for name in MODULES} - {*GROUND, *DOORS})
+
+
 @pytest.mark.parametrize("package", sorted({package_of(name) for name in MODULES} - {*DOORS}))
 def test_imports_point_one_way(package: str) -> None:
     assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
