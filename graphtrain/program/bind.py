@@ -5,7 +5,7 @@ The result is data. `program.table` makes calls of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, final
@@ -59,8 +59,6 @@ class BoundNode:
     Attributes:
         index: its position.
         bypassed: True where it has nothing to do: an option of it, or a resource that it cannot do without, is absent.
-        remake: of a kind that declares it: makes its objects again, given what it was called with.
-        made: what its last call has made of that.
         fields: the dictionary of the instance. Those who read or count a field at every visit go to it directly.
     """
 
@@ -72,8 +70,6 @@ class BoundNode:
     bypassed: bool = False
     body: BoundGraph | None = None
     trigger: Any = None
-    remake: Callable[[Mapping[str, Any]], None] | None = None
-    made: Any = None
     fields: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -265,7 +261,6 @@ class Program:
         self.clocked = self.training[0] if self.training else self.main
         self.slot_names = list(dict.fromkeys(path for bound in self.nodes for path in bound.planned.writes))
         self.slots: list[Any] = [None] * len(self.slot_names)
-        self.elsewhere: Mapping[int, Any] = {}  # by identity: what is saved whatever nodes make
         self._slot_index = {path: index for index, path in enumerate(self.slot_names)}
 
     # ---- nodes

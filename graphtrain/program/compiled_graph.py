@@ -84,8 +84,6 @@ class CompiledGraph:
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
-        if former is not None and renaming is not None:
-            self.state.remade.take(former.program, renaming)
         bypassed = {bound.path for bound in self.program.nodes if bound.bypassed}
         slots = Slots(Flow(self.program.plan, bypassed), self.table.extra_inputs)
         self._save_points = SavePoints(slots)
