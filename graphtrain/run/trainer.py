@@ -1076,8 +1076,6 @@ class Trainer:
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         self._compiled.state.begin(self._not_state, self)
-        if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
-            self._environment = self._environment.with_functions(baseline.reachable)
         self._setup = self._setup_hashes()
         self._compiled.refuse_monitors()
         for line in other_horizons(self._compiled.program):
