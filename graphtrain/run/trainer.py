@@ -475,13 +475,13 @@ class Trainer:
         that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
         another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
         Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
-        of that is reported. An ending that is reached already ends the run without another batch.
+        of that is reported. An ending that is reached already is taken where the graph asks for it next.
 
         Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
-        After a failure inside a node, such as an exception of a step function, it resumes from the last save point, on
-        the disk or in memory, as a new process would, and reports what it repeats. In memory is what was saved last:
-        without a run directory too, where a checkpoint was due. Of several ranks, a new Trainer does that.
+        After a failure inside a node, such as an exception of a step function, it resumes from the newest checkpoint
+        of the run directory, as a new process would, and reports what it repeats. Of several ranks, a new Trainer does
+        that.
 
         Raises:
             LifeCycleError: the run is running, or has failed before its first save point, or on several ranks.
@@ -869,7 +869,6 @@ class Trainer:
         if "save" in requests and not comes_later:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
-                is_save_point = self._is_replay or self._writer.hold(self._resumable)
                 if self._is_replay:  # the run that it replays has saved
                     self._writer.lineage = self._writer.lineage.with_saved(OWN, requests.askers)
             else:
@@ -995,10 +994,10 @@ class Trainer:
                     "make a new Trainer, or start all ranks again: with a run directory they resume from its newest "
                     "checkpoint",
                 )
-            checkpoint, rows = self._writer.last_save_point(self._recorder.rows, self._resumed_from)
+            checkpoint = self._writer.last_save_point(self._resumed_from)
             trained = self._trained
             self._compile_again()
-            self._resume(checkpoint, ResumeOptions(), trained, rows)
+            self._resume(checkpoint, ResumeOptions(), trained, in_place=True)
             self._started(checkpoint)
         except BaseException:
             self._life.go("fail")
@@ -1136,26 +1135,25 @@ class Trainer:
         checkpoint: Checkpoint,
         options: ResumeOptions,
         status: Mapping[str, Any],
-        rows: list[dict[str, float]] | None = None,
+        *,
+        in_place: bool = False,
     ) -> bool:
         """Resume from a checkpoint; True if the state is that of the checkpoint, bit for bit.
 
         Arguments:
             status: how far the run was; empty if that is not known.
-            rows: after a failure in this process, the rows of metrics that there were. Default: this is a new process.
+            in_place: True after a failure in this process. Default: this is a new process.
         """
         self._renew_as(checkpoint.sections.get("renewed", {}))
         run_files = self._run_files
         restored, is_resized = self._restore(checkpoint, options)
         run = self._resumable
-        different_setup = self._setup_changes(checkpoint) if rows is None else {}
-        where = checkpoint.path.name if checkpoint.path.is_dir() else "from memory"
-        if run_files is not None:
-            where = str(run_files.path)
+        different_setup = self._setup_changes(checkpoint) if not in_place else {}
+        where = checkpoint.path.name if run_files is None else str(run_files.path)
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
         run_clock, manifest = self._compiled.run_clock, checkpoint.manifest
-        is_ours = rows is not None or (run_files is not None and run_files.owns(checkpoint))
+        is_ours = in_place or (run_files is not None and run_files.owns(checkpoint))
         self._changes, facts = report(restored, manifest, run.environment, different_setup)
         facts = [repeated(run_clock.trained(), status, nested=run_clock.nested()) if is_ours else "", *facts]
         place = run_clock.describe() or f"at `{self.position}`"
@@ -1169,9 +1167,9 @@ class Trainer:
             is_continued = run_files.owns(checkpoint) and not is_resized
             if is_newest and is_continued and is_same_graph and not restored.decided:
                 self._writer.resumed_from(checkpoint, run)
-        elif rows is not None:
-            self._recorder.load_rows(rows)
-        if rows is None:
+        elif in_place:
+            self._recorder.load_rows([])
+        if not in_place:
             lineage = Lineage.of(manifest, checkpoint.path.name)
             is_as_it_was = (is_ours or self._is_replay) and not (restored.decided or restored.is_other_graph)
             self._writer.lineage = lineage if is_as_it_was else lineage.forgotten()
@@ -1259,10 +1257,8 @@ class Trainer:
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
         self._save(self._sync_policy)
-        if self._run_files is None:
-            if self._agreement is not None:  # a save would have compared them
-                require_equal_weights(self._agreement, self._resources)
-            self._writer.release()
+        if self._run_files is None and self._agreement is not None:  # a save would have compared them
+            require_equal_weights(self._agreement, self._resources)
         self._writer.report_no_best(self._recorder)
         self._end_is_saved = True
 
