@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -49,19 +48,6 @@ def replace_file(path: Path, content: bytes, *, flush: bool = False) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-
-
-def move_aside(path: Path) -> Path:
-    """Rename what somebody else has put at a path; the new path, with the first number that nothing has.
-
-    >>> import tempfile; folder = Path(tempfile.mkdtemp()); (folder / "best.json").touch()
-    >>> move_aside(folder / "best.json").name
-    'best.json.1'
-    """
-    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
-    aside = next(candidate for candidate in numbered if not os.path.lexists(candidate))
-    path.rename(aside)
-    return aside
 
 
 def remove_leftovers(run_dir: Path, checkpoints: Path) -> None:
