@@ -10,13 +10,16 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test sweep lint bench bench-peers clean
+.PHONY: demo test test-lowest sweep lint bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
 
 test: .venv/.installed-dev  ## all tests and doctests
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+
+test-lowest: .venv-lowest/.installed  ## the same tests on the lowest versions that pyproject.toml allows, but for torch
+	.venv-lowest/bin/python -m pytest --numprocesses 3 --dist worksteal
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests
@@ -37,7 +40,7 @@ bench-peers: .venv-peers/.installed  ## the loop beside those of other framework
 	OMP_NUM_THREADS=1 $(PEERS)/python benchmarks/loop.py --peers --rounds 11 --json $(RESULTS)/peers.json
 
 clean:  ## remove everything that was made here
-	rm -rf .venv .venv-peers $(RESULTS) build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-peers $(RESULTS) build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -52,6 +55,14 @@ clean:  ## remove everything that was made here
 
 .venv/.installed-dev: .venv/.installed-examples
 	$(INSTALL) --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
+	touch $@
+
+.venv-lowest/.installed: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	rm -rf *.egg-info
+	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt torch==2.13.0
+	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt \
+	  --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
 	touch $@
 
 # The last without constraints: it needs an older setuptools than the tests have.

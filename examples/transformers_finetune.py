@@ -8,7 +8,7 @@ fine-tune a pretrained model. Batches are dicts of tensors named like the argume
 validation set consists of files that are not in the training set: its accuracy is about 85 % after ten epochs, which
 take about a minute on one core. Always predicting the most frequent package gives 42 % (Python 3.11).
 
-Needs ``pip install "graphtrain[transformers]"``.
+Needs ``pip install '.[transformers]'``.
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ class GuardError(GraphtrainError, RuntimeError):
         super().__init__(
             f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}\n"
             f'  {guard} = "{expression}"',
-            "a guard must have a value at every visit; add a condition that excludes this case",
+            "let what writes it write a number, as a tensor's `.item()`"
+            if isinstance(error, TypeError)
+            else "a guard must have a value at every visit; add a condition that excludes this case",
         )
 
 

@@ -119,8 +119,8 @@ FOREIGN: dict[str, str] = {
 }
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` is most likely a misspelling of, or None.
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that `name` is most likely a misspelling of, or None; `cutoff` is how alike they have to be.
 
     >>> nearest("chekpoint", ["checkpoint", "clip"])
     'checkpoint'
@@ -130,15 +130,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     match = folded.get(name.casefold().replace("-", "_"))
     if match is not None:
         return match
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return matches[0] if matches else None
 
 
-def suggestion(name: str, known: Iterable[str], foreign: Mapping[str, str] = FOREIGN) -> str:
+def suggestion(name: str, known: Iterable[str], foreign: Mapping[str, str] = FOREIGN, *, cutoff: float = 0.6) -> str:
     """A hint for an unknown name; empty if there is none.
 
     Arguments:
         foreign: names of other libraries and their equivalents, which go first. Default: those of settings.
+        cutoff: as of `nearest`.
 
     >>> suggestion("max_epochs", ["after"])
     'that is `finish.after = "N epochs"` here'
@@ -148,7 +149,7 @@ def suggestion(name: str, known: Iterable[str], foreign: Mapping[str, str] = FOR
     known = sorted(known)
     if name in foreign:
         return f"that is {foreign[name]} here"
-    match = nearest(name, known)
+    match = nearest(name, known, cutoff)
     if match is not None:
         return f"did you mean `{match}`?"
     if 0 < len(known) <= 20:

@@ -222,8 +222,8 @@ class _EachItsOwn(Division):
     synchronises = True
     early = 1
 
-    def __init__(self, source: Source, data: Any, ranks: Agreement) -> None:
-        self.source, self._data, self._ranks = source, data, ranks
+    def __init__(self, source: Source, data: Any, ranks: Agreement, name: Callable[[], str]) -> None:
+        self.source, self._data, self._ranks, self._name = source, data, ranks, name
 
     def draw(self, drawing: Drawing) -> Round:
         first, ranks = drawing.first, self._ranks
@@ -236,7 +236,14 @@ class _EachItsOwn(Division):
             length=-1 if own_length is None else own_length,
             samples=samples,
         )
-        if not all(record.has_batch for record in records):
+        without = [rank for rank, record in enumerate(records) if not record.has_batch]
+        if without and first == 0 and len(without) < size:
+            raise DataError(
+                f"`{self._name()}` gave no batch in this epoch on rank {', '.join(map(str, without))}: it is empty "
+                "there, or was iterated over before and does not start over",
+                "give every rank data, as a part of its own of the files, that starts over at each `__iter__`",
+            )
+        if without:
             return Round(NOTHING, 0, [], 0, True)
         length = drawing.length
         if drawing.opens:
@@ -285,7 +292,7 @@ def division_of(
                 f"next_batch.limit = {limit} is a share of the batches, and each rank has another number of them",
                 "set limit to a number of batches, of all ranks",
             )
-        return _EachItsOwn(source, data.data, ranks)
+        return _EachItsOwn(source, data.data, ranks, name)
     parts = [part for loader in loaders_of(data).values() or [data] for part in parts_of(loader)]
     if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
         raise DataError(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from graphtrain.metrics.recorder import Recorder
+from graphtrain.program.agreement import Agreement
 from graphtrain.state.random import capture_random, restore_random, seed_everything
 
 # What stands between the name of a loader and that of its metric, among the means; names that people give have none.
@@ -19,10 +20,19 @@ def of_loader(loader: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
     return {f"{loader}{_OF_LOADER}{name}": value for name, value in metrics.items()}
 
 
-def set_aside(model: torch.nn.Module, recorder: Recorder, split: str, seed: int | None) -> dict[str, Any]:
-    """Put `model` into evaluation mode and seed the random numbers; returns the modes and numbers of the training."""
+def set_aside(
+    model: torch.nn.Module, recorder: Recorder, split: str, seed: int | None, ranks: Agreement | None = None
+) -> dict[str, Any]:
+    """Put `model` into evaluation mode and seed the random numbers; returns the modes and numbers of the training.
+
+    With `ranks` all of them get the buffers of rank 0, and those that the others had are returned too.
+    """
     modes = {name: module.training for name, module in model.named_modules()}
-    training_state = {"modes": modes, "random": capture_random()}
+    training_state: dict[str, Any] = {"modes": modes, "random": capture_random()}
+    if ranks is not None:
+        buffers = dict(model.named_buffers())
+        training_state["buffers"] = {name: each.detach().clone() for name, each in buffers.items() if ranks.rank}
+        ranks.exchange((), buffers)
     model.eval()
     if seed is not None:
         seed_everything(seed)
@@ -52,7 +62,11 @@ def put_back(
 
 
 def put_back_modes(model: torch.nn.Module, training_state: Mapping[str, Any]) -> None:
-    """Put back the modes and the random numbers that `set_aside` returned, and the momentum of batch normalization."""
+    """Put back the modes, buffers and random numbers of the training, and the momentum of batch normalization."""
+    own = training_state.get("buffers", {})
+    for name, buffer in model.named_buffers():
+        if name in own and own[name].shape == buffer.shape:  # a cache may have grown
+            buffer.detach().copy_(own[name])
     momenta = training_state.get("momentum", {})  # where statistics were computed
     for name, module in model.named_modules():
         module.training = training_state["modes"].get(name, True)

@@ -9,13 +9,16 @@ import torch
 from graphtrain.kind import node
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._evaluation import set_aside
+from graphtrain.program.agreement import Agreement
 
 
-@node(writes=("split", "training_state"), effects="eval", records="split")
+@node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)
 class BeginEvaluation:
     """Put `model` into evaluation mode, and set its training modes and the random numbers aside.
 
-    The random numbers of an evaluation start from the seed of the run, so each evaluation sees the same ones.
+    The random numbers of an evaluation start from the seed of the run, so each evaluation sees the same ones. Among
+    several ranks all evaluate with the buffers that `model` has on rank 0, such as the statistics of batch
+    normalization.
 
     Arguments:
         split: the name under which metrics are recorded; each evaluation of a graph has its own. Default: "val", as in
@@ -33,5 +36,7 @@ class BeginEvaluation:
 
     split: str = "val"
 
-    def __call__(self, model: torch.nn.Module, recorder: Recorder, seed: int | None) -> tuple[str, dict[str, Any]]:
-        return self.split, set_aside(model, recorder, self.split, seed)
+    def __call__(
+        self, model: torch.nn.Module, recorder: Recorder, seed: int | None, ranks: Agreement | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        return self.split, set_aside(model, recorder, self.split, seed, ranks)

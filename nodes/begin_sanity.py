@@ -13,9 +13,10 @@ from graphtrain.data.source import keeps_position
 from graphtrain.kind import node
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._evaluation import set_aside
+from graphtrain.program.agreement import Agreement
 
 
-@node(writes=("split", "training_state"), effects="eval", records="split")
+@node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)
 class BeginSanity:
     """As `begin_evaluation`, with the random generators of `val_data` set aside too: nothing is to move.
 
@@ -43,8 +44,9 @@ class BeginSanity:
         seed: int | None,
         val_data: Any,
         notify: Callable[[str], None] | None = None,
+        ranks: Agreement | None = None,
     ) -> tuple[str, dict[str, Any]]:
-        training_state = set_aside(model, recorder, self.split, seed)
+        training_state = set_aside(model, recorder, self.split, seed, ranks)
         loaders = [*loaders_of(val_data).values()] or [val_data]
         training_state["generators"] = [generator.get_state() for generator in generators_of(val_data)]
         for data in loaders:

@@ -17,7 +17,7 @@ def begin_update_bn(model: Any, recorder: Recorder, seed: int | None, *, split: 
 
     At the end of the evaluation they are the means over its batches, as by ``torch.optim.swa_utils.update_bn``, which
     an average of weights needs: no batch has ever gone through it. Dropout is off, unlike there. Among several
-    ranks each has the statistics of its own batches, as in training.
+    ranks each has the statistics of its own batches; those of rank 0 are evaluated and exported.
 
     Source: Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018, section 3.2.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import copy_of, node
-from graphtrain.kind.parameter import Above
 from graphtrain.kind.trigger import Trigger
 from graphtrain.nodes._average import move_towards
 
@@ -22,10 +21,10 @@ class CopyWeights:
 
     Arguments:
         every: when to do it. Default: after every step of the optimizer.
-        rate: the part of the way, above 0 and at most 1. Default: 1, they are copied.
+        rate: the part of the way, from 0, where a schedule of it ends, to 1. Default: 1, they are copied.
 
     Raises:
-        UsageError: the rate is above 1.
+        UsageError: the rate is below 0 or above 1.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").insert("copy_weights", after="step", every="2 steps", rate=0.5)
@@ -34,11 +33,11 @@ class CopyWeights:
     """
 
     every: Trigger = Trigger("1 steps")
-    rate: Annotated[float, Above(0)] = 1.0
+    rate: float = 1.0
 
     def __call__(self, model: Any, target: Any) -> None:
-        if self.rate > 1:
+        if not 0 <= self.rate <= 1:
             raise UsageError(
-                f"copy_weights.rate: expected a number of at most 1, got {self.rate}", "1 copies the weights"
+                f"copy_weights.rate: expected a number from 0 to 1, got {self.rate}", "1 copies the weights"
             )
         move_towards(target, model, self.rate)

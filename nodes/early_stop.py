@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._monitor import monitored
 
 
 @node(family="bookkeeping")
@@ -34,7 +33,7 @@ class EarlyStop:
         stop: it is enough.
 
     Raises:
-        UnknownMetricError: the validation does not give the metric.
+        UnknownMetricError: nothing records the metric.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("early_stop").set("early_stop", patience=5, min_delta=1e-3)
@@ -65,9 +64,8 @@ class EarlyStop:
         self._notify = notify
 
     def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
-        value = monitored(row, self.monitor, "early_stop.monitor", is_evaluation=is_evaluation)
-        if value is not None:
-            self.value, self.recorded = value, True
+        if self.monitor in row:
+            self.value, self.recorded = float(row[self.monitor]), True
 
     def __call__(self) -> None:
         if not self.recorded or self.value is None:

@@ -18,6 +18,14 @@ class Exchange:
     resumed run adds in the same order. A parameter without a gradient on any rank keeps none; one without on some
     counts there as zeros.
 
+    All ranks get the buffers that modules have on rank 0, such as the statistics of batch normalization: the next
+    window begins with the same ones everywhere, as with DistributedDataParallel. A buffer whose shape differs between
+    ranks, as of a cache, stays as it is.
+
+    Arguments:
+        average_buffers: True gives all ranks the means of buffers of floating-point numbers in their place. Default:
+            False.
+
     Raises:
         RanksDivergedError: ranks came here by different edges.
         RankFailedError: a rank has failed, or did not come in time.
@@ -30,6 +38,8 @@ class Exchange:
     ['G704']
     """
 
+    average_buffers: bool = False
+
     _optimizers: tuple[Any, ...]
     _agreement: Agreement
 
@@ -37,4 +47,4 @@ class Exchange:
         self._optimizers, self._agreement = optimizers_of(optimizer), ranks
 
     def __call__(self) -> None:
-        self._agreement.exchange(parameters_of(*self._optimizers))
+        self._agreement.exchange(parameters_of(*self._optimizers), averages=self.average_buffers)

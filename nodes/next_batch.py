@@ -36,6 +36,10 @@ from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import state_digest
 
 _NEVER = 2**62
+_AT_THE_END = (
+    "loaded after the last batch of an epoch, it must give the rest, which is empty, before the next epoch; "
+    'next_batch.resume = "replay" draws the batches again instead'
+)
 _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such batches count, and are not trained on"
 
 
@@ -93,6 +97,9 @@ class NextBatch:
             On the CPU nothing is gained, and of data that draws its random numbers bit by bit in this process, as a
             `DataLoader` without workers does, the numbers differ. A batch must not be refilled with the next one.
             Default: False.
+        repeat: in a nested graph, True begins with the first epoch of the data again each time that the graph begins:
+            a `graphtrain.Loader` gives the same order and random numbers. Default: False, the data goes on to its next
+            epoch, as a DataLoader does.
 
     Writes:
         batch: the batch, on the device of the run, where `transfer(batch, device)` puts it if there is such a resource;
@@ -108,6 +115,7 @@ class NextBatch:
         batch_index: the number of the last batch in its epoch, from 0; own_batch_index: of that of this process.
         ended: a step function has asked for the end of the epoch, and it is not closed.
         epochs: epochs fetched, as an exact fraction where the length is known.
+        passes: how often the data was begun, over all visits of a nested graph unless `repeat` is set.
         loader: of several loaders that are read in turn, the name of the one that is read.
         seconds: time spent training, in seconds, summed over interruptions; not while the run is stopped.
 
@@ -132,6 +140,7 @@ class NextBatch:
     combine: Combine | Literal["in_turn"] | None = None
     resume: Resume = "auto"
     prefetch: bool = False
+    repeat: bool = False
 
     epoch: int = progress(0)
     batches: int = progress(0)
@@ -153,10 +162,10 @@ class NextBatch:
     loader: str = progress("", in_digest=False)
     between: bool = progress(False, in_digest=False)
     loader_first: int = progress(0, in_digest=False)
-    # With `batches_per_epoch`: the epoch has ended and its pass through the data has not, which the next one continues;
-    # and by how much the number of the pass is ahead of that of the epoch.
+    # With `batches_per_epoch`: the epoch has ended and its pass through the data has not, which the next one continues.
     rest: bool = progress(False, in_digest=False)
-    further_passes: int = progress(0, in_digest=False)
+    pass_before: int = progress(0, in_digest=False)  # the batches of the last pass through the data that has ended
+    passes: int = progress(0, stays=True)
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)
 
@@ -191,6 +200,7 @@ class NextBatch:
         self._data = NOTHING
         self._written: WrittenBatches | None = None  # looked up when an epoch is opened
         self._loaders = {}
+        self._together: dict[str, int] = {}  # how often each loader was begun, of several that are read together
         self._in_turn = self._total = self._most = None
         self._iterator: Iterator[Any] = iter(())
         self._position: Mapping[str, Any] = {}  # loaded from a checkpoint, until the data takes it
@@ -221,6 +231,8 @@ class NextBatch:
         self._held, self._begin_cut = NOTHING, None
         position, self._position = self._position, {}
         inside = not self._opens_next()  # of an epoch: this is a resume
+        if self.repeat and not self.opened:
+            self.passes, self._together = 0, {}
         self._written = train_data if isinstance(train_data, WrittenBatches) else None
         self._read = functools.partial(
             source_of,
@@ -289,7 +301,9 @@ class NextBatch:
                 f"rank_local data is read as one loader, and these are several: {', '.join(self._loaders)}",
                 "give every rank the same loaders, which then take turns; or combine them in an iterable of your own",
             )
-        source = Together(self._loaders, self._read, combine, self._data_state, is_fixed=self.overfit is not None)
+        is_fixed = self.overfit is not None
+        source = Together(self._loaders, self._read, combine, self._data_state, self._together, is_fixed=is_fixed)
+        self._together = source.passes
         keeping = [name for name, part in source.sources.items() if isinstance(part, Stateful)]
         if keeping and saving:
             raise DataError(
@@ -397,6 +411,14 @@ class NextBatch:
         if compares and "number" in self.last_batch:  # of the batches of several ranks, that of this one
             again = drawn - self.last_batch["number"]
         with self._opened_again():
+            # Of data that keeps its position nothing is drawn again: what is known is how many batches there may be.
+            is_at_end = 0 < drawn == (self.length or self.pass_before)
+            if is_at_end and isinstance(self._source, Stateful) and self._source.has_more(self._data_epoch):
+                expected = f"{'its length is' if self.length else 'the epoch before had'} {drawn}"
+                more = (
+                    f"{state.name(self._data)} has a batch {drawn + 1} in this epoch now, and {expected}: {_AT_THE_END}"
+                )
+                state.comparisons.append(lambda: more)
             iterator = self._source.reopen(self._data_epoch, drawn, self.source_state, again)
             batch, *_ = *self._source.redrawn, None
             if compares and (len(self._source.redrawn) < again or is_other(traces(tensors_held(batch)), saved or [])):
@@ -640,7 +662,7 @@ class NextBatch:
     def _continue_data(self) -> None:
         """Begin an epoch with what its data still has."""
         self.loader_first -= self.epoch_batches
-        self.epoch, self.further_passes, self.epoch_batches = self.epoch + 1, self.further_passes - 1, 0
+        self.epoch, self.epoch_batches = self.epoch + 1, 0
         self.last = self.rest = self.exhausted = self.empty = self.ended = False
         self._certain = self._first_uncertain()
         self._turns += 1
@@ -659,9 +681,10 @@ class NextBatch:
             raise DataError(f"`{self._data_state.name(self._data)}`: {error.message}", error.hint) from None
         if self.between:
             self.loader_first = self.epoch_batches
-            self.further_passes += self._in_turn is None
+            self.passes += self._in_turn is None
         else:
             self.epoch += self.opened
+            self.passes += 1
             self.epoch_batches = self.loader_first = 0
         self.opened, self.between = True, False
         self.last = self.exhausted = self.empty = self.ended = False
@@ -692,7 +715,7 @@ class NextBatch:
     @property
     def _data_epoch(self) -> int:
         """The epoch as the data is told it: how often it was read before."""
-        return self.epoch + self.further_passes if self.overfit is None else 0
+        return self.passes - 1 if self.overfit is None else 0
 
     def _take_written(self, data: Any) -> None:
         if data is None:
@@ -707,6 +730,7 @@ class NextBatch:
         self.between = not self.ended and self._is_followed()
         self.last = not self.between
         self.empty = self.epoch_batches == 0
+        self.pass_before = 0 if self.ended or self._in_turn is not None else self._of_loader()
         if self._in_turn is not None and not self._of_loader():
             raise DataError(
                 f"the loader `{self.loader}` gave no batch: it is empty, or was iterated over before and does not "

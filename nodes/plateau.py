@@ -9,7 +9,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._monitor import monitored
 
 
 @node(optional="scheduler", family="update")
@@ -26,7 +25,7 @@ class Plateau:
 
     Raises:
         UsageError: the scheduler takes no metric.
-        UnknownMetricError: the validation does not give the metric.
+        UnknownMetricError: nothing records the metric.
 
     >>> import torch
     >>> from graphtrain import Graph
@@ -52,9 +51,8 @@ class Plateau:
             )
 
     def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
-        value = monitored(row, self.monitor, "plateau.monitor", is_evaluation=is_evaluation)
-        if value is not None:
-            self.value, self.recorded = value, True
+        if self.monitor in row:
+            self.value, self.recorded = float(row[self.monitor]), True
 
     def __call__(self, scheduler: Any) -> None:
         if self.recorded and self.value is not None:

@@ -20,7 +20,7 @@ from graphtrain.kind import DECLARED
 if TYPE_CHECKING:
     from graphtrain.resume.provenance import Provenance
 
-_SOUND: set[tuple[str, bool]] = set()
+_SOUND: set[tuple[str, bool, frozenset[str]]] = set()
 
 
 def begin() -> None:
@@ -37,12 +37,12 @@ def start_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return
     check = trainer.checked_graph
 
-    def checked_graph(source: Graph | str | Path, *, ranks: bool = False) -> Graph:
+    def checked_graph(source: Graph | str | Path, *, ranks: bool, supplied: set[str]) -> Graph:
         if not isinstance(source, Graph) or DECLARED or not _has_kinds_by_name(source):
-            return check(source, ranks=ranks)  # type: ignore[no-any-return]
-        key = source.to_json(), ranks
+            return check(source, ranks=ranks, supplied=supplied)  # type: ignore[no-any-return]
+        key = source.to_json(), ranks, frozenset(supplied)
         if key not in _SOUND:
-            check(source, ranks=ranks)
+            check(source, ranks=ranks, supplied=supplied)
             _SOUND.add(key)
         return source
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +10,12 @@ from graphtrain.checks.at_end import check_at_end
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
 from graphtrain.checks.endings import check_endings
+from graphtrain.checks.epochs import check_epochs
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards
 from graphtrain.checks.loops import check_loops
+from graphtrain.checks.modes import check_modes
 from graphtrain.checks.ranks import check_ranks
 from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_structure
@@ -29,7 +31,13 @@ from graphtrain.plan.scope import Scope
 from graphtrain.plan.slots import Slots
 
 
-def check_graph(graph: Graph, *, all_kinds_known: bool = False, ranks: bool = False) -> list[Problem]:
+def check_graph(
+    graph: Graph,
+    *,
+    all_kinds_known: bool = False,
+    ranks: bool = False,
+    supplied: Collection[str] | None = None,
+) -> list[Problem]:
     """Every problem of the graph and of the graphs inside it; what it allows is left out.
 
     What follows from paths, G3xx and on, is asked of graphs whose names and guards are sound.
@@ -39,6 +47,8 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False, ranks: bool = Fa
             Default: False, it is reported as not checked, and nothing that depends on it is judged.
         ranks: True for a run of several ranks. Default: False, for one process, where nodes that are for several ranks
             are bypassed.
+        supplied: the names of the resources of the run, all others are absent. Default: that is not known, and what
+            happens only where one is absent is a warning.
     """
     scopes = list(Scope(graph).with_inner())
     problems = [
@@ -55,24 +65,27 @@ def check_graph(graph: Graph, *, all_kinds_known: bool = False, ranks: bool = Fa
     if not any(problem.severity == "error" for _, problem in problems):
         by_path = {scope.path: scope for scope in scopes}
         problems += [
-            (by_path[path], _with_placement(problem, path, by_path)) for path, problem in _along_paths(scopes[0], ranks)
+            (by_path[path], _with_placement(problem, path, by_path))
+            for path, problem in _along_paths(scopes[0], ranks, supplied)
         ]
     return [problem for scope, problem in problems if not _is_allowed(problem, {*graph.allow, *scope.graph.allow})]
 
 
-def _along_paths(scope: Scope, ranks: bool) -> Iterator[tuple[str, Problem]]:
+def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[tuple[str, Problem]]:
     """What follows from paths: each problem, and the path of the graph in which it is."""
     plan = Plan(scope.graph, scope)
     flow = Flow(plan, () if ranks else {planned.path for planned in plan.nodes if planned.needs_ranks})
     slots = Slots(flow)
     before = written_before(slots)
     gradients = Gradients(flow, ranks=ranks)
-    loops = list(check_loops(flow, gradients))
+    loops = list(check_loops(flow, gradients, supplied))
     problems = [
         *check_bypassed(flow.plan),
         *check_data_flow(slots, before),
         *gradients.problems(),
+        *check_modes(flow),
         *loops,
+        *check_epochs(flow),
         *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
     ]
     if not scope.has_unknown:
@@ -118,18 +131,18 @@ def _is_allowed(problem: Problem, codes: set[str]) -> bool:
     return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
 
 
-def checked_graph(source: Graph | str | Path, *, ranks: bool = False) -> Graph:
+def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:
     """A graph without errors.
 
     Arguments:
-        ranks: as of `check_graph`.
+        ranks, supplied: as of `check_graph`.
 
     Raises:
         GraphError: it has some; warnings do not count.
         UsageError: there is no such graph.
     """
     draft = Draft(source, []) if isinstance(source, Graph) else read_graph(source)
-    problems = draft.problems or check_graph(draft.graph, all_kinds_known=True, ranks=ranks)
+    problems = draft.problems or check_graph(draft.graph, all_kinds_known=True, ranks=ranks, supplied=supplied)
     if any(problem.severity == "error" for problem in problems):
         raise GraphError(problems, f"graph `{draft.graph.name}`")
     return draft.graph

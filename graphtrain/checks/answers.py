@@ -59,6 +59,7 @@ class Values(NamedTuple):
                 most = other.most
             without, whole = self.without | other.without, self.whole or other.whole
             if without and whole:
+                without -= {math.inf, -math.inf}  # which no whole number is
                 while least in without:
                     least += 1
                 while most in without:

@@ -14,6 +14,7 @@ from graphtrain.graph.problem import Problem
 from graphtrain.plan.flow import Flow, FlowPoint, names_on
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
+    ExpressionTarget,
     ResourceTarget,
     Scope,
     SlotTarget,
@@ -37,14 +38,21 @@ class Before:
     sometimes: dict[FlowPoint, int]
 
 
-def written_before(slots: Slots) -> Before:
-    """What is written when each point is reached."""
+def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
+    """What is written when each point is reached.
+
+    Arguments:
+        until: a point that no path is followed behind: what is written when it is reached for the first time. Default:
+            all paths are followed.
+    """
     start = slots.flow.start
     always: dict[FlowPoint, int] = {start: 0}
     sometimes: dict[FlowPoint, int] = {start: 0}
     waiting = deque([start])
     while waiting:
         point = waiting.popleft()
+        if point is until:
+            continue
         surely = _surely_after(slots, point, always[point]) | slots.guards[point]
         maybe = _written_after(slots, point, sometimes[point])
         for arrow in point.arrows:
@@ -129,13 +137,24 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
         maybe = _written_after(slots, point, before.sometimes[point])
         note(point, "guard", slots.guards[point], surely, maybe)
     for reading in readings.values():
-        for never, bits in ((True, reading.missed & ~reading.met), (False, reading.missed & reading.met)):
+        never, later = reading.missed & ~reading.met, reading.missed & reading.met
+        missed.update(slots.named(never))
+        first = later & ~_may_be_unread(slots, reading)
+        first &= ~written_before(slots, reading.point).sometimes[reading.point] if first else 0
+        for when, bits in (("never", never), ("first", first), ("sometimes", later & ~first)):
             if bits:
-                missed.update(slots.named(bits) if never else ())
-                yield _missed(slots, reading, bits, never=never)
+                yield _missed(slots, reading, bits, when)
 
 
-def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Problem:
+def _may_be_unread(slots: Slots, reading: _Reading) -> int:
+    """The slots that guards and expressions read, which may not come to the part that does."""
+    planned = reading.point.planned
+    if planned is None or reading.verb == "guard":
+        return reading.missed
+    return slots.bits(slots_of(target for _, target in planned.visit_reads if isinstance(target, ExpressionTarget)))
+
+
+def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     point = reading.point
     assert point.node is not None
     names = slots.named(bits)
@@ -154,12 +173,13 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
     )
     written = "is" if len(names) == 1 else "are"
     it = "it" if len(names) == 1 else "them"
-    never_written = (
-        f"{reads} {shown}, which {written} never written before: {writing} would write {it}, and no path leads from "
-        "there to here"
-    )
-    sometimes_written = (
-        f"{reads} {shown}, which {written} not written on every path that leads there, only by {writing}"
+    problem = (
+        f"{reads} {shown}, which {written} "
+        + {
+            "never": f"never written before: {writing} would write {it}, and no path leads from there to here",
+            "first": f"not written before its first visit: {writing} writes {it} only later",
+            "sometimes": f"not written on every path that leads there, only by {writing}",
+        }[when]
     )
     hint = f"route the path through {writing} first"
     if reading.verb == "reads":
@@ -167,12 +187,12 @@ def _missed(slots: Slots, reading: _Reading, bits: int, *, never: bool) -> Probl
     elif reading.verb == "guard":
         hint += f", or move the edge to where {shown} was written"
     return point.scope.problem(
-        "G303" if never else "G304",
+        "G304" if when == "sometimes" else "G303",
         point.node.place,
         f"nodes.{point.node.name}" if reading.verb != "guard" else f"edges.{point.node.name}",
-        never_written if never else sometimes_written,
+        problem,
         hint,
-        severity="error" if never else "warning",
+        severity="warning" if when == "sometimes" else "error",
         path=_path_without(slots, point, names[0], inside=reading.verb == "guard"),
     )
 

@@ -1,10 +1,11 @@
-"""G504: a run has an end that can come, and no minimum of it is above its maximum.
+"""G504: a run has an end that can come, and no minimum of it is above its maximum. G505: no amount decides nothing.
 
 Where `after` is "never" and nothing else ends the run it is a warning: a person may want to stop it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -20,6 +21,8 @@ from graphtrain.guards.syntax import (
     Not,
     walk,
 )
+from graphtrain.kind.declaration import FROM
+from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import RUN, Trigger
 from graphtrain.plan.facts import conjuncts
 from graphtrain.plan.plan import Plan, PlanNode
@@ -53,10 +56,14 @@ class _Endings:
         self._counters = {scope.counter(unit) for unit in scope.graph.units}
 
     def problems(self) -> Iterator[Problem]:
-        if not self._guards or None in self._names:
-            return
-        if not any(self._may(guard, True) for guard in self._guards):
+        is_guarded = bool(self._guards) and None not in self._names
+        if is_guarded and not any(self._may(guard, True) for guard in self._guards):
             yield self._endless()
+        else:
+            yield from self._unread()
+        if not is_guarded:
+            return
+        yield from self._after_the_end()
         for planned in self._ending_nodes():
             yield from self._above_the_maximum(planned)
 
@@ -138,6 +145,43 @@ class _Endings:
             "let it ask for something that comes, as `finish.due` does",
         )
 
+    # ---- amounts that decide nothing
+
+    def _unread(self) -> Iterator[Problem]:
+        """The nodes that are given an `after`, and whose `due` nothing reads."""
+        for planned in self._plan.nodes_in(self._scope):
+            after, name = planned.node.parameters.get("after"), planned.node.name
+            trigger = planned.trigger if planned.kind is not None and planned.kind.trigger == "after" else None
+            if after is None or trigger is None or trigger.is_never:
+                continue
+            if (planned.path, "due") not in self._plan.fields_read:
+                yield self._scope.problem(
+                    "G505",
+                    planned.node.place,
+                    f"nodes.{name}.after",
+                    f"no guard reads `{name}.due`, so {name}.after = {show_value(after)} ends nothing",
+                    f'let the guard of an edge to "end" read it, or set {name}.after = "never"',
+                )
+
+    def _after_the_end(self) -> Iterator[Problem]:
+        """The nodes with a `from` above the amount at which the run ends, where that is counted by the same clock."""
+        ending = self._ending_nodes()
+        end = ending[0].trigger if len(ending) == 1 else None
+        most = self._amounts(end) if end is not None and not end.is_never else {}
+        for planned in self._plan.nodes_in(self._scope) if most else ():
+            start = planned.start
+            amounts = self._amounts(start) if start is not None else {}
+            if amounts and all(field in most and amount > most[field][1] for field, (_, amount) in amounts.items()):
+                name, field = planned.node.name, next(iter(amounts))
+                yield self._scope.problem(
+                    "G505",
+                    planned.node.place,
+                    f"nodes.{name}.{FROM}",
+                    f'{name}.{FROM} = "{amounts[field][0]}" is after the end of the run, {ending[0].node.name}.after = '
+                    f'"{most[field][0]}": `{name}` never does anything',
+                    "lower the one, or raise the other",
+                )
+
     # ---- a minimum above the maximum
 
     def _ending_nodes(self) -> list[PlanNode]:
@@ -205,5 +249,6 @@ def _bounds(comparison: Comparison) -> Iterator[tuple[FieldOf, str, Fraction]]:
 
 
 def _number(expression: Expression) -> Fraction | None:
-    is_number = isinstance(expression, Constant) and type(expression.value) in (int, float)
-    return Fraction(expression.value) if is_number else None  # type: ignore[union-attr]
+    if not isinstance(expression, Constant) or type(expression.value) not in (int, float):
+        return None
+    return Fraction(expression.value) if math.isfinite(expression.value) else None  # type: ignore[arg-type]

@@ -9,9 +9,10 @@ asks may be so or not.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -32,6 +33,7 @@ from graphtrain.guards.syntax import (
 from graphtrain.kind import Field
 from graphtrain.kind.parameter import Above
 from graphtrain.names import quoted
+from graphtrain.plan.facts import changers, conjuncts
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope, named_by
@@ -300,6 +302,47 @@ class Gradients:
             )
         return frozenset(name for action in doing if action.effect == effect for name in action.optimizers)
 
+    def way_to_end(self, optimizer: str, last: FlowPoint) -> list[FlowPoint]:
+        """A shortest path to a point from which the run can end with gradients of an optimizer; empty if there is none.
+
+        Unlike the automata, it follows all optimizers at once, and remembers what the parts of the guards that lead to
+        the end have answered: where the end asks for the guard of a step, the step was taken.
+        """
+        scope, end = self.flow.scope, self.flow.end
+        ending = [arrow.guard for point in self.flow.points for arrow in point.arrows if arrow.target is end]
+        parts = {part for guard in ending if guard is not None for part in (guard, *conjuncts(guard))}
+        changed = {part: changers(self.flow.plan, scope, part) for part in parts}
+        place = self.optimizers.index(optimizer)
+        clean: State = "clean"
+        start: _Moment = (self.flow.start, (clean,) * len(self.optimizers), frozenset())
+        came_from: dict[_Moment, _Moment | None] = {start: None}
+        waiting = deque([start])
+        while waiting:
+            at = point, states, known = waiting.popleft()
+            if point.is_unknown or point.planned is None:
+                continue
+            if len(came_from) > _MOST_MOMENTS:
+                return [last]  # it is not told apart any more whether the run can come there
+            name = point.planned.node.name if point.acts and point.scope is scope else ""
+            kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
+            automata = list(self._automata.values())
+            visits = (automaton.acted(point, state)[0] for automaton, state in zip(automata, states, strict=True))
+            for after in itertools.product(*visits):
+                ways = [{*each.open(point, state)} for each, state in zip(automata, after, strict=True)]
+                for arrow in filter(set.intersection(*ways).__contains__, point.arrows):
+                    told = {(guard, False) for guard in arrow.failed}
+                    told |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
+                    if point.scope is scope and any((part, not answer) in kept for part, answer in told):
+                        continue
+                    if arrow.target is end and point is last and after[place] in UNUSED:
+                        return [*reversed(_back(came_from, at))]
+                    told = {(part, answer) for part, answer in told if part in parts and point.scope is scope}
+                    following = arrow.target, after, kept | told
+                    if following not in came_from:
+                        came_from[following] = at
+                        waiting.append(following)
+        return []
+
     def problems(self) -> Iterator[Problem]:
         """Every problem of gradients, of all optimizers."""
         problems = list(self._problems())
@@ -309,16 +352,24 @@ class Gradients:
         unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
             several = quoted(self.optimizers)
+            inside: dict[str, list[FlowPoint]] = {}  # by the node of the outermost graph, where one line mends them all
             for point in unbound.values():
+                inside.setdefault(point.path.partition("/")[0], []).append(point)
+            for name, (point, *more) in inside.items():
                 assert point.node is not None
                 default = named_by(point.scope.graph, point.node, "optimizer")
-                bound = next(name for name in self.optimizers if name != default)
+                bound = next(other for other in self.optimizers if other != default)
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
-                yield _problem(
-                    point,
+                also = f" as {len(more)} more in `{name}` do," if more else ""
+                at = f" at `{name}`" if name != point.path else ""
+                node = self.flow.scope.graph.nodes[name]
+                yield self.flow.scope.problem(
                     "G410",
-                    f"`{point.path}` {does} of `{default}` by default, and there are several optimizers: {several}",
-                    f'name the one it is for: reads = {{ optimizer = "{bound}" }}, or "{default}" for that one',
+                    node.place,
+                    f"nodes.{name}",
+                    f"`{point.path}` {does} of `{default}` by default,{also} and there are several optimizers: "
+                    f"{several}",
+                    f'name the one it is for{at}: reads = {{ optimizer = "{bound}" }}, or "{default}" for that one',
                 )
             return
         for name in self.optimizers:
@@ -335,6 +386,19 @@ class Gradients:
             else:
                 yield from self._automata[name].problems()
         yield from _divided(self)
+
+
+# Beyond so many moments, of several optimizers and answers, they are not told apart.
+_MOST_MOMENTS = 50_000
+_Moment = tuple[FlowPoint, tuple[State, ...], frozenset[tuple[Expression, bool]]]
+
+
+def _back(came_from: Mapping[_Moment, _Moment | None], at: _Moment | None) -> list[FlowPoint]:
+    path = []
+    while at is not None:
+        path.append(at[0])
+        at = came_from[at]
+    return path
 
 
 def _is_unbound(point: FlowPoint) -> bool:
@@ -369,7 +433,7 @@ class _Automaton:
     """
 
     def __init__(self, gradients: Gradients, optimizer: str) -> None:
-        self._flow = gradients.flow
+        self._gradients, self._flow = gradients, gradients.flow
         self._optimizer = optimizer
         self._actions = dict(gradients.acting(optimizer))
         self._rules = gradients.rules
@@ -397,8 +461,8 @@ class _Automaton:
                 continue  # whatever comes after it is not judged
             if point.opens is not None and state != "clean":
                 self._entered_late.add(point.opens.path)
-            for after in self._acted(point, state)[0]:
-                for arrow in self._open(point, after):
+            for after in self.acted(point, state)[0]:
+                for arrow in self.open(point, after):
                     following = (arrow.target, after)
                     if following not in self.came_from:
                         self.came_from[following] = (point, state)
@@ -410,17 +474,20 @@ class _Automaton:
         for point, state in self.came_from:
             if point.is_unknown:
                 continue
-            states, faults = self._acted(point, state)
+            states, faults = self.acted(point, state)
             unused = [after for after in states if after in UNUSED]
-            if any(arrow.target is self._flow.end for after in unused for arrow in self._open(point, after)):
+            if any(arrow.target is self._flow.end for after in unused for arrow in self.open(point, after)):
                 faults.append(_OPEN)
             for fault in faults:
                 faults_at.setdefault((fault.code, point.path), (fault, point, state))
         # Gradients that are never cleared are met again by everything that comes: reported once.
         kept = {self._after_step(point, state) for fault, point, state in faults_at.values() if fault.code == "G405"}
         for fault, point, state in faults_at.values():
+            way = self._way(point, state)
+            if fault is _OPEN and not (way := self._gradients.way_to_end(self._optimizer, point)):
+                continue
             if fault.code not in ("G403", "G406") or self._after_step(point, state) not in kept:
-                yield self._reported(fault, point, state)
+                yield self._reported(fault, point, way)
 
     def _way(self, point: FlowPoint, state: State) -> list[FlowPoint]:
         """A shortest path to a point in a state."""
@@ -439,7 +506,7 @@ class _Automaton:
                 return after
         return None
 
-    def _acted(self, point: FlowPoint, state: State) -> tuple[list[State], list[Fault]]:
+    def acted(self, point: FlowPoint, state: State) -> tuple[list[State], list[Fault]]:
         """The states in which a visit may leave gradients, and what is wrong."""
         states, faults = [state], []
         for action in self._actions.get(point, ()):
@@ -449,7 +516,7 @@ class _Automaton:
             states = list(dict.fromkeys([*left, *(after for after, _ in followed)]))
         return states, faults
 
-    def _open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:
+    def open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:
         """The arrows that can be taken in a state."""
         count = 0  # what failed before an arrow is the beginning of what failed before the next
         for arrow in point.arrows:
@@ -492,7 +559,7 @@ class _Automaton:
 
         return outcomes(guard, interval)
 
-    def _reported(self, fault: Fault, point: FlowPoint, state: State) -> Problem:
+    def _reported(self, fault: Fault, point: FlowPoint, way: list[FlowPoint]) -> Problem:
         clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
             fault = _NEVER_CLEARED
@@ -500,7 +567,7 @@ class _Automaton:
             fault = _STEP_WITHIN
         steps = (each.path for each, actions in self._actions.items() if any(act.effect == "step" for act in actions))
         names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "step": next(steps, "step")}
-        witness = names_on(self._way(point, state)) + ((END,) if fault is _OPEN else ())
+        witness = names_on(way) + ((END,) if fault is _OPEN else ())
         return _problem(point, fault.code, fault.message.format(**names), fault.hint.format(**names), path=witness)
 
 
@@ -627,7 +694,7 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
     for point in gradients.actions:
         assert point.node is not None
         optimizers = gradients.acted_on("backward", point)
-        window = point.node.reads.get("window")
+        window = _window_of(point)
         if not optimizers or not isinstance(window, str) or "." not in window:
             continue
         owner, _, size = window.partition(".")
@@ -652,10 +719,26 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         sizes = {size} if varies else {size, parameter}
         declared = kind.parameters.get(parameter)
         value = None if varies or declared is None else node.parameters.get(parameter, declared.default)
-        path = _unasked(point, optimizers, owner, sizes, whole=value == 1) if counters else []
-        if not path:
+        alike = {other for other in gradients.actions if other.scope is point.scope and _window_of(other) == window}
+        others = alike - {point}
+        size_of_window = value if isinstance(value, int) else 0
+        if size_of_window % 2 == 0:  # of which two passes at a time are a part
+            others.clear()
+        path = _unasked(point, optimizers, owner, sizes, others, whole=value == 1) if counters else []
+        is_second = bool(path) and path[-1] in others
+        # A window of one that nobody has asked for divides nothing.
+        if not path or (value == 1 and not is_second and "window" not in point.node.reads):
             continue
-        if path[-1] is not point and "step" not in effects_of(path[-1]):
+        if is_second:
+            message = (
+                f"`{path[-1].path}` adds to the window before anything asks whether it is full: "
+                f"{size_of_window + 1} backward passes would be divided by {value}"
+            )
+            hint = (
+                f"{owner}.{parameter} counts backward passes: set an even number of them for a mean; for a sum return "
+                'one loss from one step function; or allow = ["G409"] if that is meant'
+            )
+        elif path[-1] is not point and "step" not in effects_of(path[-1]):
             message = f"`{path[-1].path}` clears the gradients before anything asks whether so many are there"
             hint = (
                 "let one node with the effect `backward` do both passes, and keep the gradients of the window aside "
@@ -665,7 +748,7 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
             message = f"on the way to `{path[-1].path}` nothing asks whether so many gradients are there"
             hint = (
                 f"route the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
-                f"take `window` out of the reads of `{point.path}`"
+                f'reads = {{ window = "1" }} of `{point.path}`'
             )
         yield _problem(
             point,
@@ -677,14 +760,28 @@ def _divided(gradients: Gradients) -> Iterator[Problem]:
         )
 
 
+def _window_of(point: FlowPoint) -> str | tuple[str, ...] | None:
+    """What a node divides its loss by; None if it reads no window."""
+    if point.node is None or point.kind is None or "window" not in point.kind.slots:
+        return None
+    return named_by(point.scope.graph, point.node, "window")
+
+
 def _unasked(
-    start: FlowPoint, optimizers: frozenset[str], owner: str, sizes: set[str], *, whole: bool
+    start: FlowPoint,
+    optimizers: frozenset[str],
+    owner: str,
+    sizes: set[str],
+    others: set[FlowPoint],
+    *,
+    whole: bool,
 ) -> list[FlowPoint]:
     """A shortest path from a backward pass back to it, or to a step, past no guard that asks whether a window is full.
 
     Arguments:
         owner: the node that counts the backward passes of the window.
         sizes: its fields and parameters that hold the size of the window.
+        others: further points with a backward pass in the same window, which end the path.
         whole: True if one pass is the whole window, which any node may clear; else only `discard` may, as what comes
             after it begins a new one. Another node that clears, as between two passes on one batch, ends the path too.
     """
@@ -695,7 +792,12 @@ def _unasked(
         if before is not None:
             effects = {action.effect for action in actions_of(point) if optimizers & set(action.optimizers)}
             is_thrown_away = whole or (point.kind is not None and point.kind.name == "discard")
-            if point is start or "step" in effects or ("zero_grad" in effects and not is_thrown_away):
+            if (
+                point is start
+                or point in others
+                or "step" in effects
+                or ("zero_grad" in effects and not is_thrown_away)
+            ):
                 path = [point, before]
                 while (earlier := came_from[path[-1]]) is not None:
                     path.append(earlier)

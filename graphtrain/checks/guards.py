@@ -13,7 +13,7 @@ from graphtrain.graph.problem import Problem
 from graphtrain.guards.evaluate import constant_value
 from graphtrain.guards.syntax import (
     FUNCTIONS,
-    PI,
+    NUMBERS,
     Arithmetic,
     Both,
     Call,
@@ -96,8 +96,8 @@ def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Ex
     if name in scope.slots:
         message = f"a slot is called `{name}` too, so the name means two things"
         yield _problem(scope, "G208", name, message, "rename the guard")
-    elif name == PI:
-        yield _problem(scope, "G208", name, f"`{PI}` is the number in every expression", "rename the guard")
+    elif name in NUMBERS:
+        yield _problem(scope, "G208", name, f"`{name}` is the number in every expression", "rename the guard")
     sound = True
     for fault in name_faults(scope, scope.graph.guards[name], expression):
         sound = False
@@ -147,8 +147,10 @@ def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[Exp
             yield from _name(scope, part.name)
         elif isinstance(part, FieldOf):
             yield from _field(scope, part)
-    if PI in scope.slots and re.search(rf"(?<![\w.]){PI}\b", text):
-        yield ExpressionFault("G208", f"a slot is called `{PI}`, which is the number in every expression", _RENAME_SLOT)
+    for name in scope.slots.intersection(NUMBERS):
+        if re.search(rf"(?<![\w.]){name}\b", text):
+            message = f"a slot is called `{name}`, which is the number in every expression"
+            yield ExpressionFault("G208", message, _RENAME_SLOT)
 
 
 _PATH = re.compile(r"(?<![\w./])[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+\.[A-Za-z_]\w*")

@@ -13,8 +13,9 @@ Tarjan, "Depth-first search and linear graph algorithms", 1972.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
 from graphtrain.checks.changes import NOWHERE, Changes, Points
@@ -40,20 +41,27 @@ MOST_TOGETHER = 64
 Counts = Mapping[FieldOf, int]
 
 
-def check_loops(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
-    """Every loop that nothing in it could end, in the graph and in those inside; a body is passed in one go."""
+def check_loops(flow: Flow, gradients: Gradients, supplied: Collection[str] | None = None) -> Iterator[Problem]:
+    """Every loop that nothing in it could end, in the graph and in those inside; a body is passed in one go.
+
+    Arguments:
+        supplied: as of `check_graph`.
+    """
     scopes: dict[str, list[FlowPoint]] = {}
     for point in flow.points:
         if point.node is not None:
             scopes.setdefault(point.scope.path, []).append(point)
     for points in scopes.values():
-        yield from _of_scope(flow, points, gradients)
+        yield from _of_scope(flow, points, gradients, supplied)
 
 
-def _of_scope(flow: Flow, points: list[FlowPoint], gradients: Gradients) -> Iterator[Problem]:
+def _of_scope(
+    flow: Flow, points: list[FlowPoint], gradients: Gradients, supplied: Collection[str] | None
+) -> Iterator[Problem]:
     """The traps of one graph with all resources there; if it has none, those with resources absent."""
     scope = points[0].scope
-    idle, optional = _bypassed(flow, scope)
+    idle, optional = _bypassed(flow, scope, supplied or ())
+    severity: Literal["error", "warning"] = "error" if supplied is not None else "warning"
     search = _Search(flow, points, gradients)
     try:
         traps = list(search.traps(idle))
@@ -63,9 +71,9 @@ def _of_scope(flow: Flow, points: list[FlowPoint], gradients: Gradients) -> Iter
         absent = list(search.traps(idle.union(*optional.values())))  # none of them is there: most graphs have no trap
         for name, nodes in optional.items() if absent else ():
             if traps := list(search.traps(idle | nodes)):
-                yield from (trap.problem(scope, without=[name]) for trap in traps)
+                yield from (replace(trap.problem(scope, without=[name]), severity=severity) for trap in traps)
                 return
-        yield from (trap.problem(scope, without=list(optional)) for trap in absent)
+        yield from (replace(trap.problem(scope, without=list(optional)), severity=severity) for trap in absent)
     except _TooManySetsError:
         node = scope.graph.nodes[scope.graph.start]
         yield scope.problem(
@@ -78,7 +86,7 @@ def _of_scope(flow: Flow, points: list[FlowPoint], gradients: Gradients) -> Iter
         )
 
 
-def _bypassed(flow: Flow, scope: Scope) -> tuple[frozenset[str], dict[str, frozenset[str]]]:
+def _bypassed(flow: Flow, scope: Scope, supplied: Collection[str]) -> tuple[frozenset[str], dict[str, frozenset[str]]]:
     """The nodes of a graph that do nothing; and resource -> those that do nothing without it."""
     idle: set[str] = set()
     optional: dict[str, frozenset[str]] = {}
@@ -91,7 +99,7 @@ def _bypassed(flow: Flow, scope: Scope) -> tuple[frozenset[str], dict[str, froze
         body = planned.body
         for slot in body.graph.optional if body is not None else planned.kind.optional:
             for leaf in leaves(scope.read_by(planned.node, slot)):
-                if isinstance(leaf, ResourceTarget) and leaf.name != RANKS:
+                if isinstance(leaf, ResourceTarget) and leaf.name not in (RANKS, *supplied):
                     optional[leaf.name] = optional.get(leaf.name, frozenset()) | {planned.node.name}
     return frozenset(idle), optional
 

@@ -15,7 +15,7 @@ from graphtrain.guards.syntax import field_of, is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, is_trigger
-from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Trigger, known_units
+from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.scope import Scope, outputs_of, reads_of
 
@@ -111,7 +111,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         return
     for name, value in node.parameters.items():
         if name not in kind.parameters:
-            hint = suggestion(name, kind.parameters)
+            hint = _inside(scope, node, name) or suggestion(name, kind.parameters)
             message = f"unknown parameter `{node.name}.{name}` of kind `{kind.name}`"
             yield scope.problem("G103", node.place, f"{thing}.{name}", message, hint)
             continue
@@ -136,6 +136,19 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         elif is_trigger(parameter.annotation) and parameter.default is not None:
             yield from _units(scope, node, name, parameter.coerce(parameter.default))
     yield from _slots(scope, node)
+
+
+def _inside(scope: Scope, node: Node, parameter: str) -> str:
+    """How to set a parameter of a node in the body of another; empty where no node in there has it."""
+    for inner in scope.body_of(node).with_inner() if node.body is not None else ():
+        for name, kind in inner.kinds.items():
+            if kind is not None and parameter in kind.parameters:
+                path = f"{inner.path}{name}".removeprefix(scope.path)
+                return (
+                    f'it is a parameter of `{path}`: set = "{path}" in TOML, {path}.{parameter}=... on the command '
+                    f'line, .set("{path}", {parameter}=...) in Python'
+                )
+    return ""
 
 
 def _misspelt(name: str) -> bool:
@@ -168,14 +181,23 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
                 yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
         elif term.unit not in known and term.per:
             hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
-            hint = hint or suggestion(term.unit, known, {})
+            hint = hint or unit_hint(term.unit, known)
             message = f'`{term.per}` in {node.name}.{name} = "{term}" is no single unit of the clock'
             yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
         elif term.unit not in known:
             singular = f"{term.unit}s"
-            hint = f"did you mean `{singular}`?" if singular in known else suggestion(term.unit, known, {})
+            hint = f"did you mean `{singular}`?" if singular in known else _unit_hint(scope, term, known)
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
             yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
+
+
+def _unit_hint(scope: Scope, term: Term, known: list[str]) -> str:
+    """What to write in place of a unit; where a node counts that, how the clock comes to have it."""
+    unit = term.base.unit
+    counting = [name for name, kind in scope.kinds.items() if kind is not None and scope.counts(name, unit)]
+    if counting:
+        return f'let the clock count it: a table [clock] with {unit} = "{counting[0]}.{unit}"'
+    return unit_hint(term.unit, known)
 
 
 def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) -> Iterator[Problem]:

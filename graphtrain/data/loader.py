@@ -118,7 +118,7 @@ class Loader:
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
         }
-        self._epochs = itertools.count()
+        self._epochs = 0  # begun by `iter`
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
@@ -127,7 +127,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch: epoch 0 on the first call, epoch 1 on the second, and so on."""
-        return self.batches(next(self._epochs))
+        self._epochs += 1
+        return self.batches(self._epochs - 1)
 
     def batches(
         self,

@@ -407,6 +407,12 @@ class Stateful(Source):
         self._load()
         return self._moving_on(iterate(self._data))
 
+    def has_more(self, epoch: int) -> bool:
+        """True if there is another batch behind the position that was loaded; it is drawn, so `reopen` comes after."""
+        announce_epoch(self._data, epoch)
+        self._load()
+        return next(iterate(self._data), self) is not self
+
     def _moving_on(self, iterator: Iterator[Any]) -> Iterator[Any]:
         for batch in iterator:
             self._loaded = {}

@@ -32,6 +32,7 @@ class Together(Source):
         combine: what happens where a loader ends before another: it is read again, the epoch ends, or None stands for
             its batch.
         data_state: of the data of the run.
+        passes: how often each was opened before.
         is_fixed: True gives the same batches again whenever a loader is read. Default: False.
     """
 
@@ -41,6 +42,7 @@ class Together(Source):
         read: Callable[[Any], Source],
         combine: Combine,
         data_state: DataState,
+        passes: Mapping[str, int] = MappingProxyType({}),
         *,
         is_fixed: bool = False,
     ) -> None:
@@ -48,7 +50,7 @@ class Together(Source):
         self.sources = {name: read(loader) for name, loader in loaders.items()}
         self.replays = any(source.replays for source in self.sources.values())
         self.redraws = all(source.redraws for source in self.sources.values())
-        self.passes = dict.fromkeys(loaders, 0)  # how often each was opened
+        self.passes = {name: passes.get(name, 0) for name in loaders}
 
     def open(self, epoch: int) -> Opened:
         state: dict[str, Any] = {"loaders": {}}
@@ -120,7 +122,7 @@ class Together(Source):
     def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
         if not inside:
             saved = position.get("passes", {})
-            self.passes = {name: saved.get(name, 0) for name in self.passes}
+            self.passes.update((name, saved[name]) for name in self.passes if name in saved)
 
 
 @final

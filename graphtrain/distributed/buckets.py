@@ -1,4 +1,4 @@
-"""Gradients summed over ranks in buckets that depend on nothing but the parameters.
+"""Gradients summed over ranks in buckets that depend on nothing but the parameters, and buffers given to all ranks.
 
 A sum over more than two ranks depends, in its last bits, on where in a buffer a number stands. So buckets follow the
 order of the parameters, and not that in which gradients arrive: DistributedDataParallel arranges its buckets again
@@ -20,11 +20,17 @@ BUCKET_BYTES = 25 * 2**20
 LARGE_BYTES = 2**20
 
 
-def sum_gradients(ranks: Ranks, parameters: Sequence[torch.Tensor]) -> None:
-    """Replace the gradient of every parameter by its sum over ranks; one that this rank has not counts as zeros.
+@torch.no_grad()
+def exchange_tensors(
+    ranks: Ranks, parameters: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor] = (), *, averages: bool = False
+) -> None:
+    """Replace the gradient of every parameter by its sum over ranks, and every buffer by that of rank 0.
 
     Arguments:
-        parameters: the same on all ranks, in one order: those that have a gradient on any of them.
+        parameters: the same on all ranks, in one order: those that have a gradient on any of them. One that this rank
+            has not counts as zeros.
+        buffers: of the same shapes and types on all ranks, in one order.
+        averages: True replaces buffers of floating-point numbers by their means.
 
     Raises:
         UsageError: a gradient is sparse.
@@ -43,15 +49,23 @@ def sum_gradients(ranks: Ranks, parameters: Sequence[torch.Tensor]) -> None:
         is_large = parameter.numel() * parameter.element_size() >= LARGE_BYTES and parameter.is_contiguous()
         (large if is_large else small).append(parameter.grad)
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
-    buckets = list(buckets_of(small))
-    buffers = [torch.cat([gradient.reshape(-1) for gradient in bucket]) for bucket in buckets]
-    ranks.exchange([*whole, *buffers])
+    buckets, shared = list(buckets_of(small)), list(buckets_of([buffer for buffer in buffers if buffer.numel()]))
+    flat = [torch.cat([tensor.reshape(-1) for tensor in bucket]) for bucket in (*buckets, *shared)]
+    passed = [*flat[: len(buckets)], *(_share(ranks, values, averages) for values in flat[len(buckets) :])]
+    ranks.exchange([*whole, *passed])
     for gradient, summed in zip(large, whole, strict=True):
         if summed is not gradient:
             gradient.copy_(summed)
-    for bucket, buffer in zip(buckets, buffers, strict=True):
-        parts = torch.split(buffer, [gradient.numel() for gradient in bucket])
-        torch._foreach_copy_(bucket, [part.view(gradient.shape) for part, gradient in zip(parts, bucket, strict=True)])
+    for bucket, values in zip((*buckets, *shared), flat, strict=True):
+        parts = torch.split(values, [tensor.numel() for tensor in bucket])
+        torch._foreach_copy_(bucket, [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)])
+
+
+def _share(ranks: Ranks, values: torch.Tensor, averages: bool) -> torch.Tensor:
+    """What to sum over ranks so that `values` become their means, or those of rank 0: bytes, which keep all bits."""
+    if averages and values.is_floating_point():
+        return values.div_(ranks.world_size)
+    return (values.zero_() if ranks.rank else values).view(torch.uint8)
 
 
 def buckets_of(tensors: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[torch.Tensor]]:

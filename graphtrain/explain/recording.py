@@ -131,7 +131,7 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
             fired = bound.instance.fired.get(base.unit)
             numerator, denominator, count = fired or (now.numerator, now.denominator, clock.count())
             last = Fraction(numerator, denominator) if count == clock.count() else Fraction(0)
-            due_at = next_multiple(last, base.amount)
+            due_at = Fraction(next_multiple(last, base.amount))
         factor = base.amount / term.amount  # to the unit that the trigger is written in
         last = last / factor if last is not None else None
         unit = base.unit if term.unit == AT_END else term.unit

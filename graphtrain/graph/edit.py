@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place
 from graphtrain.graph.layers import Layers, Widened
-from graphtrain.graph.registry import may_be_bypassed
+from graphtrain.graph.registry import may_be_bypassed, overlays_with
 from graphtrain.guards.syntax import (
     GuardSyntaxError,
     Name,
@@ -427,7 +427,9 @@ class Editable(ABC):
         if not isinstance(name, str):
             raise EditError(f"{verb}: expected the name of a node, got {show_value(name)}")
         if name not in self.nodes:
-            raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes))
+            overlays = " or ".join(f"`{overlay}`" for overlay in overlays_with(name)) if verb == "set" else ""
+            hint = f"the overlay {overlays} adds it: add that before, as by --overlay or `overlay`" if overlays else ""
+            raise EditError(f"{verb}: there is no node `{name}`", hint or suggestion(name, self.nodes))
         return name
 
     def _last_bypassed(self, source: str, target: str) -> str:

@@ -202,12 +202,18 @@ def composed(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Pro
             graph = _with_head(graph, overlay)
         except EditError as error:
             problems.append(Problem("G005", "error", str(overlay.place), error.message, error.hint))
+        lost: set[str] = set()  # the nodes that it would have added
         last, waiting = graph.layers.last, []  # what this overlay adds is placed as its edits say, without regard to it
         for edit in overlay.edits:
             if edit.if_there and not edit.has_nodes(graph, taken):
                 waiting.append(edit)
-            else:
+            elif lost.isdisjoint(edit.nodes()):  # what follows from a problem is none of its own
+                count = len(problems)
                 graph = made(graph, edit, last)
+                if len(problems) > count and _instead(graph, edit):  # the overlay is to be left out
+                    break
+                if len(problems) > count and edit.verb in ("insert", "nest"):
+                    lost.add(edit.subject)
         graph = replace(graph, layers=replace(graph.layers, waiting=(*graph.layers.waiting, *waiting)))
     is_new = True
     while is_new:

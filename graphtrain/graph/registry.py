@@ -19,6 +19,7 @@ import ast
 import functools
 import importlib
 import importlib.resources
+import re
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
 
@@ -156,6 +157,13 @@ def find_overlay(name: str) -> Traversable | None:
         return shipped
     entry = _installed("graphtrain.overlays").get(name)
     return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+
+
+def overlays_with(node: str) -> list[str]:
+    """The names of the shipped overlays that insert a node of that name, or nest one."""
+    adds = re.compile(rf'\b(?:insert|nest) *= *"{re.escape(node)}"')
+    files = _shipped("graphs/overlays", ".toml")
+    return sorted(name for name, file in files.items() if adds.search(file.read_text(encoding="utf-8")))
 
 
 def summary(file: Traversable | None) -> str:

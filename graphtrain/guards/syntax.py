@@ -29,7 +29,8 @@ FUNCTIONS: dict[str, tuple[int, int | None]] = {
     **dict.fromkeys(("abs", "ceil", "cos", "exp", "floor", "log", "sqrt"), (1, 1)),
     **dict.fromkeys(("max", "min"), (2, None)),
 }
-PI = "pi"
+# The names that are numbers in every expression.
+NUMBERS = {"pi": math.pi, "inf": math.inf}
 
 # What stands for the `/` of a path while Python's parser reads it: a letter, so that a path is one name.
 _SLASH = "\N{LATIN LETTER DENTAL CLICK}"
@@ -289,7 +290,7 @@ def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
             _refuse_dunder(name, text)
             if _SLASH in name:
                 raise GuardSyntaxError(f"`{_shown(name)}` is the path of a node, not of one of its fields")
-            return Constant(math.pi) if name == PI else Name(name)
+            return Constant(NUMBERS[name]) if name in NUMBERS else Name(name)
         case ast.Attribute(value=ast.Name(id=node), attr=name):
             _refuse_dunder(name, text)
             _refuse_dunder(node, text)

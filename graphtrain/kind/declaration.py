@@ -217,7 +217,7 @@ class Kind:
     def new_instance(self) -> Any:
         """A fresh object of a class kind with its progress at the defaults; for a function, an empty record."""
         instance = self.implementation() if inspect.isclass(self.implementation) else FunctionRecord()
-        self.reset(instance)
+        self.reset(instance, whole=True)
         return instance
 
     def restart(self, instance: Any) -> None:
@@ -226,10 +226,10 @@ class Kind:
             if field.stored and field.name not in ("runs", "fired"):
                 setattr(instance, field.name, copy.deepcopy(field.default))
 
-    def reset(self, instance: Any) -> None:
-        """Set the progress of `instance` back to the defaults."""
+    def reset(self, instance: Any, *, whole: bool = False) -> None:
+        """Set the progress of `instance` back to the defaults; what stays where a graph is entered again if `whole`."""
         for field in self.fields.values():
-            if field.stored:
+            if field.stored and (whole or not field.stays):
                 setattr(instance, field.name, copy.deepcopy(field.default))
 
 

@@ -114,6 +114,7 @@ class Field:
         adds: what each visit adds to it, where that is always the same.
         with_gradients: True for what belongs to the gradients of the node's optimizer, and is gone with them.
         in_digest: False for what no continuation depends on, such as a reading of the wall clock.
+        stays: True for what a graph that is entered again does not set back.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Field:
     adds: int | None = None
     with_gradients: bool = False
     in_digest: bool = True
+    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class Progress:
     adds: int | None
     with_gradients: bool
     in_digest: bool
+    stays: bool
 
     def field(self, name: str, type: Any) -> Field:
         return Field(name, type, stored=True, **vars(self))
@@ -165,6 +168,7 @@ def progress(
     adds: int | None = None,
     with_gradients: bool = False,
     in_digest: bool = True,
+    stays: bool = False,
 ) -> Any:
     """Declare an attribute of a class kind as progress: saved in every checkpoint, readable in guards.
 
@@ -190,6 +194,7 @@ def progress(
             each rank, as gradients are before they are exchanged, and summed with them where the number of ranks
             changes. Default: False.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
+        stays: True keeps the value where a nested graph is entered again. Default: False, it is set back.
 
     >>> from graphtrain.kind import kind_of, node
     >>> @node
@@ -201,7 +206,9 @@ def progress(
     >>> kind_of(Count).fields["twice"].default
     0
     """
-    return Progress(default, counts, restarts, target, last, window, full, exchanged, adds, with_gradients, in_digest)
+    return Progress(
+        default, counts, restarts, target, last, window, full, exchanged, adds, with_gradients, in_digest, stays
+    )
 
 
 class derived_clock(property):  # noqa: N801 - used as a decorator, like property

@@ -73,8 +73,8 @@ def node(
 
     Arguments:
         writes: the slots its return value goes to; several take a tuple of as many values. Default: none.
-        effects: what a visit does to the gradients of the slot `optimizer`, or to the mode of the model, in order:
-            `backward`, `exchange` (among processes), `scale` (or `unscale`), `divide`, `clip`, `use`, `step`,
+        effects: what a visit does to the gradients of the slot `optimizer`, or to the mode of the slot `model`, in
+            order: `backward`, `exchange` (among processes), `scale` (or `unscale`), `divide`, `clip`, `use`, `step`,
             `zero_grad`, `eval`, `train`. Another slot is named behind the effect: ``"use inner_optimizer"``. With
             ``"backward?"`` a visit returns one value more than it writes, last: whether it ran backward. Default:
             nothing.

@@ -68,17 +68,17 @@ class Parameter:
         """What an expression gives, as this parameter's type: as `coerce`, but for exact fractions, which are numbers.
 
         Raises:
-            ValueError: it is of another type, or no finite number.
+            ValueError: it is of another type, or not a number.
 
         >>> Parameter("max_norm", float).evaluated(Fraction(1, 4))
         0.25
         >>> Parameter("max_norm", float).evaluated(math.nan)
         Traceback (most recent call last):
             ...
-        ValueError: expected a finite number, got nan
+        ValueError: expected a number, got nan
         """
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"expected a finite number, got {show_value(value)}")
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError("expected a number, got nan")
         return self.coerce(float(value) if isinstance(value, Fraction) else value)
 
 

@@ -11,6 +11,8 @@ from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
+from graphtrain.names import suggestion
+
 # Units that are multiples of another one; a graph's clock has to name the second only.
 MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("seconds", 3600)}
 
@@ -186,6 +188,15 @@ def known_units(units: Iterable[str]) -> list[str]:
     return [*counted, *multiples, *([RUN] if COUNTS_RUN in counted else [])]
 
 
+def unit_hint(unit: str, known: Iterable[str]) -> str:
+    """What to write in place of a unit that a clock does not have. Units are words alike, and each is another thing.
+
+    >>> unit_hint("epoch", ["epochs", "steps"]), unit_hint("iterations", ["steps", "validations"])
+    ('did you mean `epochs`?', 'known: steps, validations')
+    """
+    return suggestion(unit, known, {}, cutoff=0.8)
+
+
 def exactly(count: Any) -> Fraction:
     """What a counter holds, without rounding: a whole number, a fraction or a float, also one of NumPy.
 
@@ -195,10 +206,12 @@ def exactly(count: Any) -> Fraction:
     return Fraction(count if isinstance(count, Rational | float) else float(count))
 
 
-def next_multiple(value: Fraction, amount: Fraction) -> Fraction:
-    """The first multiple of `amount` beyond `value`.
+def next_multiple(value: int | Fraction, amount: int | Fraction) -> int | Fraction:
+    """The first multiple of `amount` beyond `value`; a whole number where both are.
 
-    >>> next_multiple(Fraction(7), Fraction(5))
-    Fraction(10, 1)
+    >>> next_multiple(7, Fraction(5)), next_multiple(7, Fraction(2, 5))
+    (10, Fraction(36, 5))
     """
+    if value.denominator == amount.denominator == 1:  # fractions would take 4 us more each time that a node fires
+        return (value.numerator // amount.numerator + 1) * amount.numerator
     return (math.floor(value / amount) + 1) * amount

@@ -58,9 +58,7 @@ class TensorBoard(RunLogger):
             from tensorboard.plugins.hparams import summary_v2
             from torch.utils.tensorboard import writer
         except ImportError as error:
-            raise UsageError(
-                f"TensorBoard cannot be imported: {error}", "pip install 'graphtrain[tensorboard]'"
-            ) from error
+            raise UsageError(f"TensorBoard cannot be imported: {error}", "pip install tensorboard") from error
         self._hparams_summary = summary_v2.hparams_pb
         self._make_writer = writer.SummaryWriter
         self._given_folder = Path(folder) if folder is not None else None

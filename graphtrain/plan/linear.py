@@ -85,8 +85,8 @@ class Notes:
     def compared(self, left: Linear, right: Linear, symbol: str, answer: bool) -> None:
         """Note the answer of a comparison of two numbers."""
         coefficients = combined(left.coefficients, right.coefficients, -1)
-        if not coefficients:
-            return
+        if not coefficients or _is_infinite(left) or _is_infinite(right):
+            return  # what is counted never reaches it
         difference = exact(left.value) - exact(right.value)
         if not answer:
             symbol = {"<": ">=", "<=": ">", "==": "!=", "!=": "==", ">=": "<", ">": "<="}[symbol]
@@ -140,6 +140,10 @@ class Notes:
 def exact(number: Any) -> Exact:
     """A number without rounding."""
     return number if isinstance(number, int | Fraction) else Fraction(number)
+
+
+def _is_infinite(value: Linear) -> bool:
+    return value.value in (math.inf, -math.inf)
 
 
 def _size(number: Exact) -> Exact:
@@ -244,13 +248,14 @@ def _compared(values: list[Linear], symbols: tuple[str, ...], notes: Notes) -> A
 
 
 def _computed(symbol: str, left: Linear, right: Linear, notes: Notes) -> Linear:
-    if left.value is UNKNOWN or right.value is UNKNOWN:
+    is_counted = bool(left.coefficients or right.coefficients)
+    if UNKNOWN in (left.value, right.value) or (is_counted and (_is_infinite(left) or _is_infinite(right))):
         return Linear(UNKNOWN)
     try:
         value = OPERATORS[symbol](left.value, right.value)
     except (ArithmeticError, TypeError, ValueError):
         return Linear(UNKNOWN)  # the run would stop there
-    if not (left.coefficients or right.coefficients):
+    if not is_counted:
         return Linear(value)
     rounded = isinstance(value, float)
     if not isinstance(value, int | float | Fraction) or (rounded and not math.isfinite(value)):

@@ -364,12 +364,32 @@ def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:
 def named_by(graph: Graph, node: Node, slot: str) -> str | tuple[str, ...]:
     """What a node of a graph calls a slot that its kind, or its body, reads; of `optimizer` the graph may say so.
 
+    What nobody calls anything else, `window` is the size of the window of its optimizer, where the graph has one.
+
     >>> fit = Graph.load("fit").with_optimizer("d_optimizer")
-    >>> [named_by(fit, fit.nodes["step"], slot) for slot in ("optimizer", "model")]
-    ['d_optimizer', 'model']
+    >>> [named_by(fit, fit.nodes["step"], slot) for slot in ("optimizer", "model", "window")]
+    ['d_optimizer', 'model', 'accumulate.window']
     """
-    default = graph.optimizer if slot == "optimizer" and graph.optimizer else slot
-    return node.reads.get(slot, default)
+    if slot in node.reads:
+        return node.reads[slot]
+    if slot == "optimizer" and graph.optimizer:
+        return graph.optimizer
+    return _window_of(graph, node) or slot if slot == "window" else slot
+
+
+def _window_of(graph: Graph, node: Node) -> str:
+    """The field with the size of the one window of a node's optimizer; empty without one, or with a slot `window`."""
+    if "window" in Scope(graph).written:
+        return ""
+    optimizer = named_by(graph, node, "optimizer")
+    windows = [
+        f"{other.name}.{field.window}"
+        for other in graph.nodes.values()
+        if other.body is None and named_by(graph, other, "optimizer") == optimizer
+        for field in getattr(kind_of_node(other), "fields", {}).values()
+        if field.counts == "backward" and field.window is not None
+    ]
+    return windows[0] if len(windows) == 1 else ""
 
 
 def reads_of(graph: Graph) -> set[str]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, final
 
 import torch
 
 from graphtrain.distributed import Failure, LostRankError, Ranks, Record
-from graphtrain.distributed.buckets import sum_gradients
+from graphtrain.distributed.buckets import exchange_tensors
 from graphtrain.distributed.failure import leave
 from graphtrain.errors import (
     CheckpointError,
@@ -54,6 +54,7 @@ class Agreement:
         seconds: how long this rank has trained, by its own clock.
         is_writing: True while this rank writes a checkpoint.
         saves: how many saves are over, and how many of them failed, as far as this rank knows.
+        buffers: those of all modules, by their paths.
         position: the number of the node that is running, or is next.
         path: the path of a node by that number.
         place: where the run is, for a person: ``"in `step` at step 10"``.
@@ -77,12 +78,13 @@ class Agreement:
         seconds: Callable[[], float],
         is_writing: Callable[[], bool] = lambda: False,
         saves: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        buffers: Callable[[], Mapping[str, torch.Tensor]] = dict,
         position: Callable[[], int] = lambda: 0,
         path: Callable[[int], str] = str,
         place: Callable[[], str] = lambda: "at the start",
     ) -> None:
         self.ranks, self._requests = ranks, requests
-        self._clock, self._is_writing, self._saves = seconds, is_writing, saves
+        self._clock, self._is_writing, self._saves, self._buffers = seconds, is_writing, saves, buffers
         self._position, self._path, self._place = position, path, place
         self.calls = 0
         self._times_left = ranks.times_left
@@ -208,29 +210,44 @@ class Agreement:
         """What every rank passes, in the order of ranks: plain data, of any size."""
         payload = pack(value, "gathered", Tensors("gathered"))
         records = self.synchronise("gather", payload_bytes=len(payload))
-        longest = max(record.payload_bytes for record in records)
-        gathered = self._gather(payload.ljust(longest, b"\0"))
-        return [unpack(data[: record.payload_bytes], {}) for data, record in zip(gathered, records, strict=True)]
+        return [unpack(each, {}) for each in self._gather_payloads(payload, records)]
 
     def seed(self) -> int:
         """A seed that is the same on all ranks: rank 0 draws it from its random numbers, and so does every other."""
         drawn = int(torch.randint(2**62, ()))
         return int(self.gather(drawn)[0])
 
-    def exchange(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Sum the gradients of these parameters over ranks.
+    def exchange(
+        self,
+        parameters: Sequence[torch.Tensor],
+        buffers: Mapping[str, torch.Tensor] | None = None,
+        *,
+        averages: bool = False,
+    ) -> None:
+        """Sum the gradients of these parameters over ranks, and give all ranks the buffers of rank 0.
 
-        A parameter that has no gradient on any rank keeps none; one that has none on some counts there as zeros.
+        A parameter that has no gradient on any rank keeps none; one that has none on some counts there as zeros. A
+        buffer whose shape or type differs between ranks, as of a cache, stays as it is.
+
+        Arguments:
+            buffers: by their paths. Default: those of all modules.
+            averages: as of `exchange_tensors`.
         """
+        buffers = self._buffers() if buffers is None else buffers
         present = bytes(parameter.grad is not None for parameter in parameters)
-        digest = hashlib.blake2b(present, digest_size=8).digest()
-        records = self.synchronise("exchange", digest=digest)
+        forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
+        payload = present + "\n".join(forms).encode()
+        digest = hashlib.blake2b(payload, digest_size=8).digest()
+        records = self.synchronise("exchange", digest=digest, payload_bytes=len(payload))
         if any(record.digest != digest for record in records):
-            present = bytes(map(max, zip(*self._gather(present), strict=True)))
+            of_ranks = self._gather_payloads(payload, records)
+            present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
+            common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
+            forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
         lost = ""
         try:
-            sum_gradients(self.ranks, summed)
+            exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages)
         except LostRankError as error:
             lost = str(error)
         if lost:
@@ -270,6 +287,12 @@ class Agreement:
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks why this one does not come, and leave them, so that they learn it at once."""
         leave(self.ranks, self._place(), error)
+
+    def _gather_payloads(self, payload: bytes, records: Sequence[Record]) -> list[bytes]:
+        """What every rank passes, of the sizes that their records say."""
+        longest = max(record.payload_bytes for record in records)
+        gathered = self._gather(payload.ljust(longest, b"\0"))
+        return [data[: record.payload_bytes] for data, record in zip(gathered, records, strict=True)]
 
     def _gather(self, data: bytes) -> list[bytes]:
         lost = ""

@@ -13,7 +13,7 @@ from graphtrain.guards.syntax import field_of
 from graphtrain.kind.fields import Field
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.metrics.values import ROW_POSITION
-from graphtrain.plan.scope import Scope
+from graphtrain.plan.scope import FieldTarget, Scope, leaves
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.evaluations import Evaluations
 
@@ -55,7 +55,8 @@ class RunClock:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._read = program.plan.fields_read
+        reads = [target for planned in program.plan.nodes for _, target in planned.reads]
+        self._read = {leaf for target in reads for leaf in leaves(target) if isinstance(leaf, FieldTarget)}
         self.evaluations = Evaluations(program)
         self._outer_clocks = {scope: _outer_clocks(scope) for scope in program.training}
         self.columns: tuple[str, ...] = tuple(
@@ -174,7 +175,7 @@ class RunClock:
                 continue  # an expression, which no former graph tells the value of
             before, now = node.parameters.get(target.name, target.default), bound.parameters[target.name]
             is_kept = field.window is not None and length == before
-            if passes and before != now and not (is_kept and (bound.path, target.name) not in self._read):
+            if passes and before != now and not (is_kept and FieldTarget(bound.path, target.name) not in self._read):
                 lines.append(
                     f"a window of `{bound.path}` is open: {passes} of its backward passes were made for a window of "
                     f"{before}, the rest are made for one of {now}, so this one step weighs them unequally"

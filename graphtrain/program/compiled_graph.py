@@ -6,20 +6,18 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
-from graphtrain.data.length import length_of
-from graphtrain.errors import GraphError, UnknownMetricError, UsageError
+from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.names import nearest, quoted, suggestion
-from graphtrain.plan.counting import data_read_by
+from graphtrain.names import quoted, suggestion
 from graphtrain.plan.flow import Flow
-from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.plan import Plan
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves, slots_of
 from graphtrain.plan.slots import Slots
-from graphtrain.program.bind import BoundNode, Program, trains
+from graphtrain.program.bind import BoundGraph, BoundNode, Program, trains
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
 from graphtrain.program.horizon import refuse_two_at_once
@@ -50,6 +48,7 @@ class CompiledGraph:
 
     Attributes:
         retention: which checkpoints stay; None if no node says so.
+        renewing: resource -> the path of a node that makes it again.
         returning, saving: the paths of the nodes that may ask the run to go back to a checkpoint, and to make one.
     """
 
@@ -78,6 +77,7 @@ class CompiledGraph:
         # Everything that is read, by users' step functions too, is known now.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
+        self.renewing: dict[str, str] = {}
         self._refuse_renewals(resources)
         refuse_two_at_once(self.program)
         self._refuse_followers()
@@ -88,7 +88,6 @@ class CompiledGraph:
         slots = Slots(Flow(self.program.plan, bypassed), self.table.extra_inputs)
         self._save_points = SavePoints(slots)
         self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
-        self._recording = [bound for bound in self.program.main.nodes.values() if _may_record(bound)]
         self._runs_before: dict[BoundNode, int] = {}
         self._drawing = [
             (bound, self.program.slot_index(target.path))
@@ -117,6 +116,7 @@ class CompiledGraph:
                         "name the resource as it is supplied",
                     )
                 renewals.refuse(bound.path, name, resources)
+                self.renewing |= dict.fromkeys(renewals.renewed_with([name]), bound.path)
 
     @property
     def start(self) -> int:
@@ -260,50 +260,14 @@ class CompiledGraph:
         inside = tuple(f"{bound.path}/" for bound in idle)
         return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
 
-    def refuse_monitors(self) -> None:
-        """Raise where a node waits for a metric of an evaluation that has no data in this graph, or is misspelt.
-
-        Nothing is known where a node of a kind that is not shipped may record it.
-
-        Raises:
-            UnknownMetricError: there is such a node.
-        """
-        nodes = [bound for bound in self.program.nodes if not bound.bypassed]
-        training = [bound for bound in nodes if bound.body is None and bound.scope.activity is None]
-        if any(_is_given_rows(bound) and _row_prefixes(bound) is None for bound in training):
-            return
-        splits: dict[str, list[PlanNode]] = {}
-        for planned in self.program.plan.nodes:
-            if planned.kind is not None and planned.kind.records:
-                splits.setdefault(str(planned.parameters[planned.kind.records]), []).append(planned)
-        for bound in nodes:
+    def monitors(self, position: int) -> Iterator[tuple[str, str, BoundGraph]]:
+        """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""
+        around = [*self.program.nodes[position].scope.around()]
+        for bound in self.program.nodes:
             parameter = getattr(bound.kind.implementation, "monitors", "")
             name = bound.parameters[parameter] if parameter else None
-            group, slash, rest = name.partition("/") if name is not None else ("", "", "")
-            measuring = splits.get(group, []) if slash else []
-            nodes_measuring = {each[0].path.rpartition("/")[0]: split for split, each in splits.items()}
-            known = {*splits, *(prefix.rstrip("/") for each in training for prefix in _row_prefixes(each) or ())}
-            meant = nodes_measuring.get(group) or nearest(group, filter(None, known))
-            if slash and group not in known and meant is not None:
-                raise UnknownMetricError(
-                    f"`{bound.path}.{parameter}` names {name}, and nothing measures `{group}/...`",
-                    f"did you mean {bound.path}.{parameter}={meant}/{rest}?",
-                )
-            outer = measuring[0].path.rpartition("/")[0] if measuring else ""
-            if measuring and not any(planned.path in self.program.by_path for planned in measuring):
-                body = self.program.by_path[outer].node.body if outer in self.program.by_path else None
-                missing = quoted(body.optional) if body is not None else "data"
-                raise UnknownMetricError(
-                    f"`{bound.path}.{parameter}` names {name}, and `{outer}`, which measures it, is bypassed: there is "
-                    f"no {missing}",
-                    f"supply {missing}, or name another metric, as in {bound.path}.{parameter}=epoch/loss",
-                )
-            if (empty := [*map(self._empty_data, measuring)]) and all(empty):
-                raise UnknownMetricError(
-                    f"`{bound.path}.{parameter}` names {name}, and `{outer}`, which measures it, has no batch: "
-                    f"`{empty[0]}` is empty",
-                    f"supply data for `{empty[0]}`, or name another metric for {bound.path}.{parameter}",
-                )
+            if name is not None and not bound.bypassed and bound.scope in around:
+                yield f"{bound.path}.{parameter}", name, bound.scope
 
     def _refuse_followers(self) -> None:
         """Raise where two nodes of one graph record one metric as it runs: each would end the windows of the other."""
@@ -318,21 +282,12 @@ class CompiledGraph:
                         f"remove one of them, or let it follow another metric: {bound.path}.{parameter}=NAME",
                     )
 
-    def _empty_data(self, planned: PlanNode) -> str:
-        """The data of the evaluation that a node begins, if it is known to have no batch; otherwise an empty text."""
-        bound = self.program.by_path.get(planned.path)
-        for fetching in filter(is_fetching, bound.scope.nodes.values() if bound is not None else ()):
-            for name in data_read_by(fetching.planned):
-                if length_of(self.program.resources[name]) == 0:
-                    return name
-        return ""
+    def has_recorded_all(self, scope: BoundGraph) -> bool:
+        """True if every node of a graph that may record metrics has run since the run began here."""
+        return all(self._has_run(bound) for bound in scope.nodes.values() if _may_record(bound))
 
-    def has_recorded_all(self) -> bool:
-        """True if every node of the outermost graph that may record metrics has run since the run began here."""
-        return all(self._has_run(bound) for bound in self._recording)
-
-    def may_record(self, name: str, trained: Collection[str]) -> bool:
-        """False if it is known that no node of the outermost graph will record a metric which none has recorded so far.
+    def may_record(self, name: str, trained: Collection[str], scope: BoundGraph) -> bool:
+        """False if it is known that no node of a graph will record a metric which none has recorded so far.
 
         Known it is once every evaluation has run, where all others record nothing but means of the training, and `lr`:
         kinds that declare by `row_prefixes` under which names they record these.
@@ -342,10 +297,10 @@ class CompiledGraph:
         """
         if not trained:
             return True
-        for bound in self._recording:
+        for bound in filter(_may_record, scope.nodes.values()):
             if bound.body is not None and (bound.body.activity is None or not self._has_run(bound)):
                 return True
-        others = [bound for bound in self.program.main.nodes.values() if bound.body is None and _is_given_rows(bound)]
+        others = [bound for bound in scope.nodes.values() if bound.body is None and _is_given_rows(bound)]
         prefixes = [_row_prefixes(bound) for bound in others]
         known = [prefix for declared in prefixes if declared is not None for prefix in declared]
         return (
@@ -463,7 +418,7 @@ class CompiledGraph:
         self.run_clock.go_by(trained_last, position)
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self._kept)
-        self._runs_before = {bound: bound.instance.runs for bound in self._recording}
+        self._runs_before = {bound: bound.instance.runs for bound in self.program.nodes if _may_record(bound)}
 
 
 def _has_gradients(optimizer: Any) -> bool:
@@ -478,7 +433,7 @@ def _may_record(bound: BoundNode) -> bool:
     A node that ends the run does not count: no checkpoint is due after it.
     """
     if bound.body is not None:
-        return any(_may_record(inner) for inner in bound.body.nodes.values())
+        return not bound.bypassed and any(_may_record(inner) for inner in bound.body.nodes.values())
     trigger = bound.planned.trigger
     is_never_due = trigger is not None and trigger.is_never and not bound.planned.also_due
     is_ending = bound.kind.trigger == "after"

@@ -11,10 +11,10 @@ from graphtrain.storage.retention import Retention
 
 # stop: a signal came. save: a checkpoint is wanted. mark: the newest checkpoint is to be ranked. written: one was
 # written, or failed to be. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is
-# next. pause: that of a replay, or the one transition asked for. evaluated: an evaluation has recorded metrics.
+# next. pause: that of a replay, or the one transition asked for. recorded: a row of metrics was recorded.
 # renewed: a resource was made again. return: the run is to go back to a checkpoint. ended: an edge led to the end.
 Request = Literal[
-    "stop", "save", "mark", "written", "reached", "breakpoint", "pause", "evaluated", "renewed", "return", "ended"
+    "stop", "save", "mark", "written", "reached", "breakpoint", "pause", "recorded", "renewed", "return", "ended"
 ]
 
 

@@ -22,7 +22,7 @@ from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.names import suggestion
+from graphtrain.names import quoted, suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.resources import keeps_state
@@ -31,7 +31,7 @@ from graphtrain.state.aliases import aliases_of, share
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
 from graphtrain.state.describer import Describer
-from graphtrain.state.drift import NO_DRIFT, Drift
+from graphtrain.state.drift import NO_DRIFT, OTHER_SUBMODULES, Drift
 from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.modules import is_lazy
 from graphtrain.state.nested import CONSTANTS
@@ -72,26 +72,24 @@ class Handler:
 
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
-    run.states = {name: _state_of(name, resource) for name, resource in run.objects.stateful.items()}
+    run.states = {name: _state_of(run, name, resource) for name, resource in run.objects.stateful.items()}
     return {name: without_generators(state) for name, state in run.states.items()}
 
 
-def _state_of(name: str, resource: Any) -> Any:
+def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:
     try:
         return resource.state_dict()
     except Exception as error:
-        raise CheckpointError(
-            f"`{name}` cannot be saved: its state_dict raised {error!r}", _advice(resource)
-        ) from error
-
-
-def _advice(resource: Any) -> str:
-    if not isinstance(resource, torch.optim.Optimizer):
-        return ""
-    grouped = {parameter for group in resource.param_groups for parameter in group["params"]}
-    if all(parameter in grouped for parameter in resource.state):
-        return ""
-    return "it keeps state of a parameter that was removed from its groups: `del optimizer.state[parameter]` too"
+        if isinstance(resource, torch.optim.Optimizer):
+            grouped = {id(parameter) for group in resource.param_groups for parameter in group["params"]}
+            others = [key for key in resource.state if isinstance(key, torch.Tensor) and id(key) not in grouped]
+            if others:
+                named = quoted((run.path_of(each) or f"one of shape {tuple(each.shape)}" for each in others), 3)
+                raise CheckpointError(
+                    f"`{name}` cannot be saved: it has state of parameters outside of its groups, {named}",
+                    "leave them in a group, frozen by requires_grad_(False), or `del optimizer.state[parameter]`",
+                ) from error
+        raise CheckpointError(f"`{name}` cannot be saved: its state_dict raised {error!r}") from error
 
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
@@ -140,6 +138,8 @@ def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
         made = len(groups[name]) if name in groups else len(optimizer.param_groups)
         if further := optimizer.param_groups[made:]:
             captured[name]["added"] = [list(map(run.path_of, group["params"])) for group in further]
+        if name in groups and groups[name].lost(name, optimizer, run.path_of, ()):
+            captured[name]["groups"] = _names_of_groups(run, optimizer)
     return captured
 
 
@@ -152,7 +152,15 @@ def _add_groups(run: StatefulObjects, saved: Section) -> None:
                 optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
 
 
+def _names_of_groups(run: StatefulObjects, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+    return [list(map(run.path_of, group["params"])) for group in optimizer.param_groups]
+
+
 def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name, optimizer in run.objects.optimizers.items():
+        groups = saved.get(name, {}).get("groups")
+        if groups is not None and name not in exempt.fresh and groups != _names_of_groups(run, optimizer):
+            raise CheckpointError(f"the state of `{name}` does not fit any more: its groups are others")
     run.objects.restore_optimizers(saved, run.owned(), exempt.fresh)
 
 
@@ -247,11 +255,13 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift, run.states = run.drift(run.states), {}
     run.describer = drift.describer
+    lost = run.lost_forms()
     run.unknown = [
-        *run.lost_forms(),
+        *lost,
         *run.lost_of_further(),
         *run.unknown_of_renewed,
-        *drift.unknown,
+        # What a module lacks or has since is said once, of its parameters.
+        *(line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)),
         *run.data_state.unsaved,
     ]
     return drift.section if drift.section["changed"] else {}
@@ -552,7 +562,7 @@ class StatefulObjects:
 
     def lost_forms(self) -> list[str]:
         """A line for each way in which modules and optimizers are not what a resume could load."""
-        return self.objects.lost(lambda parameter: bool(self.path_of(parameter)))
+        return self.objects.lost(self.path_of)
 
     def is_lazy(self) -> bool:
         """True as long as a module waits for its first batch to know what its parameters are."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from graphtrain.errors import GuardError, UsageError
 from graphtrain.guards.closures import compile_guard, never
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, walk
 from graphtrain.kind import Field, FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Term, Trigger
@@ -706,7 +706,8 @@ class Compiler:
         choices = [
             (guard, *arrival) for (_, guard), arrival in zip(guards, arrivals, strict=True) if guard is not never
         ]
-        diagnosed = functools.partial(_diagnosed, bound, guards)
+        raising = functools.partial(self._raising, bound.scope)
+        diagnosed = functools.partial(_diagnosed, bound, guards, raising)
         if not choices:
             return last_call or (lambda: last_position)
         if len(choices) == 1 and choices[0][2] is None and last_call is None:
@@ -748,9 +749,21 @@ class Compiler:
             try:
                 holds = edge.when is None or compile_guard(bound.scope.guards[edge.when], names)()
             except Exception as error:
-                raise GuardError(bound.path, edge.when or "", graph.guards[edge.when or ""], error) from None
+                own = self._raising(bound.scope, edge.when or "", error)
+                raise GuardError(bound.path, own, graph.guards[own], error) from None
             if holds:
                 yield target
+
+    def _raising(self, scope: BoundGraph, name: str, error: Exception) -> str:
+        """Which guard raises by itself: one, or another that it names, where that raises the same."""
+        for part in walk(scope.names.parse(scope.graph.guards[name])):
+            if isinstance(part, Name) and part.name in scope.graph.guards:
+                try:
+                    compile_guard(scope.guards[part.name], _Names(self, scope))()
+                except Exception as inner:
+                    if str(inner) == str(error):
+                        return self._raising(scope, part.name, error)
+        return name
 
     # ---- what names mean
 
@@ -965,7 +978,9 @@ def _two_ways(guard: Due, position: int, otherwise: int, diagnosed: Callable[[Ex
     return leave
 
 
-def _diagnosed(bound: BoundNode, guards: list[tuple[str, Due]], error: Exception) -> Exception:
+def _diagnosed(
+    bound: BoundNode, guards: list[tuple[str, Due]], raising: Callable[[str, Exception], str], error: Exception
+) -> Exception:
     """The error with the guard that raised it: guards are pure, so evaluating them again finds it.
 
     An error from the end of a body, which an edge calls too, stays as it is.
@@ -975,5 +990,6 @@ def _diagnosed(bound: BoundNode, guards: list[tuple[str, Due]], error: Exception
             if guard():
                 break
         except Exception:
-            return GuardError(bound.path, name, bound.scope.graph.guards[name], error)
+            own = raising(name, error)
+            return GuardError(bound.path, own, bound.scope.graph.guards[own], error)
     return error

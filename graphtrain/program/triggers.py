@@ -19,6 +19,7 @@ from graphtrain.kind.trigger import AT_END, Term, exactly, next_multiple
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
+Target = Callable[[], int | Fraction]
 
 _ONLY_WHOLE_FLOATS = 2**53
 _NEVER = Fraction(2**62)
@@ -108,14 +109,14 @@ class Every:
         for aim in self._aims:
             aim()
 
-    def _target(self, clock: Clock, term: Term) -> Callable[[], Fraction]:
-        def target() -> Fraction:
+    def _target(self, clock: Clock, term: Term) -> Target:
+        def target() -> int | Fraction:
             last = self._record.fired.get(term.unit)
             if last is None:
                 return _NEVER  # not started yet
             numerator, denominator, count = last
-            since = Fraction(numerator, denominator) if count == clock.count() else Fraction(0)
-            return next_multiple(since, term.amount)
+            since = numerator if denominator == 1 else Fraction(numerator, denominator)
+            return next_multiple(since if count == clock.count() else 0, term.amount)
 
         return target
 
@@ -141,7 +142,7 @@ class After:
     def _is_stopped(self) -> bool:
         return bool(self._record.stopped == self._text)
 
-    def _target(self, amount: Fraction) -> Callable[[], Fraction]:
+    def _target(self, amount: Fraction) -> Target:
         return lambda: Fraction(0) if self._is_stopped() else amount
 
     def start(self) -> None:
@@ -165,7 +166,8 @@ def _identity(amount: Fraction) -> Fraction:
 
 
 def _firing(clock: Clock) -> list[int | None]:
-    now = clock.now()
+    value = getattr(clock.owner, clock.field)
+    now = value if type(value) is int else exactly(value)
     return [now.numerator, now.denominator, clock.count()]
 
 
@@ -181,7 +183,7 @@ def any_of(calls: Sequence[Due]) -> Due:
     return lambda: first() or rest()
 
 
-def _threshold(clock: Clock, target: Callable[[], Fraction]) -> tuple[Due, Aim]:
+def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     """True once the clock has reached the target; the second call is made when the target has changed."""
     derived = clock.derived
     if derived is not None:
@@ -191,7 +193,7 @@ def _threshold(clock: Clock, target: Callable[[], Fraction]) -> tuple[Due, Aim]:
     return _plain_threshold(clock, target)
 
 
-def _least_number(amount: Fraction) -> int | float:
+def _least_number(amount: int | Fraction) -> int | float:
     """The least number that a counter, whole or float, can hold once it has reached the amount.
 
     The float nearest to 3/10 is less than that: a clock at that float would fire, and be due again at once.
@@ -202,7 +204,7 @@ def _least_number(amount: Fraction) -> int | float:
     return nearest if nearest >= amount else math.nextafter(nearest, math.inf)
 
 
-def _plain_threshold(clock: Clock, target: Callable[[], Fraction]) -> tuple[Due, Aim]:
+def _plain_threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     field, threshold = clock.field, _least_number(target())
     values = _fields(clock.owner, field)
 
@@ -213,7 +215,7 @@ def _plain_threshold(clock: Clock, target: Callable[[], Fraction]) -> tuple[Due,
     return lambda: values[field] >= threshold, aim
 
 
-def _restarting_threshold(clock: Clock, restarts: str, target: Callable[[], Fraction]) -> tuple[Due, Aim]:
+def _restarting_threshold(clock: Clock, restarts: str, target: Target) -> tuple[Due, Aim]:
     field = clock.field
     values = _fields(clock.owner, field, restarts)
     count: Any = None
@@ -232,7 +234,7 @@ def _restarting_threshold(clock: Clock, restarts: str, target: Callable[[], Frac
     return due, aim
 
 
-def _derived_threshold(clock: Clock, derived: derived_clock, target: Callable[[], Fraction]) -> tuple[Due, Aim]:
+def _derived_threshold(clock: Clock, derived: derived_clock, target: Target) -> tuple[Due, Aim]:
     counter, restarts = derived.counter, derived.restarts
     values = _fields(clock.owner, counter, restarts)
     reach = getattr(clock.owner, derived.reach)

@@ -21,6 +21,7 @@ from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
+from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.reachable import is_within
 from graphtrain.state.references import MALFORMED
 from graphtrain.storage.checkpoint import Checkpoint
@@ -168,6 +169,12 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         f"{difference} ({'taken' if difference.name in chosen else 'kept as saved'})" for difference in differences
     ]
     decided += [f"{name} (taken)" for name in sorted(chosen - {difference.name for difference in differences})]
+    passing = [
+        f"{each.name} is kept as saved until `{compiled.renewing[each.resource]}` makes `{each.resource}` again, as it "
+        f"is set up now; --from-setup {each.name} takes the new value at once"
+        for each in undecided
+        if each.resource in compiled.renewing
+    ]
     gone = sorted(set(state.progress) - set(compiled.program.by_path))
     gone_state = [f"progress of {', '.join(gone)} left out"] if gone else []
     gone_state += [f"{name} left out" for name in sorted(copies)]
@@ -186,7 +193,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         ],
         lost,
         change.aside(),
-        (*change.below(), *compiled.run_clock.mixed_windows(change.former, change.renaming)),
+        (*change.below(), *passing, *compiled.run_clock.mixed_windows(change.former, change.renaming)),
         is_as_saved=is_whole and not (chosen or lost or resized or options.kept),
     )
 
@@ -213,6 +220,13 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
     """A state that a stranger has altered, with the right checksums, is reported in words."""
     try:
         yield
+    except CheckpointError as error:
+        # What was said when it was saved.
+        if told := [line for line in checkpoint.manifest["unknown"] if NO_RESUME in line]:
+            raise CheckpointError(
+                f"{checkpoint.path}: {told[0]}", "resume from a checkpoint made before that, by --resume NAME"
+            ) from error
+        raise
     except GraphtrainError:
         raise
     except MALFORMED as error:

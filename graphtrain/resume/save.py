@@ -19,6 +19,7 @@ from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable, capture
 from graphtrain.resume.rank_saves import RankSave, RankSaves
+from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, Manifest
 from graphtrain.storage.encoding import UnsaveableError
@@ -226,7 +227,7 @@ class CheckpointWriter:
         return True
 
     def last_save_point(self, resumed_from: Path | None) -> Checkpoint:
-        """The newest checkpoint of the run.
+        """The newest checkpoint of the run whose weights are finite.
 
         Arguments:
             resumed_from: the checkpoint that a run without a directory was resumed from; None if it was not.
@@ -256,9 +257,9 @@ class CheckpointWriter:
         run_files = self._run_files
         if run_files is None:
             return ""
-        if run_files.latest is None:
+        path = run_files.resumable
+        if path is None:
             return f"no checkpoint was made before: {run_files.path} begins again"
-        path, _ = run_files.latest
         try:
             facts = read_manifest(path)
         except CheckpointError:  # a resume reports it
@@ -384,7 +385,7 @@ class CheckpointWriter:
         )
         staged, facts = copied
         for line in facts["unknown"]:
-            self._report_once(f"a resume will not be exact: {line}")
+            self._report_once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
         retention, problem = self._policy.retention, None
         try:
             facts |= run_files.facts()

@@ -15,7 +15,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
 from graphtrain.guards.syntax import field_of
-from graphtrain.kind.trigger import RUN, Term, Trigger, known_units
+from graphtrain.kind.trigger import RUN, Term, Trigger, known_units, unit_hint
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import BoundNode
@@ -102,7 +102,7 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
         if (field := field_of(term.unit)) is not None:
             _refuse_field(f'{option}: "{term}"', *field, Scope(graph))
         elif term.unit not in known:
-            raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known, {}))
+            raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', unit_hint(term.unit, known))
     return trigger
 
 

@@ -70,6 +70,7 @@ from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_
 from graphtrain.run.debugger import untimed_breakpoints
 from graphtrain.run.drawing import html_of
 from graphtrain.run.equal_ranks import (
+    buffers_of,
     refuse_models,
     require_equal,
     require_equal_weights,
@@ -79,10 +80,10 @@ from graphtrain.run.equal_ranks import (
 from graphtrain.run.frames import users_frames
 from graphtrain.run.life_cycle import LifeCycle
 from graphtrain.run.memory_trend import MemoryTrend
+from graphtrain.run.monitors import Monitors
 from graphtrain.run.observer import Observer, memory_bytes
 from graphtrain.run.out_of_memory import out_of_memory_note
 from graphtrain.run.overview import beginning_of, progress_of, summary_of, value_of
-from graphtrain.run.ranked_metric import RankedMetric
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
 from graphtrain.state.random import RandomAside, global_generators, seed_everything
@@ -175,7 +176,7 @@ class Trainer:
         self._ranks = current_ranks()
         self._is_set_up = False
         is_one_of_several = self._ranks.world_size > 1
-        graph = checked_graph(graph, ranks=is_one_of_several)
+        graph = checked_graph(graph, ranks=is_one_of_several, supplied=_supplied(resources))
         self._notify = (notify or _print_to_stderr) if not self._ranks.rank else _ignore
         self._said: set[str] = set()
         if deterministic:
@@ -204,7 +205,7 @@ class Trainer:
             lambda: self._compiled.run_clock.columns,
             self._agreement.gather if self._agreement is not None else None,
         )
-        self._ranked_metric = RankedMetric(self._recorder)
+        self._monitors = Monitors(self._recorder)
         self._observer = Observer(self._recorder, self._watch, self._device)
         seconds = self._agreement.seconds if self._agreement is not None else self._watch.running
         provided = {
@@ -279,6 +280,7 @@ class Trainer:
             seconds=lambda: self._watch.running() if self._is_set_up else 0.0,
             is_writing=lambda: self._is_set_up and self._writer.is_busy(),
             saves=lambda: self._writer.outcomes() if self._is_set_up else (0, 0),
+            buffers=lambda: buffers_of(self._resources),
             position=lambda: self._loop.position if self._is_set_up else 0,
             path=lambda position: self._compiled.path(position) if self._is_set_up else "start",
             place=lambda: self._place_of_ranks,
@@ -615,7 +617,8 @@ class Trainer:
             DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
         """
         self._life.refuse("start")
-        graph = checked_graph(graph, ranks=self._ranks.world_size > 1)
+        supplied = _supplied({**self._resources, **resources})
+        graph = checked_graph(graph, ranks=self._ranks.world_size > 1, supplied=supplied)
         renewals = self._renewals.with_others(resources, self._resources)
         resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self._resources, **resources}
@@ -856,9 +859,9 @@ class Trainer:
             requests.clear()
             self._save_end()
             return Outcome.FINISHED
-        if "evaluated" in requests and self._compiled.activity(self._loop.position) is None:
-            requests.take("evaluated")
-            self._ranked_metric.expect_of_evaluation(requests.policy.retention.best, self._compiled)
+        if "recorded" in requests and self._compiled.activity(self._loop.position) is None:
+            requests.take("recorded")
+            self._monitors.expect(self._compiled, self._loop.position)
         if requests.take("mark") and requests.value is not None:
             self._writer.mark(requests.policy, requests.value, requests.take_askers())
             self._report_written()
@@ -876,7 +879,6 @@ class Trainer:
             if is_save_point:
                 requests.take("save")
                 requests.take_askers()
-                self._ranked_metric.expect(requests.policy.retention.best, self._compiled)
         if "stop" in requests:
             if self._life.state == "running":
                 self._life.go("ask_to_stop")
@@ -1019,7 +1021,7 @@ class Trainer:
         )
         if former.baseline is not None:
             self._compiled.state.watch(former.baseline, former, former.renewed)
-        self._ranked_metric.forget()
+        self._monitors.forget()
         self._end_is_saved = True
         self._explainer.goes_untraced()
 
@@ -1076,7 +1078,6 @@ class Trainer:
             )
         self._compiled.state.begin(self._not_state, self)
         self._setup = self._setup_hashes()
-        self._compiled.refuse_monitors()
         for line in other_horizons(self._compiled.program):
             self._notify_once(line)
         is_as_saved = False
@@ -1251,8 +1252,8 @@ class Trainer:
             self._notify(f"{loss} at step {step}, the first loss that is not finite; {_NOT_FINITE}")
         self._compiled.hear_row(row, self._loop.position)
         if self._compiled.activity(self._loop.position) is not None:
-            self._ranked_metric.hear_evaluation(row)
-            self._requests.post("evaluated")
+            self._monitors.hear_evaluation(row)
+        self._requests.post("recorded")
 
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
@@ -1331,6 +1332,10 @@ def _acknowledgement(saves: bool) -> str:
     if saves:
         return "stopping at the next save point; Ctrl-C again stops at once, without saving"
     return "stopping after this node; Ctrl-C again stops at once"
+
+
+def _supplied(resources: Mapping[str, Any]) -> set[str]:
+    return {name for name, value in resources.items() if value is not None}
 
 
 def _ignore(line: str) -> None:

@@ -111,6 +111,8 @@ _SLOTS: dict[type, tuple[str, ...]] = {}
 OF_A_RUN = "_held_and_position"
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+# Those of a user, or of the Python beneath a virtual environment, are elsewhere.
+_INSTALLS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def category_of(kind: type) -> Category:
@@ -184,8 +186,10 @@ def is_users(module_name: str | None) -> bool:
     module = sys.modules.get(module_name or "")
     if module is None or module_name is None or module_name.partition(".")[0] == "graphtrain":
         return False
+    if module_name == "__main__":
+        return True
     file = getattr(module, "__file__", None)
-    return module_name == "__main__" or (file is not None and not file.startswith(_INSTALLED))
+    return file is not None and not (file.startswith(_INSTALLED) or any(folder in file for folder in _INSTALLS))
 
 
 def is_reopened(value: Any, *, seeks: bool) -> bool:

@@ -30,6 +30,7 @@ from graphtrain.state.samples import held_by_items
 
 Section = Mapping[str, Any]
 
+OTHER_SUBMODULES = "has other submodules than it was set up with"
 NO_DRIFT: Section = {"changed": {}, "new": []}
 
 

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
+from graphtrain.names import quoted
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.storage.collector import uncollected
 from graphtrain.storage.strides import without_repeats
+
+NO_RESUME = "so a resume is refused"
+"""In each line about what no resume can load."""
+
+NameOf = Callable[[torch.Tensor], str]
+
+_GROWING = "make all of it in `setup`, and let training switch it on (docs/recipes.md, A model that grows)"
+_MADE_LATE = f"were not made by `setup`, {NO_RESUME}: {_GROWING}"
+_LOST_PARAMETERS = {
+    "new": f"{{}}: its parameters {{}} {_MADE_LATE}",
+    "gone": f"{{}}: its parameters {{}} are gone, {NO_RESUME}: keep them, and leave them out in `forward`",
+    "of another shape": f"{{}}: its parameters {{}} have another shape, {NO_RESUME}: give the same ones other `data`",
+    "exchanged": "{}: its parameters {} are others than `setup` made: copy into those instead",
+}
 
 # A shape, a dtype and strides.
 _TensorForm = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
@@ -66,20 +81,19 @@ class ModuleForm:
         if self._has_same_tensors():
             return lines
         now = dict(_tensors(module))
+        others: dict[str, list[str]] = {}
         for name in {**self._tensors, **now}:
             made, tensor = self._tensors.get(name), now.get(name)
             if made is tensor or not (isinstance(made, torch.nn.Parameter) or isinstance(tensor, torch.nn.Parameter)):
                 continue
             if tensor is None:
-                what = "was set up and is gone"
+                kind = "gone"
             elif made is None:
-                what = "is a parameter that `setup` did not make"
-            elif made.shape != tensor.shape:
-                what = f"has the shape {tuple(tensor.shape)}, set up as {tuple(made.shape)}"
+                kind = "new"
             else:
-                what = "is another parameter than the one that `setup` made"
-            lines.append(f"{path}.{name} {what}: a resume needs a `setup` that makes it so")
-        return lines
+                kind = "exchanged" if made.shape == tensor.shape else "of another shape"
+            others.setdefault(kind, []).append(name)
+        return lines + [_LOST_PARAMETERS[kind].format(path, quoted(names)) for kind, names in others.items()]
 
     def _lost_graphs(self, path: str, module: torch.nn.Module) -> list[str]:
         """A line for the first buffer of which more is kept than its values."""
@@ -268,30 +282,48 @@ class OptimizerForm:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def lost(self, path: str, optimizer: torch.optim.Optimizer, is_known: Callable[[torch.Tensor], bool]) -> list[str]:
-        """A line for each group that a resume with the same `setup` could not load, or not add again.
+    def lost(self, path: str, optimizer: torch.optim.Optimizer, name_of: NameOf, told: Collection[int]) -> list[str]:
+        """A line where a resume with the same `setup` could not load the groups, or not add them again.
 
         Arguments:
-            is_known: tells whether a parameter of a group that was added can be found again.
+            name_of: the path at which a parameter can be found again; empty where it cannot.
+            told: the identities of the parameters of modules, of which a line of the module tells that they are new.
         """
-        count, lines = len(optimizer.param_groups), []
-        if count < len(self):
-            lines.append(f"{path} has {_counted(count, 'group')}, set up with {len(self)}")
-        for number, group in enumerate(optimizer.param_groups):
-            parameters, place = group["params"], f"{path}.param_groups[{number}]"
-            if number >= len(self):
-                if not all(map(is_known, parameters)):
-                    lines.append(f"{place} was added with a parameter that `setup` did not make")
-            elif len(parameters) != len(self._groups[number]):
-                made = len(self._groups[number])
-                lines.append(f"{place} has {_counted(len(parameters), 'parameter')}, set up with {made}")
-            elif not all(map(operator.is_, parameters, self._groups[number])):
-                lines.append(f"{place} has other parameters than it was set up with")
-        return [f"{line}: a resume needs a `setup` that makes it so" for line in lines]
+        made, now = self._groups, [group["params"] for group in optimizer.param_groups]
+        is_kept = len(now) >= len(made) and all(map(_are_same, now, made))
+        # What has not changed is not listed: an optimizer may have 150,000 parameters.
+        made, now = ([], now[len(made) :]) if is_kept else (made, now)
+        former, present = ({id(each): each for group in groups for each in group} for groups in (made, now))
+        late = [each for each in present.values() if id(each) not in former and not name_of(each)]
+        if late or is_kept:
+            untold = [each for each in late if id(each) not in told]
+            return [f"{path}: {len(untold)} of its parameters {_MADE_LATE}"] if untold else []
+        if gone := [former[each] for each in former if each not in present]:
+            what = f"its groups have lost {_named(gone, name_of)}"
+            remedy = "leave parameters in their groups, and freeze them: requires_grad_(False), grad = None"
+        elif sorted(map(sorted, _ids(now))) == sorted(map(sorted, _ids(made))):
+            what = "its groups, or the parameters in one, have another order"
+            remedy = "keep it, and change the values in a group, as in group['lr'] = 0.1"
+        else:
+            places = [
+                {each: number for number, group in enumerate(_ids(groups)) for each in group} for groups in (made, now)
+            ]
+            moved = [each for each in present.values() if places[0].get(id(each)) != places[1][id(each)]]
+            what = f"{_named(moved, name_of)} moved to another group"
+            remedy = "let `setup` give it a group of its own, and change the values in that group"
+        return [f"{path}: {what}, {NO_RESUME}: {remedy}"]
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _are_same(group: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    return len(group) == len(other) and all(map(operator.is_, group, other))
+
+
+def _ids(groups: Iterable[Iterable[torch.Tensor]]) -> list[list[int]]:
+    return [list(map(id, group)) for group in groups]
+
+
+def _named(parameters: Sequence[torch.Tensor], name_of: NameOf) -> str:
+    return quoted((name_of(each) or "a parameter" for each in parameters), 3)
 
 
 def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Beside the `state_dict` of each a checkpoint has three sections: `modules`, `gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from graphtrain.state.generators import with_generators
 from graphtrain.state.modules import (
     ModuleForm,
+    NameOf,
     OptimizerForm,
     capture_gradients,
     capture_module,
@@ -77,15 +78,16 @@ class SavedObjects:
             self._forms |= {name: form for name, form in former._forms.items() if name in kept}
             self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
 
-    def lost(self, is_known: Callable[[torch.Tensor], bool]) -> list[str]:
+    def lost(self, name_of: NameOf = lambda parameter: "") -> list[str]:
         """A line for each way in which modules and optimizers are not what a resume could load.
 
         Arguments:
-            is_known: tells whether a parameter of a group that was added can be found again.
+            name_of: the path at which a parameter can be found again. Default: none can.
         """
         lines = [line for name, form in self._forms.items() for line in form.lost(name, self.modules[name])]
+        told = self.owned() if lines else ()
         for name, groups in self.groups.items():
-            lines += groups.lost(name, self.optimizers[name], is_known)
+            lines += groups.lost(name, self.optimizers[name], name_of, told)
         return lines
 
     def owned(self) -> set[int]:

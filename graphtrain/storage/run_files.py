@@ -80,6 +80,7 @@ class RunFiles:
 
     Attributes:
         latest: the newest checkpoint, written or resumed from, and its digest.
+        resumable: the newest of those whose weights are finite, or of all if there is none.
         path: the run directory, as it was given.
         writes: as given.
         read: reads a checkpoint. Default: as one process does.
@@ -108,6 +109,7 @@ class RunFiles:
         self._starts: int | None = None
         self._is_not_finite = False  # weights in the newest checkpoint
         self.latest: tuple[Path, str] | None = None
+        self.resumable: Path | None = None
         lead(self._prepare)
 
     def _prepare(self) -> None:
@@ -277,6 +279,7 @@ class RunFiles:
 
         def is_newest() -> bool:
             paths = self._store.own_paths()
+            paths = [path for path in paths if not self._store.told(path)["not_finite"]] or paths
             return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
 
         return bool(self._lead(is_newest))
@@ -301,7 +304,7 @@ class RunFiles:
 
         self._run = self._lead(cut_back)
         if checkpoint is not None:
-            self.latest = (checkpoint.path, checkpoint.manifest["digest"])
+            self._note_latest(checkpoint.path, checkpoint.manifest)
         return rows if self.writes else self._metrics.first_rows(manifest["metrics_bytes"])
 
     def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -390,12 +393,19 @@ class RunFiles:
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
-        self.latest = (written.path, written.manifest["digest"])
-        weight = written.manifest.get("not_finite", "")
+        weight = self._note_latest(written.path, written.manifest)
         if weight and not self._is_not_finite:
-            others = f"; checkpoints with finite weights stay, whatever `keep` is: --resume {self._store.folder}/NAME"
+            others = "; checkpoints with finite weights stay, whatever `keep` is, and a resume takes the newest of them"
             self._notify(f"{written.path.name}: `{weight}` is not finite{others}")
         self._is_not_finite = bool(weight)
+
+    def _note_latest(self, path: Path, manifest: Manifest) -> str:
+        """Note the newest checkpoint; the path of a weight of it that is not finite, empty if there is none."""
+        self.latest = (path, manifest["digest"])
+        weight: str = manifest.get("not_finite", "")
+        if not weight or self.resumable is None:
+            self.resumable = path
+        return weight
 
     def mark(self, path: Path, value: float, retention: Retention) -> None:
         """Rank a checkpoint that is on the disk by a value of the metric that was recorded since it was made.

@@ -76,7 +76,7 @@ class FolderStore:
             facts = {**facts, "best": {"metric": retention.best, "value": value}}
         if weight := state.weight_that_is_not_finite():
             facts = {**facts, "not_finite": weight}
-            if replaced is not None and not self._told(replaced)["not_finite"]:
+            if replaced is not None and not self.told(replaced)["not_finite"]:
                 replaced = None
                 facts.pop("replaces", None)
         manifest = write(path, state, facts)
@@ -119,8 +119,8 @@ class FolderStore:
         """Rank the checkpoints, and remove those that need not be kept."""
         paths = [path for path in self.own_paths() if path != replaced]
         readable = [path for path in paths if path not in self._unsound]
-        not_finite = {path for path in readable if len(readable) > retention.keep and self._told(path)["not_finite"]}
-        returned_to = names_kept(self._told(readable[-1])) if readable else []
+        not_finite = {path for path in readable if len(readable) > retention.keep and self.told(path)["not_finite"]}
+        returned_to = names_kept(self.told(readable[-1])) if readable else []
         expired = [
             path
             for path in retention.expired(paths, self._values(paths, retention.best), self._unsound, not_finite)
@@ -151,14 +151,14 @@ class FolderStore:
     def _value(self, path: Path, metric: str) -> float | None:
         if metric in self._marks.get(path, {}):
             return self._marks[path][metric]
-        told = self._told(path)
+        told = self.told(path)
         best, metrics = told["best"], told["metrics"]
         # Without `best` it is of a time when another metric was ranked.
         value: float | None = best["value"] if best.get("metric") == metric else metrics.get(metric)
         return value
 
-    def _told(self, path: Path) -> Manifest:
-        """What the manifest of a checkpoint tells for retention."""
+    def told(self, path: Path) -> Manifest:
+        """What the manifest of a checkpoint tells for retention: `best`, `not_finite`, ...; each may be empty."""
         if path not in self._of_manifests:
             try:
                 self._of_manifests[path] = _of_manifest(read_manifest(path))
@@ -171,20 +171,32 @@ class FolderStore:
         why_incompatible: Callable[[Manifest], str] = lambda manifest: "",
         read: Read = read_checkpoint,
     ) -> Checkpoint | None:
-        """The newest sound checkpoint that is compatible; others are reported and skipped.
+        """The newest sound checkpoint that is compatible, of those with finite weights; what is skipped is reported.
+
+        Where no other can be read, it is the newest of those whose weights are not finite.
 
         Arguments:
             why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
             read: reads a checkpoint, given its manifest. Default: as one process does.
         """
         skipped = SkippedCheckpoints(self._notify)
+        not_finite: dict[Path, str] = {}
+        paths = self.paths()[::-1]
         try:
-            for path in reversed(self.paths()):
+            for path in paths:  # which grows by those that are tried last
                 try:
                     manifest = read_manifest(path)
-                    if not (reason := why_incompatible(manifest)):
-                        return read(path, manifest)
-                    skipped.add(path, reason, f"skipped {path}: {reason}")
+                    reason, weight = why_incompatible(manifest), manifest.get("not_finite")
+                    if not reason and weight and path not in not_finite:
+                        not_finite[path] = f"`{weight}` is not finite; --resume {path.name} takes it nevertheless"
+                        paths.append(path)
+                    elif not reason:
+                        checkpoint = read(path, manifest)
+                        for passed, why in not_finite.items() if not weight else ():
+                            skipped.add(passed, why, f"passed over {passed}: {why}")
+                        return checkpoint
+                    else:
+                        skipped.add(path, reason, f"skipped {path}: {reason}")
                 except LaterFormatError:
                     raise
                 except CheckpointError as error:

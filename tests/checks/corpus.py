@@ -189,6 +189,19 @@ def bound(*names: str) -> Callable[[Graph], Graph]:
 _ALL = "train_batch accumulate clip step zero_grad"
 
 
+def in_turn(graph: Graph = FIT) -> Graph:
+    """`fit` whose batches are fetched from two sources in turn, of which `next_batch` closes the epochs."""
+    graph = graph.insert("turn", "choice", before="next_batch")
+    graph = graph.insert("next_other", "next_batch", between=("turn", "next_batch"), reads={"train_data": "other"})
+    graph = graph.redirect("next_other", "next_batch", "train_batch")
+    return graph.guard("own_turn", "next_batch.runs <= next_other.runs").connect("turn", "next_batch", when="own_turn")
+
+
+def without_window(graph: Graph = FIT) -> Graph:
+    """`fit` whose `train_batch` says nothing of a window."""
+    return replace(graph, nodes={**graph.nodes, "train_batch": Node("train_batch", "train_batch")})
+
+
 def two_optimizers(graph: Graph = FIT) -> Graph:
     """`fit` for the optimizer `g`, and after its `zero_grad` one pass, step and clearing for `d`."""
     graph = bound(f"g {_ALL}")(graph)
@@ -242,6 +255,16 @@ def plain(**edges: list[str]) -> Graph:
     """The smallest sound training, with some of its edges, and their nodes, changed."""
     every = {**_PLAIN, **edges}
     return tiny({name: name for name in every}, every, _DONE)
+
+
+def two_time_scales(finished: str) -> Graph:
+    """Every batch is for two optimizers, of which one steps at every fourth."""
+    graph = plain(zero_grad=["slow_step if slow_due", "finish"], slow_step=["slow_zero"], slow_zero=["finish"],
+                  finish=["end if finished", "next_batch"])  # fmt: skip
+    graph = graph.replace("slow_step", "step").replace("slow_zero", "zero_grad").clock("epochs", "next_batch.epochs")
+    guards = {"slow_due": "next_batch.batches % 4 == 0", "finished": finished}
+    graph = bound("fast step zero_grad", "slow slow_step slow_zero")(replace(graph, guards=guards))
+    return graph.set("train_batch", reads={"optimizer": ["fast", "slow"]})
 
 
 def handing_out(graph: Graph) -> Graph:
@@ -304,7 +327,9 @@ GUARDS = [
 ]  # fmt: skip
 
 DATA = [
-    edited("training before there is a batch", lambda g: replace(g, start="train_batch"), "G304 nodes.train_batch"),
+    edited("training before there is a batch", lambda g: replace(g, start="train_batch"), "G303 nodes.train_batch"),
+    edited("a score that the round before has written", lambda g: use(
+        use(g, "read_score", before="train_batch"), "score", after="train_batch"), "G303 nodes.read_score"),
     edited("training without fetching",
            lambda g: replace(g, start="train_batch").redirect("zero_grad", "next_batch", "train_batch").set(
                "zero_grad").remove("next_batch"),
@@ -350,7 +375,7 @@ DATA = [
                    "first", "nested", before="warm").set(
                         "first", graph=use(EVALUATE.set("begin_evaluation", split="first"), "set_up_with",
                                            after="eval_batch")),
-           "G304 nodes.first"),
+           "G303 nodes.first"),
     edited("a write that nobody reads", lambda g: use(g, "pass_batch", after="train_batch"), "G305 nodes.pass_batch"),
     edited("a batch thrown away", lambda g: g.insert("skip", "next_batch", after="next_batch").set(
         "skip", reads={"train_data": "other"}), "G305 nodes.next_batch"),
@@ -390,6 +415,13 @@ DATA = [
 GRADIENTS = [
     edited("the step without its window", lambda g: g.guard("accumulation_reached", "window_complete or window_cut"),
            "G411 nodes.clip", "G401 nodes.step"),
+    edited("a window that a path to the step passes by, of a node that does not name it",
+           lambda g: without_window(g).set("accumulate", every=4).redirect("train_batch", "accumulate", "clip"),
+           "G409 nodes.train_batch"),
+    edited("two losses in a window of one", lambda g: g.insert("second", "train_batch", after="train_batch", writes={
+        "loss": "other"}), "G409 nodes.train_batch"),
+    edited("two losses in a window of three", lambda g: g.insert("second", "train_batch", before="train_batch", writes={
+        "loss": "other"}).set("accumulate", every=3), "G409 nodes.second"),
     edited("the step straight after the data", lambda g: g.redirect("next_batch", "accumulate", "clip"),
            "G411 nodes.clip", "G401 nodes.step"),
     edited("a step before the backward pass", lambda g: g.insert("early", "step", before="train_batch"),
@@ -493,9 +525,24 @@ GRADIENTS = [
            "G410 nodes.zero_grad"),
     edited("lbfgs without its clearing", lambda g: g.replace("zero_grad", "choice").remove("step").replace(
         "train_batch", own("half_lbfgs").implementation), "G405 nodes.train_batch", of=plain()),
+    edited("an end between two steps of a slow optimizer", lambda g: two_time_scales("finish.due"), "G407 nodes.finish",
+           "G502 edges.finish"),
     edited("an open window at the end of a nested training", lambda g: tiny(
         {"fold": g.guard("finished", "finish.due or next_batch.empty")}, {"fold": ["end"]}),
            "G407 nodes.fold"),
+]  # fmt: skip
+
+MODES = [
+    edited("a validation that ends with its last batch", lambda g: g.set("validate", graph=EVALUATE.redirect(
+        "eval_batch", "end_evaluation", "end")), "G415 validate/nodes.eval_batch"),
+    edited("a validation without its end", lambda g: g.set("validate", graph=replace(
+        EVALUATE, outputs=()).remove("end_evaluation")), "G415 validate/nodes.next_batch"),
+    edited("an evaluation that begins in the training", lambda g: g.insert(
+        "begin_evaluation", after="validate", split="other"), "G415 nodes.train_batch"),
+    edited("training in an evaluation", lambda g: g.insert("begin_evaluation", before="train_batch", split="other")
+           .insert("end_evaluation", after="train_batch"), "G415 nodes.train_batch"),
+    edited("a training nested in an evaluation", lambda g: g.set("validate", graph=EVALUATE.insert(
+        "more", graph=g.remove("validate"), after="begin_evaluation")), "G415 validate/more/nodes.train_batch"),
 ]  # fmt: skip
 
 
@@ -518,6 +565,9 @@ LOOPS = [
         "finish", after=["100 steps", "8 hours"]), "G504 nodes.finish.after"),
     edited("an early stop after the end", lambda g: g.overlay("early_stop").set("early_stop", min_epochs=20),
            "G504 nodes.finish.after"),
+    edited("two sources in turn, of which the other one may begin an epoch", in_turn, "G506 edges.accumulate"),
+    edited("two sources in turn, whose windows are not cut", lambda g: in_turn(g).guard("window_cut", "ending"),
+           "G506 edges.decide"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
     edited("a loop of validation without data", lambda g: g.guard("val_check_batch", "step.steps > 3"),
            "G502 edges.decide"),
@@ -552,8 +602,12 @@ LOOPS = [
     edited("a nested graph that goes round", lambda g: g.set("validate", graph=EVALUATE.guard(
         "last_batch", "begin_evaluation.runs > 3").guard("data_exhausted", "begin_evaluation.runs > 4")),
            "G501 validate/nodes.next_batch"),
+    edited("an ending that leaves the amount out", lambda g: g.guard("ending", "step.steps > 9"),
+           "G505 nodes.finish.after"),
+    edited("an average that begins after the end", lambda g: g.overlay("swa").set(
+        "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa.from"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
-           "G407 nodes.finish", "G502 edges.decide"),
+           "G502 edges.decide"),
     edited("an exit by a node outside", lambda g: tiny(
         {"a": "tick", "b": "tick", "c": "choice"},
         {"a": ["b"], "b": ["end if far", "c"], "c": ["b if odd", "b"]},
@@ -673,4 +727,4 @@ RANKS = [
         "window_complete", "accumulate.count >= accumulate.every or next_batch.empty"), "G706 guards.window_complete"),
 ]  # fmt: skip
 
-BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *LOOPS, *SAVING, *RANKS]
+BROKEN = [*STRUCTURE, *GUARDS, *DATA, *GRADIENTS, *MODES, *LOOPS, *SAVING, *RANKS]

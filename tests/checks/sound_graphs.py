@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Node, Trigger, progress
-from tests.checks.corpus import EVALUATE, FIT, bound, plain, tiny, undeclared
+from tests.checks.corpus import EVALUATE, FIT, bound, plain, tiny, two_time_scales, undeclared
 
 
 @dataclass(frozen=True)
@@ -453,12 +453,21 @@ SOUND = [
     Sound("EMA after the step", lambda: add(SHORT, "ema", after="step"), "ema"),
     Sound("EMA now and then", lambda: add(SHORT, "ema", "often", after="step"), "ema"),
     Sound("SWA after each epoch", lambda: add(SHORT, "swa", "ema", after="end_epoch"), "swa"),
+    Sound("an average that begins where the run ends", lambda: SHORT.overlay("swa").set("swa", **{"from": "2 epochs"}),
+          "swa"),
     Sound("two loggers", lambda: periodic(SHORT, "log_often", "log", every="1 steps"), "log_often"),
     Sound("two validations with data of their own", two_validations, "validate validate_other",
           {"other_data": lambda: [torch.ones(2, 2)] * 2}),
     Sound("a validation four times an epoch", lambda: SHORT.set("validate", every="0.25 epochs"), "validate"),
     Sound("a validation on other data", lambda: SHORT.set("validate", reads={"val_data": "train_data"}), "validate"),
     Sound("a sanity pass", sanity_pass, "sanity"),
+    Sound("an evaluation without a body, and of another model", lambda: SHORT.set(
+        "validate", reads={"model": "average"}).insert("begin_evaluation", before="end_epoch", split="other").insert(
+            "end_evaluation", after="begin_evaluation"), "begin_evaluation",
+          {"average": lambda: torch.nn.Linear(2, 2)}),
+    Sound("an evaluation inside another", lambda: SHORT.set("validate", graph=EVALUATE.insert(
+        "inner", graph=replace(EVALUATE, outputs=()).set("begin_evaluation", split="inner"),
+        before="end_evaluation")), "validate/inner/eval_batch"),
     Sound("no validation", lambda: SHORT.remove("validate"), "step"),
     Sound("no checkpoints", lambda: SHORT.remove("checkpoint"), "step"),
     Sound("a checkpoint after each validation",
@@ -491,6 +500,8 @@ SOUND = [
     Sound("two optimizers by hand in one node", several_by_hand, "lbfgs", optimizers("a", "b")),
     Sound("two optimizers that go together",
           lambda: _listed(SHORT), "step zero_grad", optimizers("a", "b")),
+    Sound("two time scales, of which the slow one ends the run", lambda: two_time_scales("slow_due and "
+          "next_batch.batches > 7"), "slow_step", optimizers("fast", "slow")),
     Sound("MAML", maml, "adapt/inner step", optimizers("fast", "slow")),
     Sound("early stopping by a slot", lambda: stopping_early("slot"), "judge"),
     Sound("early stopping by progress", lambda: stopping_early("field"), "judge"),

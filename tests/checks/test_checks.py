@@ -46,7 +46,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G103", lambda g: g.set("clip", gradient_clip_val=1), "nodes.clip.gradient_clip_val", "unknown parameter",
      "that is `clip.max_norm = X` here"),
     ("G103", lambda g: g.set("validate", split="val"), "nodes.validate.split", "unknown parameter `validate.split`",
-     "every"),
+     'it is a parameter of `validate/begin_evaluation`: set = "validate/begin_evaluation" in TOML'),
     ("G104", lambda g: g.set("clip", max_norm="fast"), "nodes.clip.max_norm", 'expected a number, got "fast"', ""),
     ("G104", lambda g: g.set("clip", max_norm=True), "nodes.clip.max_norm", "expected a number, got true", ""),
     ("G104", lambda g: g.set("clip", max_norm=10**400), "nodes.clip.max_norm", "expected a number, got 1000", ""),
@@ -64,6 +64,8 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
      "did you mean `steps`?"),
     ("G106", lambda g: g.set("finish", after=["1 epochs", "3 tokens"]), "nodes.finish.after",
      "unknown unit `tokens`", ""),
+    ("G106", lambda g: g.set("finish", after="100 iterations"), "nodes.finish.after", "unknown unit `iterations`",
+     "known: batches, epoch_batches, epochs, hours, minutes, run, samples, seconds, steps, validations"),
     ("G106", lambda g: g.set("validate", every="1 epoch"), "nodes.validate.every", "unknown unit `epoch`", "`epochs`"),
     ("G107", lambda g: g.insert("x", "choice").connect("x", "decide"), "nodes.x",
      "no path leads from the start, `decide`, to `x`", 'remove = "x"'),
@@ -141,6 +143,8 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
      "a slot is called `loss` too", "rename the guard"),
     ("G208", lambda g: g.guard("pi", "step.steps > 1").connect("decide", "log", when="pi"), "guards.pi",
      "`pi` is the number in every expression", "rename the guard"),
+    ("G208", lambda g: g.guard("inf", "step.steps > 1").connect("decide", "log", when="inf"), "guards.inf",
+     "`inf` is the number in every expression", "rename the guard"),
     ("G208", lambda g: g.set("train_batch", writes={"loss": "pi"}).guard("log_due", "pi > 3 and log.due"),
      "guards.log_due", "a slot is called `pi`", "rename the slot"),
     ("G208", lambda g: g.set("validate", writes={"metrics": "validate"}).guard("log_due", "validate > 3 and log.due"),
@@ -494,3 +498,20 @@ def test_a_graph_given_as_a_kind_is_a_body(all_kinds_known: bool, code: str) -> 
     (problem,) = check_graph(FIT.insert("test", "evaluate", after="validate"), all_kinds_known=all_kinds_known)
     assert problem.code == code
     assert problem.hint == '`evaluate` is a graph: give it as graph = "evaluate"'
+
+
+def test_a_unit_that_a_node_counts_and_no_clock_is_told_with_the_table_to_add() -> None:
+    graph = replace(Graph.load("fit"), units={}).set("finish", after="20 steps")
+    (hint,) = {problem.hint for problem in graph.check() if "`steps` in finish" in problem.message}
+    assert hint == 'let the clock count it: a table [clock] with steps = "step.steps"'
+
+
+def test_nodes_of_a_body_that_do_not_name_their_optimizer_are_one_problem_at_the_node_around_them() -> None:
+    graph = Graph.loads(
+        'format = 1\nstart = "a"\nnodes.a = { graph = "fit" }\n'
+        'nodes.b = { graph = "fit", reads = { optimizer = "b_optimizer" } }\nedges.a = ["b"]\nedges.b = ["end"]'
+    )
+    (problem,) = graph.set("b/begin_epoch", use="begin_epoch").check()
+    assert (problem.code, problem.where.split(" ")[-1]) == ("G410", "nodes.a")
+    assert "as 4 more in `a` do" in problem.message and "for at `a`: reads = { optimizer" in problem.hint
+    assert graph.set("a", reads={"optimizer": "optimizer"}).check() == []

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 
 import graphtrain.checks.loops
-from graphtrain import Graph, Node, Problem
+from graphtrain import Graph, GraphError, Node, Problem, Trainer
+from graphtrain.checks import check_graph
 from tests.checks.corpus import EVALUATE, FIT, own, plain, tiny, use
 from tests.checks.sound_graphs import periodic
 
@@ -183,21 +185,34 @@ def test_a_graph_without_a_trap_is_silent(graph: Graph) -> None:
 
 
 def ending_by_validation() -> Graph:
-    return FIT.guard("finished", "validate.runs >= 3 and accumulate.count == 0")
+    return FIT.set("finish", after="never").guard("finished", "validate.runs >= 3 and accumulate.count == 0")
 
 
 def test_a_run_that_only_a_resource_could_end_is_refused_without_it() -> None:
     (problem,) = loops_of(ending_by_validation())
-    assert problem.code == "G502"
+    assert (problem.code, problem.severity) == ("G502", "warning"), "it may be supplied"
     assert problem.message.startswith("without `val_data` the loop of ")
     assert "`val_check_batch`, `finished` decide, " in problem.message
     assert "take it out of the `optional`" in problem.hint
+    (refused,) = check_graph(ending_by_validation(), supplied={"train_data"})
+    assert (refused.code, refused.severity) == ("G502", "error")
     needed = ending_by_validation().set("validate", graph=replace(EVALUATE, optional=()))
     assert loops_of(needed) == []
 
 
+def test_a_loop_that_ends_once_a_resource_is_supplied_is_refused_without_it_alone() -> None:
+    once = FIT.nest("sanity", EVALUATE.set("begin_evaluation", split="sanity")).connect("sanity", "decide")
+    once = once.guard("first", "sanity.runs == 0").connect("decide", "sanity", when="first")
+    model = torch.nn.Linear(2, 2)
+    resources = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "train_data": [torch.ones(2, 2)]}
+    resources |= {"training_step": lambda model, batch: model(batch).sum()}
+    Trainer(once, val_data=[torch.ones(2, 2)], notify=lambda line: None, **resources)
+    with pytest.raises(GraphError, match="G501: without `val_data` the run can go round `decide`, `sanity` forever"):
+        Trainer(once, val_data=None, notify=lambda line: None, **resources)
+
+
 def test_a_node_that_is_bypassed_changes_nothing() -> None:
-    counted = FIT.guard("finished", "clip.runs >= 3 and accumulate.count == 0")
+    counted = FIT.set("finish", after="never").guard("finished", "clip.runs >= 3 and accumulate.count == 0")
     (problem,) = loops_of(counted)
     assert problem.code == "G502" and "`finished` decides" in problem.message
     assert loops_of(counted.set("clip", max_norm=1.0)) == []

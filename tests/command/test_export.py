@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from torch.utils.data import DataLoader
 
+from graphtrain import Graph
 from graphtrain.command.export import export_command
 from graphtrain.command.warm_start import split
+from graphtrain.distributed import Alone, using_ranks
 from graphtrain.errors import UsageError
-from tests.resume.rank_runs import run
+from tests.resume.rank_runs import run, trainer_of
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -32,6 +35,28 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, caps
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     export_command(checkpoint, tmp_path / "again.safetensors", "model")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.sweep)])
+def test_what_was_validated_is_what_is_exported(tmp_path: Path, world_size: int) -> None:
+    """In an open window too, in which each rank has statistics of batch norm of its own."""
+
+    def graph(fit: Graph) -> Graph:
+        fit = fit.set("validate", every=["4 batches", "end"]).set("checkpoint", every="4 batches")
+        return fit.set("accumulate", every=4).set("finish", after="1 steps")
+
+    ends = run(world_size, tmp_path / "run", graph=graph)
+    reported = [row["val/error"] for row in ends[0].metrics if "val/error" in row]
+    with using_ranks(Alone()):
+        resources = trainer_of(None).resources
+    model, inputs, targets = resources["model"].eval(), *next(iter(DataLoader(resources["val_data"].dataset, 99)))[:2]
+    exported = []
+    for checkpoint in sorted((tmp_path / "run" / "checkpoints").glob("0*")):
+        export_command(checkpoint, tmp_path / f"{checkpoint.name}.safetensors", None)
+        model.load_state_dict(safetensors.torch.load_file(tmp_path / f"{checkpoint.name}.safetensors"))
+        exported.append(torch.nn.functional.mse_loss(model(inputs), targets).item())
+    assert len(exported) >= 2
+    assert reported == pytest.approx(exported, rel=1e-12)
 
 
 def test_a_run_in_the_place_of_a_file_is_told_to_be_exported(tmp_path: Path) -> None:

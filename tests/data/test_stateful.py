@@ -131,6 +131,45 @@ def test_cut_twice_in_one_epoch(made: Callable[[], Any], tmp_path: Path) -> None
     assert twice.digest() == whole.digest()
 
 
+class Unended(Carried):
+    """Its state does not tell whether the epoch is at its end: loaded there, the next epoch begins at once."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(COUNT):
+            self.position += 1
+            yield torch.tensor([float(self.position)])
+
+
+class SizedUnended(Unended):
+    def __len__(self) -> int:
+        return COUNT
+
+
+@pytest.mark.parametrize(
+    ("made", "prefetch", "epoch", "known"),
+    [(Unended, False, 1, "the epoch before had 6"), (SizedUnended, True, 0, "its length is 6")],
+)
+def test_data_that_misses_the_empty_rest_of_an_epoch_is_reported(
+    made: Callable[[], Any], prefetch: bool, epoch: int, known: str, tmp_path: Path
+) -> None:
+    def edited(data: Any, run_dir: Path | None, lines: list[str]) -> tuple[Trainer, list[Any]]:
+        return run_over(
+            data, run_dir, edit=lambda graph: graph.set("next_batch", prefetch=prefetch), notify=lines.append
+        )
+
+    whole, seen = edited(made(), tmp_path, [])
+    number = COUNT * epoch + COUNT - 1  # the last batch of the epoch is fetched ahead
+    whole.run(until=f"{number} batches")
+    path = checkpoints(tmp_path)[-1]
+    whole.run()
+    lines: list[str] = []
+    cut, after = edited(made(), None, lines)
+    cut.run(resume=path)
+    (line,) = [line for line in lines if line.startswith("resumed ")]
+    assert f"not exact: train_data has a batch 7 in this epoch now, and {known}: loaded after the last batch" in line
+    assert after != seen[number:]
+
+
 def test_nothing_is_drawn_again(tmp_path: Path) -> None:
     whole, _ = run_over(SizedCarried(), tmp_path)
     whole.run()

@@ -18,17 +18,18 @@ BATCHES, EPOCHS = 24, 2
 
 
 class Uneven(torch.nn.Module):
-    """A model whose modules are registered in another order than they are used, with dropout."""
+    """A model whose modules are registered in another order than they are used, with dropout and batch norm."""
 
     def __init__(self) -> None:
         super().__init__()
         self.last = torch.nn.Linear(16, 1)
         self.first = torch.nn.Linear(4, 16)
         self.middle = torch.nn.Linear(16, 16)
+        self.norm = torch.nn.BatchNorm1d(16)
         self.drop = torch.nn.Dropout(0.2)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = self.drop(torch.tanh(self.first(inputs)))
+        hidden = self.drop(torch.tanh(self.norm(self.first(inputs))))
         output: torch.Tensor = self.last(torch.tanh(self.middle(hidden)))
         return output
 
@@ -47,7 +48,7 @@ def loss_of(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 def weights(model: torch.nn.Module) -> list[list[float]]:
-    return [parameter.detach().flatten().tolist() for parameter in model.parameters()]
+    return [tensor.detach().flatten().tolist() for tensor in (*model.parameters(), *model.buffers())]
 
 
 def by_graph(every: int, seed: int) -> tuple[list[list[float]], int]:
@@ -98,7 +99,15 @@ def by_hand(every: int, seed: int, *, with_ddp: bool) -> tuple[list[list[float]]
             optimizer.step()
             optimizer.zero_grad()
             steps += 1
+            if not with_ddp:
+                share_buffers(model)
+    share_buffers(model)  # as the next forward pass does with DistributedDataParallel
     return weights(model), steps
+
+
+def share_buffers(model: torch.nn.Module) -> None:
+    for buffer in model.buffers():
+        dist.broadcast(buffer, 0)
 
 
 def both_with_ddp(every: int) -> tuple[Any, Any]:

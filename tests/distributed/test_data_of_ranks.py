@@ -242,14 +242,18 @@ def test_data_of_each_rank_ends_with_the_shortest(lengths: tuple[int, ...], kind
         assert trained.weights == of_ranks[0].weights
 
 
-@pytest.mark.parametrize("kind", ["list", "unsized", "longer_by_its_length"])
-def test_data_of_which_one_rank_has_none_is_empty(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["list", "unsized", "longer_by_its_length", "iterated_before"])
+def test_data_of_which_one_rank_has_none_names_the_rank(kind: str) -> None:
     def program(ranks: Ranks) -> None:
-        train(rank_local(own(ranks.rank, (4, 0, 3)[ranks.rank], kind)), fit())
+        if kind == "iterated_before":  # in the second epoch
+            data: Any = own(ranks.rank, 3, "list")
+            train(rank_local(iter(data) if ranks.rank == 1 else data), fit())
+        else:
+            train(rank_local(own(ranks.rank, (4, 0, 3)[ranks.rank], kind)), fit())
 
     for result in World(3, random.Random(0)).run(program):
         assert isinstance(result, DataError)
-        assert str(result).startswith("the run came to its end without a batch: the data is empty")
+        assert str(result).startswith("`train_data` gave no batch in this epoch on rank 1: it is empty there, or was ")
 
 
 def test_data_of_each_rank_may_be_limited() -> None:

@@ -43,11 +43,11 @@ def divide_by_every(patch: Patch) -> None:
 
 
 def keep_gradients_of_rank_0(patch: Patch) -> None:
-    def dropped(self: Agreement, parameters: Any) -> None:
+    def dropped(self: Agreement, parameters: Any, *buffers: Any, **options: Any) -> None:
         if self.rank:
             for parameter in parameters:
                 parameter.grad = None
-        exchange(self, parameters)
+        exchange(self, parameters, *buffers, **options)
 
     exchange = Agreement.exchange
     patch.setattr(Agreement, "exchange", dropped)
@@ -63,8 +63,8 @@ def no_padding(patch: Patch) -> None:
 
 
 def reduce_before_synchronising(patch: Patch) -> None:
-    def exchange(self: Agreement, parameters: Any) -> None:
-        agreement_module.sum_gradients(self.ranks, list(parameters))
+    def exchange(self: Agreement, parameters: Any, *buffers: Any, **options: Any) -> None:
+        agreement_module.exchange_tensors(self.ranks, list(parameters))
         self.synchronise("exchange")
 
     patch.setattr(Agreement, "exchange", exchange)

@@ -189,7 +189,7 @@ def test_set_reaches_inside() -> None:
     graph = FIT.set("validate/next_batch", limit=5)
     body = graph.nodes["validate"].body
     assert body is not None
-    assert body.nodes["next_batch"].parameters == {"limit": 5}
+    assert body.nodes["next_batch"].parameters == {"limit": 5, "repeat": True}
     assert body.edges == EVALUATE.edges
     assert graph.nodes["next_batch"] == FIT.nodes["next_batch"]
 
@@ -221,7 +221,7 @@ def test_set_graph_replaces_the_body() -> None:
     graph = FIT.set("validate", graph=EVALUATE.set("next_batch", limit=2))
     body = graph.nodes["validate"].body
     assert body is not None
-    assert body.nodes["next_batch"].parameters == {"limit": 2}
+    assert body.nodes["next_batch"].parameters == {"limit": 2, "repeat": True}
     assert graph.nodes["validate"].parameters == {"every": "1 epochs"}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from graphtrain import Graph, GraphError, Trainer, UsageError, node
+from graphtrain.errors import EditError
 from graphtrain.graph.canonical import from_json
 from graphtrain.graph.layers import Layers, layers_json, with_layers
 
@@ -578,3 +579,28 @@ def test_an_explanation_names_the_overlay_of_a_guard() -> None:
     )
     trainer.run()
     assert 'early_stop.min_epochs" (overlay early_stop)' in str(trainer.explain())
+
+
+def test_what_an_overlay_would_add_is_named_where_it_is_set_without_it() -> None:
+    for name, overlay in (("early_stop", "early_stop"), ("unscale", "fp16")):
+        with pytest.raises(EditError) as refusal:
+            Graph.load("fit").set(name, every="1 epochs")
+        assert refusal.value.hint.startswith(f"the overlay `{overlay}` adds it")
+
+
+def test_an_overlay_that_is_refused_is_one_problem() -> None:
+    with pytest.raises(GraphError) as refusal:
+        Graph.load("lbfgs").overlay("fp16")
+    (problem,) = refusal.value.problems
+    assert "there is no node `train_batch`" in problem.message and "leave `fp16` out" in problem.hint
+
+
+def test_an_edit_of_a_node_that_could_not_be_inserted_is_no_problem_of_its_own(tmp_path: Path) -> None:
+    overlay = tmp_path / "slip.toml"
+    overlay.write_text(
+        'format = 1\n[[edit]]\ninsert = "pause"\nuse = "choice"\nafter = "stpe"\n'
+        '[[edit]]\nset = "pause"\nwrites = {}\n[[edit]]\nset = "lgo"\nevery = "never"\n'
+    )
+    with pytest.raises(GraphError) as refusal:
+        Graph.load("fit").overlay(overlay)
+    assert [problem.message.split("no node ")[1] for problem in refusal.value.problems] == ["`stpe`", "`lgo`"]

@@ -49,7 +49,7 @@ def test_guards_clock_and_bodies_are_shown() -> None:
     for unit, field in FIT.units.items():
         assert f"{unit} = {field}" in text
     inside = text[text.index("graph evaluate: start begin_evaluation; outputs metrics") :]
-    assert "next_batch        limit = 5, reads indices from val_indices, reads train_data from val_data\n" in inside
+    assert "next_batch        repeat = true, limit = 5, reads indices from val_indices, reads train_data" in inside
 
 
 def test_what_is_wide_has_a_line_to_itself() -> None:

@@ -134,6 +134,7 @@ def test_what_a_guard_must_not_contain(text: str, expected: str) -> None:
         ("a # why", Name("a")),
         ("a if b else 2", Conditional(Name("b"), Name("a"), Constant(2))),
         ("min(a.b, 3, pi)", Call("min", (FieldOf("a", "b"), Constant(3), Constant(math.pi)))),
+        ("a.b < -inf", Comparison((FieldOf("a", "b"), Negative(Constant(math.inf))), ("<",))),
         ("sqrt(-a.b)", Call("sqrt", (Negative(FieldOf("a", "b")),))),
         (r"a.b == '\d'", Comparison((FieldOf("a", "b"), Constant("\\d")), ("==",))),  # an odd escape is no warning
         (" and ".join(["a"] * 300), Both((Name("a"),) * 300)),  # wide is not deep

@@ -298,7 +298,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.plugins.hparams", None)
     with pytest.raises(UsageError) as caught:
         TensorBoard()
-    assert caught.value.hint == "pip install 'graphtrain[tensorboard]'"
+    assert caught.value.hint == "pip install tensorboard"
 
 
 def test_links_in_the_run_directory_are_not_written_through(tmp_path: Path) -> None:

@@ -432,10 +432,10 @@ def test_two_nodes_that_rank_in_different_ways_are_refused(second: dict[str, Any
 @pytest.mark.parametrize(
     ("best", "message", "hint"),
     [
-        ("val/los", "no metric `val/los`, by which checkpoint.best ranks checkpoints; it gives val/loss, val/accuracy",
+        ("val/los", "no metric `val/los`, which checkpoint.best names; it gives val/loss, val/accuracy",
          "did you mean `val/loss`?"),
         ("val/f1", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
-        ("val_loss", "no metric `val_loss`, by which checkpoint.best ranks checkpoints; it gives val/loss, val/acc",
+        ("val_loss", "no metric `val_loss`, which checkpoint.best names; it gives val/loss, val/acc",
          "did you mean `val/loss`?"),
         ("acc", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
         ("epoch/f1", "it gives val/loss, val/accuracy", ""),
@@ -474,14 +474,14 @@ def test_a_metric_of_training_is_allowed(best: str, tmp_path: Path) -> None:
 
 
 def test_a_metric_that_no_row_has_is_an_error_once_all_that_record_have_run(tmp_path: Path) -> None:
-    """At the checkpoint after epoch 1; at the one before, `end_epoch` had not run yet."""
+    """At the row of epoch 1; at those before, `end_epoch` had not run yet."""
     trainer = trainer_of(with_count(best="val_los", every="4 batches"), tmp_path)
     with pytest.raises(UsageError) as error:
         trainer.run()
-    assert error.value.message == "no row of metrics has `val_los`, by which checkpoint.best ranks checkpoints"
+    assert error.value.message.startswith("no row of metrics has `val_los`, which checkpoint.best names; recorded are ")
     assert error.value.hint == "did you mean `val/loss`?"
     assert trainer.read("step.steps") == 8
-    assert steps(tmp_path)[-1] == 8, "the run can be resumed from there, with another metric"
+    assert steps(tmp_path)[-1] == 4, "the run can be resumed from there, with another metric"
     assert trainer_of(with_count(), tmp_path).run() is Outcome.FINISHED
 
 
@@ -515,11 +515,11 @@ def test_a_fork_waits_for_the_rows_of_its_own(tmp_path: Path) -> None:
     assert fork.run(resume=checkpoints(tmp_path / "run")[-1]) is Outcome.FINISHED
 
 
-def test_without_data_to_validate_on_it_is_refused_before_anything_trains(tmp_path: Path) -> None:
+def test_without_data_to_validate_on_the_first_epoch_tells(tmp_path: Path) -> None:
     trainer = trainer_of(fit().set("log", every="never"), tmp_path)
     resources = {name: value for name, value in trainer.resources.items() if not name.startswith("val")}
-    graph = fit().set("log", every="never").set("finish", after="2 batches")
-    with pytest.raises(UnknownMetricError, match="names val/loss, and `validate`, which measures it, is bypassed"):
+    graph = fit().set("log", every="never")
+    with pytest.raises(UnknownMetricError, match=r"no row of metrics has `val/loss`, which checkpoint\.best names"):
         Trainer(graph, tmp_path, display=None, notify=lambda line: None, **resources).run()
 
 

@@ -15,7 +15,7 @@ FIT = Graph.load("fit").set("finish", after="5 batches").set("checkpoint", every
 def run(steps: str = "1 steps", **more: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
-    rate = {"rate": more.pop("rate")} if "rate" in more else {}
+    rate = {name: more.pop(name) for name in ("rate", "reads") if name in more}
     trainer = Trainer(
         FIT.insert("copy_weights", after="step", every=steps, **rate),
         model=model,
@@ -51,6 +51,14 @@ def test_a_supplied_target_is_moved_by_a_part_of_the_way() -> None:
     assert torch.equal(supplied[1].running_mean, model[1].running_mean)  # type: ignore[arg-type]
 
 
-def test_a_rate_beyond_the_model_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"copy_weights\.rate: expected a number of at most 1, got 1\.5"):
-        run(rate=1.5)
+@pytest.mark.parametrize("rate", [1.5, -0.5])
+def test_a_rate_beyond_the_two_models_is_refused(rate: float) -> None:
+    with pytest.raises(UsageError, match=rf"copy_weights\.rate: expected a number from 0 to 1, got {rate}"):
+        run(rate=rate)
+
+
+def test_a_rate_of_0_where_its_schedule_ends_leaves_the_target_as_it_is() -> None:
+    supplied = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    before = supplied[0].weight.detach().clone()
+    run(target=supplied, reads={"rate": "0.0 * cos(pi * step.steps)"})
+    assert torch.equal(supplied[0].weight, before)

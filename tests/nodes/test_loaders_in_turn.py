@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain import DataError, Graph, GraphError, Loader, PlannedRun, Trainer, UsageError, node
 from graphtrain.distributed import Ranks
+from tests.checks.corpus import in_turn
 from tests.distributed.fake_ranks import run_ranks
 
 FIT = Graph.load("fit").set("finish", after="2 epochs").set("log", every="never").set("checkpoint", every="never")
@@ -338,18 +339,17 @@ def test_other_loaders_in_the_middle_of_a_validation_are_refused(tmp_path: Path)
         (FIT.set("checkpoint", best="val/clean/loss"), "checkpoint.best", "val/clean/loss"),
     ],
 )
-def test_a_metric_of_a_validation_that_does_not_run_is_refused_before_anything_trains(
+def test_a_metric_of_a_validation_that_does_not_run_is_an_error_at_the_first_row(
     graph: Graph, parameter: str, name: str, tmp_path: Path
 ) -> None:
     trainer = make(graph, tmp_path / "run", val_data=loaders())
     trainer.advance(1)  # with the data it is fine
     without = Trainer(graph, display=None, notify=lambda line: None, **{**trainer.resources, "val_data": None})
     with pytest.raises(
-        UsageError, match=f"`{parameter}` names {name}, and `validate`, which measures it, is bypassed"
+        UsageError, match=f"no row of metrics has `{name}`, which {parameter} names; recorded are "
     ) as caught:
         without.run()
-    assert f"supply `val_data`, or name another metric, as in {parameter}=epoch/loss" in caught.value.hint
-    assert without.progress["train_batch"]["runs"] == 0
+    assert caught.value.hint == f"set {parameter} to one of these, or supply the data of the evaluation that records it"
 
 
 def test_a_kind_of_the_user_may_record_it() -> None:
@@ -361,3 +361,36 @@ def test_a_kind_of_the_user_may_record_it() -> None:
     graph = FIT.overlay("early_stop").insert("measure", measure, after="train_batch")
     trainer = make(graph, val_data=loaders())
     Trainer(graph, display=None, notify=lambda line: None, **{**trainer.resources, "val_data": None}).run()
+
+
+# ---- two nodes that fetch, in turn
+
+
+def test_two_sources_in_turn_close_each_epoch_once_or_are_refused() -> None:
+    """Three batches of the one that closes epochs, four of the other."""
+    graph = in_turn(FIT.set("finish", after="3 epochs"))
+    own_last = graph.guard("own_last", "next_batch.last and next_batch.epoch == end_epoch.runs")
+    mended = {
+        "it begins each epoch": graph.redirect("begin_epoch", "turn", "next_batch"),
+        "its guards ask whose epoch it is": own_last.guard("window_cut", "own_last or ending").guard(
+            "epoch_done", "own_last and end_epoch.runs < begin_epoch.runs"
+        ),
+    }
+    for how, each in mended.items():
+        assert each.check() == []
+        model = torch.nn.Linear(2, 1)
+        trainer = Trainer(
+            each,
+            display=None,
+            notify=lambda line: None,
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            train_data=[CLEAN] * 3,
+            other=[NOISY] * 4,
+            training_step=lambda model, batch: model(batch).square().mean(),
+        )
+        trainer.run()
+        closed = [row["epoch"] for row in trainer.metrics if "epoch/loss" in row]
+        assert closed == [1.0, 2.0, 3.0], how
+    (problem,) = graph.check()
+    assert problem.code == "G506" and "let `begin_epoch` lead to `next_batch` first" in problem.hint

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from graphtrain.plan.scope import named_by
 from graphtrain.state.random import capture_random, restore_random, seed_everything
+from tests.checks.corpus import without_window
 from tests.program.small_run import (
     Augmented,
     make_loader,
@@ -111,3 +113,23 @@ def test_the_comparison_notices_a_loss_that_is_not_divided(monkeypatch: pytest.M
     small_trainer(optimizer="sgd", graph=graph, losses=seen).run()
     assert seen[0] == losses[0]
     assert seen != losses
+
+
+def test_a_loss_is_divided_by_the_one_window_of_its_graph_that_nobody_names() -> None:
+    losses, weights, _ = train_by_hand(4, math.inf, "sgd", "Loader")
+    graph = without_window(small_graph(4, math.inf, f"{EPOCHS} epochs"))
+    assert graph.nodes["train_batch"].reads == {} and graph.check() == []
+    seen: list[float] = []
+    trainer = small_trainer(optimizer="sgd", graph=graph, losses=seen)
+    trainer.run()
+    assert seen == losses
+    assert_same(trainer.resources["model"].state_dict(), weights)
+
+
+def test_a_window_of_another_optimizer_or_one_of_two_divides_nothing() -> None:
+    graph = without_window()
+    train_batch = graph.nodes["train_batch"]
+    assert named_by(graph, train_batch, "window") == "accumulate.window"
+    second = graph.insert("more", "accumulate", after="accumulate")
+    assert named_by(second, train_batch, "window") == "window"
+    assert named_by(graph.set("accumulate", reads={"optimizer": "other"}), train_batch, "window") == "window"

@@ -83,6 +83,7 @@ GRAPHS = {
     "all overlays": FIT.overlay("ema", "swa", "clip_value", "plateau", "sanity", "save_first").set(
         "accumulate", every=3
     ),
+    "infinity": FIT.guard("ending", and_="step.steps < inf and min(inf, step.steps) >= 0"),
     "validations": FIT.set("validate", every="7 steps").set("finish", after="5 validations"),
     "once": FIT.insert(
         "test", graph="evaluate", at="decide", before="checkpoint", every="once", reads={"val_data": "train_data"}

@@ -125,7 +125,7 @@ def test_k_fold_equals_the_loop_by_hand(whole: tuple[list[str], list[float]]) ->
         scheduler = make_scheduler(optimizer)
         loader = Loader([DATA[number] for number in kept], batch_size=BATCH, shuffle=True, seed=0)
         for epoch in range(2):
-            batches = list(loader.batches(epoch))
+            batches = list(loader.batches(2 * fold + epoch))  # the loader of the run goes on
             for number, batch in enumerate(batches, 1):
                 (training_step(model, batch) / 2).backward()
                 if number % 2 == 0 or number == len(batches):
@@ -393,3 +393,23 @@ def test_a_resource_that_nothing_supplies_and_a_slot_are_refused() -> None:
         trainer_of(FIT.set("renew", resource="batch"))
     with pytest.raises(UsageError, match=r"takes `\*args`, and is given resources by name"):
         Factory(torch.nn.Sequential)
+
+
+def test_a_kept_rate_is_reported_to_hold_until_the_optimizer_is_made_again(tmp_path: Path) -> None:
+    def at(rate: float) -> tuple[Trainer, list[str]]:
+        def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(model.parameters(), lr=rate)
+
+        return trainer_of(k_fold(), tmp_path, optimizer=Factory(make_optimizer))
+
+    at(0.05)[0].run(until="2 batches")
+    trainer, lines = at(0.01)
+    trainer.run(until="1 batches", from_saved=True)
+    (line,) = [line for line in lines if "again" in line]
+    assert line == (
+        "optimizer.lr is kept as saved until `renew` makes `optimizer` again, as it is set up now; "
+        "--from-setup optimizer.lr takes the new value at once"
+    )
+    assert trainer.resources["optimizer"].param_groups[0]["initial_lr"] == 0.05
+    trainer.run()
+    assert trainer.resources["optimizer"].param_groups[0]["initial_lr"] == 0.01

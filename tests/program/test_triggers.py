@@ -14,8 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphtrain.kind import kind_of
-from graphtrain.kind.trigger import Term
+from graphtrain.kind.trigger import Term, next_multiple
 from graphtrain.nodes.next_batch import NextBatch
+from graphtrain.program import triggers
 from graphtrain.program.triggers import Clock, Every, after
 
 amounts = st.one_of(
@@ -334,3 +335,21 @@ def test_before_it_is_started_nothing_is_due() -> None:
         [(Clock(SimpleNamespace(count=7), "count"), Term(Fraction(1), "counts"))], SimpleNamespace(fired={})
     )
     assert not trigger.due()
+
+
+def test_whole_amounts_are_counted_in_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `Fraction` in what is done at every step would cost as much as a small optimizer's."""
+    owner = SimpleNamespace(steps=0)
+    trigger, record = every((Clock(owner, "steps"), Fraction(2), "steps"))
+
+    def refuse(*values: Any) -> Any:
+        raise AssertionError(f"a fraction of {values}")
+
+    monkeypatch.setattr(triggers, "Fraction", refuse)
+    monkeypatch.setattr(triggers, "exactly", refuse)
+    owner.steps = 3
+    assert trigger.due()
+    trigger.fire()
+    assert record.fired == {"steps": [3, 1, None]} and not trigger.due()
+    owner.steps = 4
+    assert trigger.due() and type(next_multiple(3, Fraction(2))) is int

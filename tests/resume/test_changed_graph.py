@@ -389,6 +389,16 @@ def test_another_window_holds_for_the_next_one(every: int, in_place: bool, fit: 
     ]
 
 
+def test_a_guard_that_reads_the_size_of_a_window_divides_no_loss_by_it(tmp_path: Path) -> None:
+    graph = Graph.load("fit").guard("window_cut", and_="accumulate.every != 1").set("accumulate", every=4)
+    said: list[str] = []
+    trainer = tiny(graph, tmp_path, said)
+    trainer.run(until="3 batches")
+    trainer.rewire(graph.set("accumulate", every=2))
+    assert trainer.read("accumulate.count") == 3
+    assert not [one for one in said if "unequally" in one]
+
+
 def test_an_unchanged_or_closed_window_is_not_spoken_of(tmp_path: Path) -> None:
     graph = Graph.load("fit").set("accumulate", every=4).set("finish", after="1 epochs")
     said: list[str] = []

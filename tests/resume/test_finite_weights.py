@@ -35,7 +35,12 @@ class Net(torch.nn.Module):
 
 
 def trainer_of(
-    run_dir: Path | None, said: list[str] | None = None, keep: int = 2, until: str = "8 steps", **checkpoint: Any
+    run_dir: Path | None,
+    said: list[str] | None = None,
+    keep: int = 2,
+    until: str = "8 steps",
+    step: Any = Net.training_step,
+    **checkpoint: Any,
 ) -> Trainer:
     torch.manual_seed(0)
     model = Net()
@@ -48,6 +53,7 @@ def trainer_of(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[torch.rand(3, 2) for _ in range(12)],
+        training_step=step,
     )
 
 
@@ -75,14 +81,55 @@ def test_those_with_finite_weights_stay(keep: int, mode: str, tmp_path: Path) ->
     assert len(lines) == 1 and lines[0].startswith("000005-step-5: `model.layer.")
 
 
-def test_a_resumed_run_keeps_them_too_and_they_can_be_resumed(tmp_path: Path) -> None:
+def test_a_resume_passes_over_weights_that_are_not_finite_and_says_so(tmp_path: Path) -> None:
     trainer_of(tmp_path, until="6 steps").run()
+    said: list[str] = []
+    again = trainer_of(tmp_path, said)
+    again.advance(1)
+    assert again.progress["step"]["steps"] == 4 and again.resources["model"].layer.weight.isfinite().all()
+    (line,) = [line for line in said if "passed over" in line]
+    assert line.endswith("step-6: `model.layer.bias` is not finite; --resume 000007-step-6 takes it nevertheless")
+    (line,) = [line for line in said if line.startswith("resumed ")]
+    assert "step 4," in line and "repeating 2 batches" in line
     trainer_of(tmp_path).run()
-    found = checkpoints(tmp_path)
-    assert found == {3: True, 4: True, 8: False}
-    again = trainer_of(None)
-    again.run(resume=tmp_path / "checkpoints" / "000004-step-4", until="1 steps")
-    assert again.resources["model"].layer.weight.isfinite().all()
+    assert checkpoints(tmp_path) == {3: True, 4: True, 8: False}
+
+
+def test_a_checkpoint_that_a_person_names_is_taken(tmp_path: Path) -> None:
+    trainer_of(tmp_path, until="6 steps").run()
+    for name, step in (("000007-step-6", 6), ("newest", 6), ("000003-step-3", 3)):
+        said: list[str] = []
+        again = trainer_of(None, said)
+        again.run(resume=tmp_path / "checkpoints" / name if name != "newest" else tmp_path / name, until="1 steps")
+        assert any(f"step {step}," in line for line in said if line.startswith("resumed "))
+        assert not any("passed over" in line for line in said)
+
+
+def test_a_failure_names_the_checkpoint_from_which_a_resume_begins(tmp_path: Path) -> None:
+    stops, said = [6], list[str]()
+
+    def failing(model: Net, batch: torch.Tensor, step: int) -> torch.Tensor:
+        if step in stops:
+            stops.remove(step)
+            raise ValueError("looks at the weights")
+        return model.training_step(batch, step)
+
+    trainer = trainer_of(tmp_path, said, step=failing)
+    with pytest.raises(ValueError, match="looks at") as failure:
+        trainer.run()
+    assert "resumes from step 4, 2 steps before the error: checkpoint 000004-step-4" in failure.value.__notes__
+    assert trainer.run(until="1 steps") is Outcome.REACHED
+    assert any(line.startswith("resumed ") and "step 4," in line for line in said)
+
+
+def test_ranks_pass_over_the_same(tmp_path: Path) -> None:
+    def run(ranks: Any) -> int:
+        trainer = trainer_of(tmp_path)
+        trainer.advance(1)
+        return int(trainer.progress["step"]["steps"])
+
+    trainer_of(tmp_path, until="6 steps").run()
+    assert run_ranks(2, run) == [4, 4]
 
 
 def test_a_run_whose_weights_were_never_finite_keeps_the_newest(tmp_path: Path) -> None:

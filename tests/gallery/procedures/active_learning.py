@@ -67,13 +67,13 @@ def by_hand(resources: Resources) -> None:
     model = make_model()  # as it is when the trainer is made
     seed_everything(0)
     labelled: list[int] = []
-    for _ in range(ROUNDS):
+    for number_of_round in range(ROUNDS):
         labelled += most_uncertain(model, data, labelled, COUNT)
         model = resources["model"] = make_model()
         optimizer = resources["optimizer"] = make_optimizer(model)
         loader = Loader(data[labelled], BATCH, shuffle=True, seed=0)
         for epoch in range(EPOCHS):
-            batches = list(loader.batches(epoch))
+            batches = list(loader.batches(number_of_round * EPOCHS + epoch))  # the loader of the run goes on
             for number, batch in enumerate(batches, 1):
                 (training_step(model, batch) / 2).backward()
                 if number % 2 == 0 or number == len(batches):

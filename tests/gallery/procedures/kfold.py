@@ -59,7 +59,7 @@ def by_hand(resources: Resources) -> None:
         kept = [data[number] for number in range(SAMPLES) if number not in held_out]
         loader = Loader(kept, BATCH, shuffle=True, seed=0)
         for epoch in range(EPOCHS):
-            batches = list(loader.batches(epoch))
+            batches = list(loader.batches(fold * EPOCHS + epoch))  # the loader of the run goes on
             for number, batch in enumerate(batches, 1):
                 (training_step(model, batch) / 2).backward()
                 if number % 2 == 0 or number == len(batches):

@@ -1,0 +1,62 @@
+"""G506: the epoch of several sources of batches is closed by what its own batches say."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from graphtrain.graph.problem import Problem
+from graphtrain.guards.syntax import Expression, FieldOf, walk
+from graphtrain.plan.flow import Flow, FlowPoint, names_on
+
+
+def check_epochs(flow: Flow) -> Iterator[Problem]:
+    """Every source that closes epochs, and may be asked in one for the last batch that it gave in the one before."""
+    for begin in flow.points:
+        if not (begin.acts and begin.kind is not None and begin.kind.begins_epoch and begin.node is not None):
+            continue
+        runs = FieldOf(begin.node.name, "runs")
+        for name, kind in begin.scope.kinds.items():
+            if not hasattr(getattr(kind, "implementation", None), "epoch_fields"):
+                continue
+            fields = kind.implementation.epoch_fields  # type: ignore[union-attr]
+            last, epoch = FieldOf(name, fields.last), FieldOf(name, fields.epoch)
+            asked = [guard for point in flow.points if point.scope is begin.scope for guard in _guards(point)]
+            closing = any({last, runs} <= {*walk(guard)} for guard in asked)
+            way = _asked_before(begin, name, last, epoch) if closing else None
+            if way is None:
+                continue
+            path, guard_name = way
+            node = path[-1].node
+            assert node is not None
+            message = (
+                f"the guard `{guard_name}` reads `{name}.{last.field}` before `{name}` has fetched a batch of the "
+                "epoch: it is about the epoch before, whose end would close this one too"
+            )
+            hint = (
+                f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or ask whose "
+                f"epoch it is, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
+            )
+            yield begin.scope.problem("G506", node.place, f"edges.{node.name}", message, hint, path=names_on(path))
+
+
+def _guards(point: FlowPoint) -> Iterator[Expression]:
+    return (arrow.guard for arrow in point.arrows if arrow.guard is not None)
+
+
+def _asked_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) -> tuple[list[FlowPoint], str] | None:
+    """A shortest path from the beginning of an epoch, past no visit of a source, to a guard that asks for its last."""
+    ways = {begin: [begin]}
+    waiting = deque([begin])
+    while waiting:
+        point = waiting.popleft()
+        for arrow in point.arrows:
+            parts = {*walk(arrow.guard)} if arrow.guard is not None and point.scope is begin.scope else set()
+            if last in parts and epoch not in parts:
+                return ways[point], arrow.asks[0]
+            target = arrow.target
+            is_source = target.scope is begin.scope and target.node is not None and target.node.name == source
+            if target not in ways and not is_source:
+                ways[target] = [*ways[point], target]
+                waiting.append(target)
+    return None

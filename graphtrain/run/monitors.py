@@ -1,0 +1,69 @@
+"""The metrics that nodes name, such as `early_stop.monitor`: one that is never recorded is an error, for all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+from graphtrain.errors import UnknownMetricError
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.names import suggestion
+from graphtrain.program.compiled_graph import CompiledGraph
+
+
+@final
+class Monitors:
+    """Hears which metrics evaluations record, and looks whether those that nodes name are among all that is recorded.
+
+    A kind names the parameter that holds the name in its class variable `monitors`.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._evaluated: list[str] = []  # since an evaluation ended
+
+    def hear_evaluation(self, row: Mapping[str, float]) -> None:
+        """Note what an evaluation has recorded."""
+        self._evaluated += self._recorder.metrics_in(row)
+
+    def forget(self) -> None:
+        """Drop what an evaluation has recorded that was cut short."""
+        self._evaluated = []
+
+    def expect(self, compiled: CompiledGraph, position: int) -> None:
+        """A row was recorded, and no evaluation is under way: raise if it should have had a metric that a node names.
+
+        Arguments:
+            position: of the run; nodes of other bodies do not hear of its rows.
+
+        Raises:
+            UnknownMetricError: an evaluation that has just ended gives metrics named like it, and nothing else records
+                it as far as is known; or everything that may record it has run.
+        """
+        evaluated, self._evaluated = list(dict.fromkeys(self._evaluated)), []
+        for parameter, name, scope in compiled.monitors(position):
+            if name not in self._recorder.latest:
+                group, slash, _ = name.rpartition("/")
+                of_group = [metric for metric in evaluated if slash and metric.startswith(group + slash)]
+                recorded = self._recorder.metrics_in(self._recorder.latest)
+                trained = self._recorder.gathered("train") | set(recorded).difference(evaluated)
+                is_misspelt = name not in trained and _letters(name) in map(_letters, evaluated)
+                may_come = compiled.may_record(name, trained, scope) and not is_misspelt
+                if of_group or (evaluated and not may_come):
+                    given, otherwise = of_group or evaluated, "return it too"
+                    message = f"the validation gives no metric `{name}`, which {parameter} names; it gives "
+                elif evaluated or (may_come and not compiled.has_recorded_all(scope)):
+                    continue
+                else:
+                    given, otherwise = recorded, "supply the data of the evaluation that records it"
+                    message = f"no row of metrics has `{name}`, which {parameter} names; recorded are "
+                hint = suggestion(name, given)
+                raise UnknownMetricError(
+                    message + ", ".join(given),
+                    hint if "did you mean" in hint else f"set {parameter} to one of these, or {otherwise}",
+                )
+
+
+def _letters(name: str) -> str:
+    """What is left of the name of a metric without what people separate its parts by."""
+    return "".join(filter(str.isalnum, name)).casefold()
