@@ -160,7 +160,7 @@ def _measured_in(folder: Path) -> tuple[dict[str, float], int, int]:
         .set("checkpoint", every=f"{EVERY} steps", keep=1)
         .set("log", every="never")
         .set("finish", after=f"{EVERY * SAVES + 1} steps"),
-        run_dir,
+        run_dir=run_dir,
         model=model,
         optimizer=optimizer,
         train_data=[torch.ones(1, WIDTH)] * 10_000,

@@ -119,7 +119,7 @@ class Saved:
     def _trainer(self, until: str) -> Trainer:
         return Trainer(
             Graph.load("fit").set("finish", after=until).set("checkpoint", keep=1),
-            self._folder / "run",
+            run_dir=self._folder / "run",
             model=self._model,
             optimizer=self._optimizer,
             train_data=[torch.ones(1, WIDTH)] * 10,

@@ -45,7 +45,7 @@ def model_of() -> torch.nn.Module:
 def trainer_of(run_dir: Path | None, model: torch.nn.Module) -> Trainer:
     return Trainer(
         Graph.load("fit").set("checkpoint", every="never").set("finish", after="100 steps"),
-        run_dir,
+        run_dir=run_dir,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
         train_data=[torch.ones(2, WIDTH)] * 100,

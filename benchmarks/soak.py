@@ -92,7 +92,7 @@ def trained(batches: int, folder: Path) -> Stretches:
         .set("checkpoint", every=[f"{every} steps", "10 minutes"])
         .set("schedule", every="1 epochs")
         .set("finish", after=f"{batches} steps"),
-        folder / "run",
+        run_dir=folder / "run",
         loggers=[stretches],
         display=None,
         notify=lambda line: None,

@@ -76,7 +76,7 @@ class Model:
             Graph.load("fit")
             .set("finish", after="1000000 batches")
             .set("checkpoint", keep=1, mode="sync", every="never"),
-            self._folder / name,
+            run_dir=self._folder / name,
             model=self._model,
             optimizer=self._optimizer,
             train_data=[torch.ones(1)] * 10,

@@ -2,7 +2,7 @@
 
     graphtrain run examples/charlm.py
     graphtrain run examples/charlm.py lr=1e-3 layers=4 epochs=30 finish.after='30 epochs'
-    python examples/charlm.py train_batch.precision=bf16-mixed validate/eval_batch.precision=bf16-mixed
+    python examples/charlm.py train_batch.precision=bf16-mixed
     python examples/charlm_sample.py runs/charlm-001
 
 All commands train with `GRAPH` below, the shipped graph `fit` with some edits; `--graph fit` trains with that as it is.

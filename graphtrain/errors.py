@@ -86,7 +86,18 @@ class ExpressionError(GraphtrainError, RuntimeError):
 
 
 class NotFiniteError(GraphtrainError, ArithmeticError):
-    """Losses, gradients or weights that are infinite or no numbers, where a node was asked to stop at them."""
+    """Losses, gradients or weights that are infinite or no numbers, where a node was asked to stop at them.
+
+    Or a loss that spikes more often than the run may go back.
+
+    Attributes:
+        samples: those of the run up to the batch where it was; 0 where that is not known.
+        check: what has found it.
+    """
+
+    def __init__(self, message: str, hint: str = "", samples: int = 0, check: object = None) -> None:
+        self.samples, self.check = samples, check
+        super().__init__(message, hint)
 
 
 class DataError(GraphtrainError, ValueError):

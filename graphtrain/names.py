@@ -48,7 +48,7 @@ FOREIGN: dict[str, str] = {
     "lr_scheduler": "the resource `scheduler`",
     "configure_optimizers": "the resources `optimizer` and `scheduler`",
     "learning_rate": "the learning rate of the `optimizer` that `setup` returns",
-    "precision": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision = "bf16-mixed"`',
+    "precision": '`train_batch.precision = "bf16-mixed"`',
     "overfit_batches": "`next_batch.overfit = N`",
     "fast_dev_run": (
         "`next_batch.limit=1 validate/next_batch.limit=1 validate.every='1 epochs' finish.after='1 epochs'`"
@@ -92,8 +92,8 @@ FOREIGN: dict[str, str] = {
     "accumulation_steps": "`accumulate.every = N`",
     "grad_clip": "`clip.max_norm = X`",
     "clipnorm": "`clip.max_norm = X`",
-    "fp16": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision`',
-    "bf16": '`train_batch.precision = "bf16-mixed"`, and `validate/eval_batch.precision`',
+    "fp16": '`train_batch.precision = "bf16-mixed"`',
+    "bf16": '`train_batch.precision = "bf16-mixed"`',
     "warmup_steps": "a part of the resource `scheduler`",
     "lr_scheduler_type": "the resource `scheduler`",
     "schedulers": "the resource `scheduler`",

@@ -21,9 +21,8 @@ from graphtrain.data.source import Indexed, Ordered, Source
 from graphtrain.distributed import Record
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.nodes.next_batch import NOTHING
 from graphtrain.program.agreement import Agreement
-
-NOTHING = object()
 
 
 class Drawing(NamedTuple):

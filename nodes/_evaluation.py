@@ -21,7 +21,7 @@ def of_loader(loader: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def set_aside(
-    model: torch.nn.Module, recorder: Recorder, split: str, seed: int | None, ranks: Agreement | None = None
+    model: torch.nn.Module, recorder: Recorder, split: str, seed: int, ranks: Agreement | None = None
 ) -> dict[str, Any]:
     """Put `model` into evaluation mode and seed the random numbers; returns the modes and numbers of the training.
 
@@ -34,8 +34,7 @@ def set_aside(
         training_state["buffers"] = {name: each.detach().clone() for name, each in buffers.items() if ranks.rank}
         ranks.exchange((), buffers)
     model.eval()
-    if seed is not None:
-        seed_everything(seed)
+    seed_everything(seed)
     recorder.means(split, ("whole",)).clear()
     return training_state
 
@@ -51,8 +50,13 @@ def put_back(
 
     Of several loaders those of each are recorded under its name, and their mean, in which each loader counts alike.
     """
-    means = _over_loaders(recorder.means(split).take("whole"))
+    taken = recorder.means(split).take("whole")
+    means = _over_loaders(taken)
     metrics = {f"{split}/{name}": value for name, value in means.items()}
+    if notify is not None and (of_several := [text.split(_OF_LOADER) for text in taken if _OF_LOADER in text]):
+        loaders, names = (list(dict.fromkeys(parts)) for parts in zip(*of_several, strict=True))
+        means_of_all = ", ".join(f"{split}/{name}" for name in names)
+        notify(f"{means_of_all}: the mean over the loaders {', '.join(loaders)}, in which each counts alike")
     put_back_modes(model, training_state)
     if metrics:
         recorder.row(metrics)

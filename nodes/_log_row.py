@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes._optimizers import optimizers_of
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Recorder
 
 
 def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any, *, may_repeat: bool = False) -> None:

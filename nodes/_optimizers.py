@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from graphtrain.errors import UsageError
+from graphtrain.nodes._late import torch
 
 
 def optimizers_of(optimizer: Any) -> tuple[Any, ...]:

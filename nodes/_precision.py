@@ -6,21 +6,21 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
-from graphtrain.data.batch import cast
 from graphtrain.errors import UsageError
-from graphtrain.nodes._compiled import Compiled
+from graphtrain.nodes._late import cast, torch
+
+if TYPE_CHECKING:
+    from graphtrain.nodes._compiled import Compiled
 
 Precision = Literal["32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"]
 Around = Callable[[Any, Any, Any], Any]
 """Calls a step function with a model and a batch."""
 
 # The types that `Trainer` gives models before they are trained; those of other precisions stay as they are.
-MODEL_DTYPES: Mapping[str, torch.dtype] = MappingProxyType({"64-true": torch.float64, "bf16-true": torch.bfloat16})
-_MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+MODEL_DTYPES: Mapping[str, str] = MappingProxyType({"64-true": "float64", "bf16-true": "bfloat16"})
+_MIXED = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
 def around(precision: Precision, device: torch.device, compiled: Compiled | None = None) -> Around | None:
@@ -36,8 +36,8 @@ def around(precision: Precision, device: torch.device, compiled: Compiled | None
     Raises:
         UsageError: the device has no such precision.
     """
-    dtype = MODEL_DTYPES.get(precision)
-    if dtype is not None:
+    if precision in MODEL_DTYPES:
+        dtype = getattr(torch, MODEL_DTYPES[precision])
         _require(precision, dtype, device)
         return _in_type(dtype, compiled)
     autocast = autocast_of(precision, device)
@@ -63,7 +63,7 @@ def autocast_of(precision: Precision, device: torch.device) -> torch.autocast | 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # on some devices torch warns, and computes in float32
-            return torch.autocast(device.type, _MIXED[precision])
+            return torch.autocast(device.type, getattr(torch, _MIXED[precision]))
     except (RuntimeError, UserWarning) as error:
         raise _missing(precision, device, error) from None
 

@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
-
 from graphtrain.errors import UsageError
 from graphtrain.kind.ask import Ask
-from graphtrain.metrics.values import check_metric, check_names, described, detached
+from graphtrain.nodes._late import check_metric, check_names, described, detached, torch
 
 
 def without_ask(result: Any, asks: Callable[[Ask], None] | None) -> Any:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.kind import progress
 from graphtrain.kind.ask import Ask
-from graphtrain.metrics.recorder import Means, Recorder
-from graphtrain.nodes._compiled import Compiled
+from graphtrain.nodes._late import Compiled
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 from graphtrain.nodes._step_result import loss_and_metrics, metrics_of, without_ask
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.metrics.recorder import Means, Recorder
 
 
 class CallsTrainingStep:
@@ -24,7 +26,7 @@ class CallsTrainingStep:
 
     row_prefixes: ClassVar[tuple[str, ...]] = ()
 
-    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+    model_dtypes: ClassVar[Mapping[str, str]] = MODEL_DTYPES
 
     _means: Means
     _prefix: str  # of the names of metrics
@@ -35,7 +37,7 @@ class CallsTrainingStep:
     def setup(
         self,
         recorder: Recorder,
-        device: torch.device,
+        device: Any,
         notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
         asks: Callable[[Ask], None] | None = None,

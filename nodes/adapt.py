@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-import torch
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Above
-from graphtrain.metrics.values import described
-from graphtrain.nodes._adapted import call_with, shifted
+from graphtrain.nodes._late import call_with, described, shifted, torch
 from graphtrain.nodes._step_result import loss_and_metrics
+
+if TYPE_CHECKING:
+    Shift = dict[str, torch.Tensor] | None
 
 Count = Annotated[int, Above(0)]
 Rate = Annotated[float, Above(0)]
-Shift = dict[str, torch.Tensor] | None
 
 
 @node(writes="shift", family="compute")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.program.agreement import Agreement
+from graphtrain.nodes._late import torch
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
 
 Number = tuple[float, float]
 """A value of a rank, and its weight."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._evaluation import set_aside
-from graphtrain.program.agreement import Agreement
+from graphtrain.nodes._late import set_aside
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.metrics.recorder import Recorder
+    from graphtrain.program.agreement import Agreement
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)
@@ -37,6 +39,6 @@ class BeginEvaluation:
     split: str = "val"
 
     def __call__(
-        self, model: torch.nn.Module, recorder: Recorder, seed: int | None, ranks: Agreement | None = None
+        self, model: torch.nn.Module, recorder: Recorder, seed: int, ranks: Agreement | None = None
     ) -> tuple[str, dict[str, Any]]:
         return self.split, set_aside(model, recorder, self.split, seed, ranks)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import torch
-
-from graphtrain.data.length import indexed_length
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
+from graphtrain.nodes._late import indexed_length, torch
 
 
 @node(writes=("indices", "val_indices"), activity="data")

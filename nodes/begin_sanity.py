@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from graphtrain.data.loaders import loaders_of
-from graphtrain.data.samplers import generators_of
-from graphtrain.data.source import keeps_position
 from graphtrain.kind import node
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._evaluation import set_aside
-from graphtrain.program.agreement import Agreement
+from graphtrain.nodes._late import generators_of, keeps_position, loaders_of, set_aside
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.metrics.recorder import Recorder
+    from graphtrain.program.agreement import Agreement
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)
@@ -41,7 +40,7 @@ class BeginSanity:
         self,
         model: torch.nn.Module,
         recorder: Recorder,
-        seed: int | None,
+        seed: int,
         val_data: Any,
         notify: Callable[[str], None] | None = None,
         ranks: Agreement | None = None,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch.nn.modules.batchnorm import _BatchNorm
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._evaluation import set_aside
+from graphtrain.nodes._late import set_aside, torch
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Recorder
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split")
-def begin_update_bn(model: Any, recorder: Recorder, seed: int | None, *, split: str = "update_bn") -> tuple[str, Any]:
+def begin_update_bn(model: Any, recorder: Recorder, seed: int, *, split: str = "update_bn") -> tuple[str, Any]:
     """Do what `begin_evaluation` does, but for layers of batch normalization: these begin their statistics again.
 
     At the end of the evaluation they are the means over its batches, as by ``torch.optim.swa_utils.update_bn``, which
@@ -35,7 +35,8 @@ def begin_update_bn(model: Any, recorder: Recorder, seed: int | None, *, split: 
     []
     """
     training_state = set_aside(model, recorder, split, seed)
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
     training_state["momentum"] = {name: layer.momentum for name, layer in layers.items()}
     for layer in layers.values():
         layer.train().reset_running_stats()

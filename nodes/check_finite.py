@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._norms import norms_of
+from graphtrain.nodes._late import norms_of, torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
-from graphtrain.program.agreement import Agreement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from graphtrain.program.agreement import Agreement
 
 _WHAT = {"loss": "the loss", "gradients": "a gradient", "parameters": "a weight"}
 _MOST_WAITING = 1024  # values that stay on the device; a run that records no row stays small
@@ -63,7 +65,7 @@ class CheckFinite:
     _optimizers: tuple[Any, ...]
     _notify: Callable[[str], None]
     _ranks: Agreement | None
-    _values: list[torch.Tensor | float]
+    _values: list[Tensor | float]
     _places: list[tuple[int, int, int, int]]
 
     def __init__(self) -> None:
@@ -120,7 +122,8 @@ class CheckFinite:
     def _read(self) -> None:
         """Read what is on the device: one transfer for all of it."""
         numbers = _numbers(self._values)
-        count, faults = len(numbers), self._faults(numbers, self._places)
+        places = self._places
+        count, faults = len(numbers), self._faults(numbers, places)
         self._values, self._places = [], []
         if not faults or (self.action == "report" and self.reported):
             return
@@ -131,6 +134,10 @@ class CheckFinite:
                 message,
                 "resume from an earlier checkpoint with a smaller learning rate, or with clipping; "
                 'action = "drop" gives such windows up',
+                samples=next(
+                    (place[2] for number, place in zip(numbers, places, strict=True) if not math.isfinite(number)), 0
+                ),
+                check=self,
             )
         self.reported = True
         self._notify(message)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from graphtrain.kind import node, progress
+from graphtrain.kind.mode import Mode
 from graphtrain.kind.parameter import Above
 from graphtrain.kind.trigger import Trigger
-from graphtrain.metrics.recorder import Place, Recorder
-from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.storage.retention import Retention
+from graphtrain.nodes._late import Retention, SavePolicy
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Place, Recorder
+    from graphtrain.program.requests import Requests
 
 
 @node(observer=True, family="saving", also_due={"improved": "best"})
@@ -38,7 +41,8 @@ class Checkpoint:
             joins. Default: False.
         best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
             asked for at the step at which it was recorded. Default: none.
-        best_mode: whether the smallest values are best, "min", or the largest, "max". Default: "min".
+        best_mode: whether the smallest values are best, "min", or the largest, "max". Default: "min" for a metric whose
+            name says loss, error, perplexity or bits; it is to be given for others.
         keep_best: how many of the best stay. Default: 1.
 
     Guard fields:
@@ -56,6 +60,7 @@ class Checkpoint:
     """
 
     monitors: ClassVar[str] = "best"
+    monitor_mode: ClassVar[str] = "best_mode"
 
     every: Trigger = Trigger("1 epochs")
     keep: Annotated[int, Above(0)] = 2
@@ -64,7 +69,7 @@ class Checkpoint:
     if_failed: Literal["stop", "continue"] = "stop"
     slim: bool = False
     best: str | None = None
-    best_mode: Literal["min", "max"] = "min"
+    best_mode: Mode | None = None
     keep_best: Annotated[int, Above(0)] = 1
 
     skipped: int = progress(0)
@@ -85,7 +90,7 @@ class Checkpoint:
         self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed, self.slim)
 
     def retention(self) -> Retention:
-        return Retention(self.keep, self.best, self.best_mode, self.keep_best)
+        return Retention(self.keep, self.best, self.best_mode or "min", self.keep_best)
 
     @property
     def improved(self) -> bool:
@@ -104,7 +109,7 @@ class Checkpoint:
     def _best_saves(self) -> list[list[Any]]:
         """Place and value of the saves of this run that were among the best; a fork has none of those before it."""
         rows = self._recorder.rows
-        ranked = self.ranked.get(f"{self.best_mode} {self.best}", []) if rows else []
+        ranked = self.ranked.get(self._ranking, []) if rows else []
         first = self._recorder.place_of(rows[0]) if rows else 0
         saves = [save for save in ranked if save[0] >= first]
         # If a save has failed since, that may have been the last one: rather a checkpoint too many than the best lost.
@@ -123,10 +128,14 @@ class Checkpoint:
         if value is not None:
             self._rank(recorded["step"], value)
 
+    @property
+    def _ranking(self) -> str:
+        return f"{self.best_mode or 'min'} {self.best}"
+
     def _rank(self, place: Place, value: float) -> None:
         """Note a save; of those of the run only the best are remembered."""
         saves = [*self._best_saves(), [place, value]]
         retention = self._policy.retention
         best = retention.ranked({number: value for number, (_, value) in enumerate(saves)})[: self.keep_best]
-        self.ranked = {**self.ranked, f"{self.best_mode} {self.best}": [saves[number] for number in sorted(best)]}
+        self.ranked = {**self.ranked, self._ranking: [saves[number] for number in sorted(best)]}
         self._failures = self._requests.failures

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-import torch
-
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 
@@ -47,9 +46,9 @@ class Clip:
             torch.nn.utils.clip_grad_norm_(parameters, self.max_norm, norm_type=self.norm_type)
 
 
-@torch.no_grad()
 def _clip_alike(gradients: list[torch.Tensor], max_norm: float, norm_type: float) -> None:
     """What torch does for gradients of one device and type; sorting them by those takes it 12 of 31 us (4 tensors)."""
-    norms = torch.stack(torch._foreach_norm(gradients, norm_type))
-    factor = max_norm / (torch.linalg.vector_norm(norms, norm_type) + 1e-6)
-    torch._foreach_mul_(gradients, torch.clamp(factor, max=1.0))
+    with torch.no_grad():
+        norms = torch.stack(torch._foreach_norm(gradients, norm_type))
+        factor = max_norm / (torch.linalg.vector_norm(norms, norm_type) + 1e-6)
+        torch._foreach_mul_(gradients, torch.clamp(factor, max=1.0))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-import torch
-
 from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.names import quoted, suggestion
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 
@@ -59,8 +58,11 @@ class ClipAdaptive:
                 )
         self._left_out = frozenset(id(named[name]) for names in left_out.values() for name in names)
 
-    @torch.no_grad()
     def __call__(self) -> None:
+        with torch.no_grad():
+            self._clip()
+
+    def _clip(self) -> None:
         for parameter in parameters_of(*self._optimizers):
             gradient = parameter.grad
             if gradient is None or id(parameter) in self._left_out:

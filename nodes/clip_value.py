@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-import torch
-
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 

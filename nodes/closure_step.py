@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.nodes._optimizers import one_of, parameters_of
 from graphtrain.nodes._training_step import CallsTrainingStep
-from graphtrain.program.agreement import Agreement
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.program.agreement import Agreement
 
 
 @node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), synchronises=True, repeats_step=True)

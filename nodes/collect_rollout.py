@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import torch
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Above
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.values import described
+from graphtrain.nodes._late import described, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from graphtrain.metrics.recorder import Recorder
+
+    Rollout = dict[str, Tensor]
 
 Count = Annotated[int, Above(0)]
-Rollout = dict[str, torch.Tensor]
 ACT = "act", "actions, log_probs, values"
 STEP = "env.step", "observations, rewards, ended"
 
 
 @node(writes=("rollout", "observations", "earned"), activity="data")
 def collect_rollout(
-    model: Any, env: Any, act: StepFunction, device: torch.device, recorder: Recorder, observations: Any = None,
+    model: Any, env: Any, act: StepFunction, device: Any, recorder: Recorder, observations: Any = None,
     earned: Any = None, ranks: Any = None, *, steps: Count = 128, epochs: Count = 4, discount: float = 0.99,
     smoothing: float = 0.95,
-) -> tuple[Rollout, torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[Rollout, Tensor, Tensor]:  # fmt: skip
     """Let the policy act in some environments for a while, and estimate the advantage of what it did.
 
     An episode goes on in the next rollout. The model has the mode that it has, and no gradients; observations that are

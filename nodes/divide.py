@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
-from graphtrain.program.agreement import Agreement
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
 
 
 @node(effects="divide", synchronises=True)
@@ -48,10 +49,10 @@ class Divide:
         elif by in (0, 1):
             return
         gradients = [tensor.grad for tensor in parameters_of(*self._optimizers) if tensor.grad is not None]
-        _divide(gradients, by)
+        with torch.no_grad():
+            _divide(gradients, by)
 
 
-@torch.no_grad()
 def _divide(gradients: list[torch.Tensor], by: Any) -> None:
     devices = {gradient.device for gradient in gradients}
     if len(devices) == 1 and all(type(gradient) is torch.Tensor and not gradient.is_sparse for gradient in gradients):

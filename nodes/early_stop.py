@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from graphtrain.kind import node, progress
+from graphtrain.kind.mode import Mode
 from graphtrain.kind.parameter import Above
 
 
@@ -18,7 +19,8 @@ class EarlyStop:
 
     Arguments:
         monitor: the metric. Default: "val/loss".
-        mode: whether small values are good, "min", or large ones, "max". Default: "min".
+        mode: whether small values are good, "min", or large ones, "max". Default: "min" for a metric whose name says
+            loss, error, perplexity or bits; it is to be given for others.
         min_delta: by how much a value must be better than the best so far to count as an improvement. Default: 0, any.
         patience: values in a row without an improvement after which to stop. Default: 3.
         stopping_threshold: stop once a value is better than this. Default: never.
@@ -42,9 +44,10 @@ class EarlyStop:
     """
 
     monitors: ClassVar[str] = "monitor"
+    monitor_mode: ClassVar[str] = "mode"
 
     monitor: str = "val/loss"
-    mode: Literal["min", "max"] = "min"
+    mode: Mode | None = None
     min_delta: float = 0.0
     patience: Annotated[int, Above(0)] = 3
     stopping_threshold: float | None = None
@@ -80,7 +83,7 @@ class EarlyStop:
             self._notify(f"early_stop: {self.monitor} {reason}")
 
     def _is_better(self, value: float, other: float, by: float = 0.0) -> bool:
-        return value < other - by if self.mode == "min" else value > other + by
+        return value < other - by if self.mode != "max" else value > other + by
 
     @property
     def stop(self) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import torch
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import copy_of, node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._average import move_towards
+from graphtrain.nodes._late import move_towards
+
+if TYPE_CHECKING:
+    import torch
 
 
 @node(makes={"average": copy_of("model")}, family="update")

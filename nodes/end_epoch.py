@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from graphtrain.kind import node
-from graphtrain.metrics.recorder import Means, Recorder
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Means, Recorder
 
 
 @node(family="bookkeeping", synchronises=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch.nn import Module
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.metrics.recorder import Recorder
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from graphtrain.metrics.recorder import Recorder
 
 
 @node(synchronises=True, family="bookkeeping")

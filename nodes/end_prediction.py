@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._evaluation import put_back_modes
-from graphtrain.program.agreement import Agreement
-from graphtrain.storage.predictions import PredictionsFile
+from graphtrain.nodes._late import PredictionsFile, put_back_modes
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.program.agreement import Agreement
 
 
 @node(effects="train", synchronises=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from graphtrain.data.samplers import generators_of
 from graphtrain.kind import node
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._evaluation import put_back
+from graphtrain.nodes._late import generators_of, put_back
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.metrics.recorder import Recorder
 
 
 @node(effects="train", synchronises=True)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes._evaluation import of_loader
+from graphtrain.nodes._late import of_loader, torch
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 from graphtrain.nodes._step_result import count_and_metrics, metrics_of, without_ask
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Recorder
 
 
 @node(family="compute")
@@ -30,8 +30,8 @@ class EvalBatch:
     Arguments:
         precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
             bfloat16, and "16-mixed" in float16, by torch's autocast around the step function. "bf16-true" and "64-true"
-            give model and floating tensors of the batch that type. Default: "32-true", whatever `train_batch` trains
-            in; a model in "bf16-true" or "64-true" is evaluated in it too.
+            give model and floating tensors of the batch that type. Default: that in which the graph trains, or
+            "32-true".
         per: what the loss is a sum over, as that of `train_batch`: metrics are means over them. A `validation_step` may
             return no such count; its loss is a mean over samples then. Default: none, the loss is a mean.
 
@@ -47,12 +47,12 @@ class EvalBatch:
     []
     """
 
-    precision: Precision = "32-true"
+    precision: Precision | None = None
     per: str | None = None
 
     asking: str = progress("", in_digest=False)  # which runs of earlier versions do not have
 
-    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+    model_dtypes: ClassVar[Mapping[str, str]] = MODEL_DTYPES
 
     _recorder: Recorder
     _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several
@@ -63,14 +63,15 @@ class EvalBatch:
     def setup(
         self,
         recorder: Recorder,
-        device: torch.device,
+        device: Any,
         current_loader: Callable[[], str] | None = None,
         asks: Callable[[Ask], None] | None = None,
         step_names: Mapping[str, str] = MappingProxyType({}),
+        training_precision: Precision = "32-true",
     ) -> None:
         self._recorder, self._loader, self._asks = recorder, current_loader, asks
         self._step_names = step_names
-        self._around = around(self.precision, device)
+        self._around = around(self.precision or training_precision, device)
 
     def __call__(
         self,

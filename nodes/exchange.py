@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
-from graphtrain.program.agreement import Agreement
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
 
 
 @node(effects="exchange", optional="ranks", synchronises=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.metrics.recorder import Means, Recorder
-from graphtrain.nodes._norms import norms_of
+from graphtrain.nodes._late import norms_of, torch
 from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Means, Recorder
 
 
 @node(observer=True, family="gradient")

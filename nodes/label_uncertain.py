@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.program.agreement import Agreement
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
 
 Count = Annotated[int, Above(0)]
 Chosen = Sequence[tuple[float, int]] | None

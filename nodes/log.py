@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
-from graphtrain.metrics.recorder import Means, Recorder
 from graphtrain.nodes._log_row import record_means
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Means, Recorder
 
 
 @node(observer=True, synchronises=True)

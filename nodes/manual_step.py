@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from graphtrain.kind import StepFunction, node, progress
+from graphtrain.nodes._late import register_optimizer_step_post_hook
 from graphtrain.nodes._optimizers import optimizers_of
 from graphtrain.nodes._training_step import CallsTrainingStep
 

@@ -10,31 +10,55 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from torch.utils.data import DataLoader, SequentialSampler
-
-from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
-from graphtrain.data.common import Common
-from graphtrain.data.loaders import loaders_of
-from graphtrain.data.rank_local import RankLocal, own_data
-from graphtrain.data.samplers import generators_of, samples_per_batch
-from graphtrain.data.shares import Share, WindowCounter, Windows
-from graphtrain.data.source import Indexed, Recut, Resume, Source, Stateful, source_of
-from graphtrain.data.state import DataState
-from graphtrain.data.together import Combine, Together
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Indices, Loaders, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._division import NOTHING, Division, Drawing, Round, division_of
-from graphtrain.nodes._in_turn import InTurn
-from graphtrain.program.agreement import Agreement
-from graphtrain.state.random import RandomAside, global_generators
-from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
-from graphtrain.storage.state_files import state_digest
+from graphtrain.nodes._late import (
+    Common,
+    DataLoader,
+    DataState,
+    Drawing,
+    EarlyMover,
+    Indexed,
+    InTurn,
+    RandomAside,
+    RankLocal,
+    Round,
+    SequentialSampler,
+    Share,
+    Stateful,
+    Tensors,
+    Together,
+    UnsaveableError,
+    WindowCounter,
+    Windows,
+    batch_mover,
+    division_of,
+    generators_of,
+    global_generators,
+    is_other,
+    loaders_of,
+    own_data,
+    pack,
+    sample_counter,
+    samples_per_batch,
+    source_of,
+    state_digest,
+    tensors_held,
+    traces,
+)
 
+if TYPE_CHECKING:
+    from graphtrain.data.source import Recut, Source
+    from graphtrain.data.together import Combine
+    from graphtrain.nodes._division import Division
+    from graphtrain.program.agreement import Agreement
+
+NOTHING = object()
 _NEVER = 2**62
 _AT_THE_END = (
     "loaded after the last batch of an epoch, it must give the rest, which is empty, before the next epoch; "
@@ -137,8 +161,8 @@ class NextBatch:
     limit: Annotated[int | float, Above(0)] | None = None
     overfit: Annotated[int, Above(0)] | None = None
     batches_per_epoch: Annotated[int, Above(0)] | None = None
-    combine: Combine | Literal["in_turn"] | None = None
-    resume: Resume = "auto"
+    combine: Literal["cycle", "shortest", "longest", "in_turn"] | None = None
+    resume: Literal["auto", "replay", "state"] = "auto"
     prefetch: bool = False
     repeat: bool = False
 
@@ -174,6 +198,7 @@ class NextBatch:
     _turns: int
     _is_early: bool  # whether batches are fetched early
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
+    _source: Source = None  # type: ignore[assignment]  # it is set up before anything is read
     _read: Callable[[Any], Source]
     _clock: Callable[[], float]
     _mark: float
@@ -196,7 +221,6 @@ class NextBatch:
 
     def __init__(self) -> None:
         self._ranks = None
-        self._source: Source = Indexed(())  # until it is set up, or its data is written
         self._data = NOTHING
         self._written: WrittenBatches | None = None  # looked up when an epoch is opened
         self._loaders = {}
@@ -228,6 +252,7 @@ class NextBatch:
         self._limit, self._most = BatchLimit(min(amounts, default=None)), None
         self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
         self._data_state, self._notify = data_state or DataState(), notify
+        self._source = self._source or Indexed(())  # until its data is written
         self._held, self._begin_cut = NOTHING, None
         position, self._position = self._position, {}
         inside = not self._opens_next()  # of an epoch: this is a resume
@@ -764,7 +789,7 @@ class NextBatch:
 
     def release(self) -> None:
         """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
-        if self._source.release(self._iterator) and not self._opens_next():
+        if self._source and self._source.release(self._iterator) and not self._opens_next():
             self._iterator = self._reopened(self._drawn())
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
@@ -777,7 +802,7 @@ class NextBatch:
 
     def state_dict(self) -> dict[str, Any]:
         """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
-        if self._position:
+        if self._position or not self._source:
             return dict(self._position)
         if self._held is not NOTHING:
             self.last_batch = {"batch_size": samples_per_batch(self._data), "tensors": traces(self._held)}

@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
+from graphtrain.kind.mode import Mode
+from graphtrain.nodes._late import ReduceLROnPlateau
 
 
 @node(optional="scheduler", family="update")
 class Plateau:
     """Call ``scheduler.step(value)`` of a `ReduceLROnPlateau` with each value of a metric.
 
-    Whether small or large values are good, the patience and the factor are those of the scheduler.
+    The patience and the factor are those of the scheduler, which has to be made with the same `mode`.
 
     Arguments:
         monitor: the metric. Default: "val/loss".
+        mode: that of the scheduler, "min" or "max". Default: "min" for a metric whose name says loss, error, perplexity
+            or bits; it is to be given for others.
 
     Guard fields:
         recorded: there is a value that the scheduler has not been given.
 
     Raises:
-        UsageError: the scheduler takes no metric.
+        UsageError: the scheduler takes no metric, or has another mode.
         UnknownMetricError: nothing records the metric.
 
     >>> import torch
@@ -37,8 +39,10 @@ class Plateau:
     """
 
     monitors: ClassVar[str] = "monitor"
+    monitor_mode: ClassVar[str] = "mode"
 
     monitor: str = "val/loss"
+    mode: Mode | None = None
 
     recorded: bool = progress(False)
     value: float | None = progress(None)
@@ -48,6 +52,11 @@ class Plateau:
             raise UsageError(
                 f"plateau: `scheduler` is a {type(scheduler).__name__}, whose steps take no metric",
                 "leave the overlay `plateau` out; or let `setup` return a ReduceLROnPlateau",
+            )
+        if scheduler is not None and scheduler.mode != (mode := self.mode or "min"):
+            raise UsageError(
+                f'plateau: the mode of {self.monitor} is "{mode}", and that of the scheduler is "{scheduler.mode}"',
+                f'make it with ReduceLROnPlateau(..., mode="{mode}"), or set plateau.mode="{scheduler.mode}"',
             )
 
     def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:

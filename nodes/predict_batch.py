@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
-
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 
 
@@ -20,7 +19,7 @@ class PredictBatch:
     or a mapping of such.
 
     Arguments:
-        precision: as that of `eval_batch`. Default: "32-true", which computes in the types that model and batch have.
+        precision: as that of `eval_batch`. Default: that in which the graph trains, or "32-true".
 
     Writes:
         predictions: what it returned.
@@ -34,14 +33,14 @@ class PredictBatch:
     []
     """
 
-    precision: Precision = "32-true"
+    precision: Precision | None = None
 
-    model_dtypes: ClassVar[Mapping[str, torch.dtype]] = MODEL_DTYPES
+    model_dtypes: ClassVar[Mapping[str, str]] = MODEL_DTYPES
 
     _around: Around | None  # calls the step function; None for a plain call
 
-    def setup(self, device: torch.device) -> None:
-        self._around = around(self.precision, device)
+    def setup(self, device: Any, training_precision: Precision = "32-true") -> None:
+        self._around = around(self.precision or training_precision, device)
 
     def __call__(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> Any:
         function = predict_step or _of_model

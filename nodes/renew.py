@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from graphtrain.kind import node
-from graphtrain.program.factories import Renewals
+
+if TYPE_CHECKING:
+    from graphtrain.program.factories import Renewals
 
 
 @node(renews="resource", family="update")
@@ -25,7 +29,7 @@ class Renew:
     >>> def make_optimizer(model):
     ...     return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     >>> def make_scheduler(optimizer):
-    ...     return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)
+    ...     return torch.optim.lr_scheduler.LinearLR(optimizer)
     >>> optimizer, scheduler = Factory(make_optimizer), Factory(make_scheduler)
     >>> graph = Graph.load("fit").insert("renew", after="begin_epoch", resource="optimizer")
     >>> graph.check()

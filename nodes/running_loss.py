@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.metrics.recorder import Means, Recorder
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Means, Recorder
 
 
 @node(observer=True, family="bookkeeping")

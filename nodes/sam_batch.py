@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import torch
-
 from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Above
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._training_step import CompilesTrainingStep
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-
 from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
+from graphtrain.nodes._late import ReduceLROnPlateau
 
 
 @node(optional="scheduler", family="update")

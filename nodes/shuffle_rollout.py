@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import torch
+from typing import TYPE_CHECKING, Annotated
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
+from graphtrain.nodes._late import torch
+
+if TYPE_CHECKING:
+    Rollout = dict[str, torch.Tensor]
 
 Count = Annotated[int, Above(0)]
-Rollout = dict[str, torch.Tensor]
 
 
 @node(writes="minibatches", activity="data")

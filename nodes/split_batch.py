@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import torch
-
-from graphtrain.data.batch import mapped
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.program.agreement import Agreement
+from graphtrain.nodes._late import mapped, torch
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
 
 
 @node(writes=("batch_split", "split_index"), synchronises=True, family="data")

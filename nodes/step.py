@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import computes_losses, optimizers_of, parameters_of
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import copy_of, node, progress
 from graphtrain.kind.trigger import Trigger
-from graphtrain.nodes._average import move_towards
+from graphtrain.nodes._late import move_towards
+
+if TYPE_CHECKING:
+    import torch
 
 
 @node(makes={"swa_model": copy_of("model")}, family="update")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import StepFunction, node
+from graphtrain.nodes._late import torch
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
 @node(writes="teacher_output", family="compute")
@@ -35,7 +37,7 @@ class Teach:
     []
     """
 
-    def setup(self, teacher: torch.nn.Module) -> None:
+    def setup(self, teacher: Module) -> None:
         teacher.eval().requires_grad_(False)
 
     def __call__(self, teacher: Any, batch: Any, teacher_step: StepFunction) -> Any:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.kind import StepFunction, node
-from graphtrain.nodes._adapted import Weights, call_with, shifted
+from graphtrain.nodes._late import call_with, shifted
 from graphtrain.nodes.train_batch import TrainBatch
+
+if TYPE_CHECKING:
+    from graphtrain.nodes._adapted import Weights
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
-
-from graphtrain.data.batch import cut
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
 from graphtrain.kind.parameter import Above
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.values import detached
+from graphtrain.nodes._late import StepOutputs, capture_random, cut, detached, restore_random, torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
 from graphtrain.nodes._training_step import CompilesTrainingStep
-from graphtrain.program.agreement import Agreement
-from graphtrain.program.factories import Renewals
-from graphtrain.program.resources import StepOutputs
-from graphtrain.state.random import capture_random, restore_random
+
+if TYPE_CHECKING:
+    from graphtrain.metrics.recorder import Recorder
+    from graphtrain.program.agreement import Agreement
+    from graphtrain.program.factories import Renewals
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
@@ -115,7 +112,7 @@ class TrainBatch(CompilesTrainingStep):
     def setup(
         self,
         recorder: Recorder,
-        device: torch.device,
+        device: Any,
         notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
         asks: Callable[[Ask], None] | None = None,

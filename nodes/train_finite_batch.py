@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from graphtrain.kind import StepFunction, node, progress
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._precision import Around
 from graphtrain.nodes._step_result import loss_and_metrics, without_ask
 from graphtrain.nodes.train_batch import TrainBatch

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import torch
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+
+if TYPE_CHECKING:
+    from torch.amp import GradScaler
 
 
 @node(effects="unscale")
@@ -52,9 +54,9 @@ class Unscale:
     finite_windows: int = progress(0)  # since the scale was changed
 
     _optimizers: tuple[Any, ...]
-    _scaler: torch.amp.GradScaler
+    _scaler: GradScaler
 
-    def setup(self, optimizer: Any, device: torch.device) -> None:
+    def setup(self, optimizer: Any, device: Any) -> None:
         self._optimizers = optimizers_of(optimizer)
         if self.backoff_factor >= 1:
             raise UsageError(f"unscale.backoff_factor: expected a number below 1, got {self.backoff_factor}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node, progress
-from graphtrain.nodes._predictions import added, as_lines, as_tensors
-from graphtrain.program.agreement import Agreement
-from graphtrain.storage.predictions import PredictionsFile
+from graphtrain.nodes._late import PredictionsFile, added, as_lines, as_tensors
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
 
 
 @node(writes="written", synchronises=True, family="saving")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from graphtrain.kind import node
+from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
-
-_TORCH_ZERO_GRAD = torch.optim.Optimizer.zero_grad
 
 
 @node(effects="zero_grad")
@@ -30,17 +27,14 @@ class ZeroGrad:
     _optimizers: tuple[Any, ...]
 
     def setup(self, optimizer: Any) -> None:
-        self._optimizers = optimizers_of(optimizer)
+        self._optimizers, self._torchs_own = optimizers_of(optimizer), torch.optim.Optimizer.zero_grad
 
     def __call__(self) -> None:
         for optimizer in self._optimizers:
             clear = optimizer.zero_grad
             # What torch's own does in the end, without its bookkeeping: 0.6 us of 5.3 for 4 tensors.
-            if (
-                self.set_to_none
-                and getattr(clear, "__func__", None) is _TORCH_ZERO_GRAD
-                and clear.__self__ is optimizer
-            ):
+            is_torchs = getattr(clear, "__func__", None) is self._torchs_own and clear.__self__ is optimizer
+            if self.set_to_none and is_torchs:
                 for parameter in parameters_of(optimizer):
                     parameter.grad = None
             else:

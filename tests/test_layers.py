@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import graphtrain
+from graphtrain.graph.registry import known_kinds
 
 PACKAGE = Path(graphtrain.__file__).parent
 TESTS = Path(__file__).parent
@@ -310,6 +311,12 @@ def reached_by_import(module: str) -> dict[str, str]:
                 if within(name, "graphtrain") and inner in MODULES:
                     waiting.append(inner)
     return reached
+
+
+@pytest.mark.parametrize("kind", known_kinds())
+def test_a_kind_is_declared_without_what_it_works_with(kind: str) -> None:
+    for name, asker in reached_by_import(f"nodes.{kind}").items():
+        assert name.partition(".")[0] not in ("torch", "numpy"), f"{asker} imports {name}: take it from `nodes._late`"
 
 
 @pytest.mark.parametrize("module", sorted(name for name in MODULES if package_of(name) in WITHOUT_TORCH))

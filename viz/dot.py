@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FONT = "DejaVu Sans,Verdana,sans-serif"
 _ONE_OUTLINE = ("cylinder", "note", "folder")  # a second one would run through the name
 MOST_ROWS = 4  # of side trips; `fit` needs three
+WHOLE = "+picture"  # no node can have this key
 
 GRAPH = {
     "rankdir": "TB",
@@ -65,9 +66,18 @@ def to_dot(picture: Picture) -> str:
     from graphviz import Digraph, escape
 
     caption = {"label": _caption(picture.caption), "labelloc": "t"} if picture.caption else {}
-    digraph = Digraph(escape(picture.name), graph_attr={**GRAPH, **caption}, node_attr=NODE, edge_attr=EDGE)
-    _add_level(digraph, picture, "", Counter(key for arrow in picture.arrows for key in (arrow.source, arrow.target)))
+    label = {"label": _guard_table(picture.guards), "labelloc": "b"} if picture.guards else caption
+    digraph = Digraph(escape(picture.name), graph_attr={**GRAPH, **label}, node_attr=NODE, edge_attr=EDGE)
+    touching = Counter(key for arrow in picture.arrows for key in (arrow.source, arrow.target))
+    if picture.guards:  # a drawing has one label: that above is of a frame that is not seen
+        with digraph.subgraph(name=f"cluster_{WHOLE}") as inner:
+            inner.attr("graph", **{**caption, "peripheries": "0"})
+            _add_level(inner, picture, "", touching)
+    else:
+        _add_level(digraph, picture, "", touching)
     rows = _rows(picture)
+    for source in {arrow.source for arrow in rows}:
+        digraph.node(source, ordering="out")
     bodies = {cluster.node.key for cluster in picture.clusters}
     for arrow in picture.arrows:
         digraph.edge(picture.tail(arrow), picture.head(arrow), **_arrow_attributes(arrow, rows, bodies))
@@ -131,6 +141,7 @@ def _cluster_attributes(box: Box) -> dict[str, str]:
         "tooltip": escape(box.tooltip),
         "style": "filled,rounded",
         "margin": "12",
+        "peripheries": "1",  # inside of the frame that is not seen
         **_paint(box),
         **({"style": f"filled,rounded,{MARKS[box.mark].style}"} if box.mark in MARKS else {}),
     }
@@ -169,6 +180,16 @@ def _caption(lines: tuple[str, ...]) -> str:
     title = f'<font point-size="14"><b>{html.escape(lines[0])}</b></font>' if lines[0] else ""
     rows = [title, *(f'<font point-size="10">{html.escape(line)}</font>' for line in lines[1:])]
     return _table([*filter(None, rows), '<font point-size="4"> </font>'])
+
+
+def _guard_table(guards: tuple[tuple[str, str], ...]) -> str:
+    """The guards and their expressions, in two columns."""
+    cell = '<td align="left"><font point-size="10">{}</font></td>'
+    rows = (
+        f"<tr>{cell.format(f'<b>{html.escape(name)}</b>')}{cell.format(html.escape(text) or ' ')}</tr>"
+        for name, text in guards
+    )
+    return f'<<table border="0" cellborder="0" cellspacing="4" cellpadding="1">{"".join(rows)}</table>>'
 
 
 def _table(rows: list[str]) -> str:

@@ -48,9 +48,10 @@ def _reversed_edges(graph: Graph, source: str) -> list[tuple[int, str]]:
 
 
 def returns(graph: Graph, back: frozenset[Place]) -> frozenset[Place]:
-    """The edges that return to a hub: a picture ends each in the name of the hub, or they would become one bundle.
+    """The edges that a picture ends in the name of their target: those that return to a hub, and those past a body.
 
-    A hub is a node to which several nodes return by their only edge.
+    A hub is a node to which several nodes return by their only edge, which would become one bundle. An edge past a body
+    would run along its border.
 
     >>> fit = Graph.load("fit")
     >>> {fit.edges[source][position].target for source, position in returns(fit, back_edges(fit))}
@@ -61,8 +62,25 @@ def returns(graph: Graph, back: frozenset[Place]) -> frozenset[Place]:
     return frozenset(
         (source, position)
         for (source, position), target in targets.items()
-        if count[target] >= FEWEST_RETURNS and source != target
+        if source != target and (count[target] >= FEWEST_RETURNS or _has_body_between(graph, back, target, source))
     )
+
+
+def _has_body_between(graph: Graph, back: frozenset[Place], first: str, last: str) -> bool:
+    """True if a node with a body lies on a way from one node to another, by no edge that leads back."""
+
+    def onward(source: str) -> set[str]:
+        found, waiting = {source}, [source]
+        while waiting:
+            current = waiting.pop()
+            edges = enumerate(graph.edges.get(current, ()))
+            new = {edge.target for position, edge in edges if (current, position) not in back} - found
+            found |= new
+            waiting += new
+        return found
+
+    bodies = {name for name, node in graph.nodes.items() if node.body is not None} - {first, last}
+    return any(last in onward(name) for name in onward(first) & bodies)
 
 
 def main_line(graph: Graph, back: frozenset[Place]) -> tuple[Place, ...]:

@@ -28,6 +28,9 @@ def to_mermaid(picture: Picture) -> str:
     lines += ["flowchart TB", *_level(picture, names, "", "  ")]
     lines += [f"  {names[picture.tail(arrow)]} {_line(arrow)} {names[picture.head(arrow)]}" for arrow in picture.arrows]
     lines += [f"  {line}" for line in _styles(picture, names)]
+    if picture.guards:  # there is nothing below a flowchart but what stands unconnected in it
+        rows = "<br>".join(_escaped(f"{name} = {text}") for name, text in picture.guards)
+        lines.append(f'  guards["{rows}"]')
     return "\n".join(lines) + "\n"
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import quote
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.layers import node as node_key
-from graphtrain.graph.registry import family_of_node
+from graphtrain.graph.registry import effects_of, family_of_node
+from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.viz.flow import back_edges, main_line, returns
 from graphtrain.viz.theme import SIGNS
-from graphtrain.viz.wording import kind_line, one_line, parameter_lines, seconds_line, tooltip
+from graphtrain.viz.wording import LINE_LENGTH, kind_line, one_line, parameter_lines, seconds_line, tooltip
 
 # In an encoded name two hexadecimal digits follow every `+`, so no node can have these keys. (`%` would not do: a name
 # that begins with it belongs to Graphviz.)
@@ -41,7 +43,8 @@ class Box:
         runs: how often it ran, in a heat picture.
         heat: `runs` on a logarithmic scale from 0 to 1.
         current: it runs next.
-        mark: in a picture of a difference, ``"added"``, ``"removed"``, ``"changed"`` or ``"same"``.
+        mark: in a picture of a difference, ``"added"``, ``"removed"``, ``"changed"`` or ``"same"``; of a node that a
+            run bypasses ``"same"`` too, which is pale.
     """
 
     key: str
@@ -119,13 +122,19 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """Boxes, arrows and clusters in the order of the graph; all text in it is one line without control characters."""
+    """Boxes, arrows and clusters in the order of the graph; all text in it is one line without control characters.
+
+    Arguments:
+        caption: lines above it.
+        guards: the rows of a table below it: the path of a guard, and its expression.
+    """
 
     name: str
     boxes: tuple[Box, ...]
     clusters: tuple[Cluster, ...]
     arrows: tuple[Arrow, ...]
     caption: tuple[str, ...] = ()
+    guards: tuple[tuple[str, str], ...] = ()
 
     def map_boxes(self, change: Callable[[Box], Box]) -> Picture:
         """The same picture with a change made to every box and cluster that stands for a node."""
@@ -149,6 +158,8 @@ def picture(
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
     seconds: Mapping[str, float] | None = None,
+    bypassed: Collection[str] = (),
+    guards: bool = False,
 ) -> Picture:
     """What a picture of `graph` shows, from its declared edges alone; no kind is imported.
 
@@ -157,7 +168,10 @@ def picture(
         counts: path of a node -> how often it ran, for a heat picture. Default: no heat. A node that is not in it ran 0
             times; paths that are not in the graph are ignored.
         position: path of the node that runs next, to be marked. Default: none.
-        seconds: path of a node -> how long its visits took, for a heat picture of that. Default: none.
+        seconds: path of a node -> how long its visits took, for a heat picture of that. Default: none. Of a node with a
+            body it is the sum over the body.
+        bypassed: the paths of nodes that a run bypasses, which are pale. Default: none.
+        guards: True adds a table with the expressions of the guards. Default: False.
 
     >>> from graphtrain.graph import Graph
     >>> drawn = picture(Graph.load("evaluate"))
@@ -171,7 +185,8 @@ def picture(
     heat = "how long it took" if seconds is not None else "how often a node ran" if counts is not None else ""
     legend = _legend(whole, heat, position is not None)
     default = (f"optimizer {graph.optimizer}",) if graph.optimizer else ()
-    whole = replace(whole, caption=(whole.name, *overlays, *default, *legend))
+    rows = tuple(_guard_rows(graph)) if guards else ()
+    whole = replace(whole, caption=(whole.name, *overlays, *default, *legend), guards=rows)
     if position is not None:
         whole = whole.map_boxes(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
     if counts is not None:
@@ -179,8 +194,9 @@ def picture(
         whole = whole.map_boxes(lambda box: _heated(box, runs.get(box.key, 0), max(runs.values(), default=0)))
     if seconds is not None:
         took = {key_of(path.split("/")): time for path, time in seconds.items()}
-        whole = whole.map_boxes(lambda box: _timed(box, took.get(box.key), max(took.values(), default=0.0)))
-    return whole
+        whole = whole.map_boxes(lambda box: _timed(box, took))
+    keys = {key_of(path.split("/")) for path in bypassed}
+    return whole.map_boxes(lambda box: _pale(box, keys))
 
 
 def _legend(drawn: Picture, heat: str, has_position: bool) -> Iterator[str]:
@@ -203,19 +219,55 @@ def key_of(names: Iterable[str]) -> str:
 
 def _heated(box: Box, runs: int, most: int) -> Box:
     if box.family == "nested":
-        return replace(box, runs=runs)  # the heat is that of the boxes inside
+        return replace(box, runs=runs)  # the heat is that of the boxes inside, or, of seconds, their sum
     return replace(box, runs=runs, heat=math.log1p(runs) / math.log1p(most) if most > 0 else 0.0)
 
 
-def _timed(box: Box, seconds: float | None, most: float) -> Box:
-    """A box with its seconds, as warm as its share of the longest."""
-    lines = box.lines if seconds is None else (*box.lines, seconds_line(seconds))
-    heat = None if box.family == "nested" else (seconds or 0.0) / most if most > 0 else 0.0
-    return replace(box, lines=lines, heat=heat)
+def _timed(box: Box, took: Mapping[str, float]) -> Box:
+    """A box with the time of its visits, and of those in its body; as warm as its share of all."""
+    total = sum(took.values())
+    own = [seconds for key, seconds in took.items() if key == box.key or key.startswith(f"{box.key}/")]
+    share = sum(own) / total if total > 0 else 0.0
+    heat = share / 2 if box.family == "nested" else share  # the ground that the boxes of a body stand on is paler
+    return replace(box, lines=(*box.lines, seconds_line(sum(own), share)) if own else box.lines, heat=heat)
+
+
+def _pale(box: Box, bypassed: Collection[str]) -> Box:
+    """A box that a run bypasses, or that is in one of those, is pale."""
+    if not any(box.key == key or box.key.startswith(f"{key}/") for key in bypassed):
+        return box
+    lines = (*box.lines, "bypassed") if box.key in bypassed else box.lines
+    return replace(box, lines=lines, mark="same", runs=None, heat=None)
+
+
+def _guard_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The guards of a graph, then those of its bodies, by their paths."""
+    for name, expression in graph.guards.items():
+        yield one_line(f"{prefix}{name}", TITLE_LENGTH), one_line(expression, 3 * LINE_LENGTH)
+    for name, node in graph.nodes.items():
+        if node.body is not None:
+            yield from _guard_rows(node.body, f"{prefix}{name}/")
+
+
+_ROLES = ("model", "optimizer", "training_step")
+
+
+def _roles(node: Node, graph: Graph) -> dict[str, str]:
+    """The model, the optimizer and the step function of a node, as far as its mark or the graph tells of them."""
+    effects = effects_of(node.use, node.kind)
+    known: dict[str, Any] = {"model": "model", "training_step": "training_step"} if "backward" in effects else {}
+    known |= {"optimizer": graph.optimizer or "optimizer"} if effects & set(ON_GRADIENTS) else {}
+    known = {**known, **{role: node.reads[role] for role in _ROLES if role in node.reads}}
+    texts = {role: ", ".join(name) if isinstance(name, list | tuple) else str(name) for role, name in known.items()}
+    return {role: texts[role] for role in _ROLES if role in texts}
 
 
 def _level(graph: Graph, inside: str) -> Picture:
     """One graph, with the graphs nested in it; `inside` is the key of the node whose body it is."""
+    roles = {name: _roles(node, graph) for name, node in graph.nodes.items()}
+    several = {
+        role for role in _ROLES if len({found[role] for found in roles.values() if role in found}) > 1
+    }  # where there is one, it is that of every node
     prefix = f"{inside}/" if inside else ""
     back = back_edges(graph)
     main = main_line(graph, back)
@@ -227,6 +279,8 @@ def _level(graph: Graph, inside: str) -> Picture:
     for name, node in _used(graph).items():
         key = prefix + key_of([name])
         box = _box(node, key, inside, graph.layers, declared=name in graph.nodes, main=name in on_main)
+        used = [one_line(text, LINE_LENGTH) for role, text in roles.get(name, {}).items() if role in several]
+        box = replace(box, lines=(*box.lines, *used))
         if node.body is None:
             boxes.append(box)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,9 @@ def render(
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
     seconds: Mapping[str, float] | None = None,
+    bypassed: Collection[str] = (),
+    *,
+    guards: bool = False,
 ) -> Path:
     """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
 
@@ -35,6 +38,8 @@ def render(
         counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
         position: path of the node that runs next, to be marked. Default: none.
         seconds: path of a node -> how long its visits took, for a heat picture of that. Default: none.
+        bypassed: the paths of nodes that a run bypasses, which are drawn pale. Default: none.
+        guards: True adds a table with the expressions of the guards below the picture. Default: False.
 
     Returns:
         The path of the file.
@@ -56,7 +61,9 @@ def render(
             f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}"
             + ("; `graph.save` writes TOML" if path.suffix == ".toml" else ""),
         )
-    content = _content(_drawn(graph, counts, position, seconds), path.suffix.lower().removeprefix("."))
+    content = _content(
+        _drawn(graph, counts, position, seconds, bypassed, guards), path.suffix.lower().removeprefix(".")
+    )
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -81,9 +88,11 @@ def _drawn(
     counts: Mapping[str, int] | None,
     position: str | None,
     seconds: Mapping[str, float] | None = None,
+    bypassed: Collection[str] = (),
+    guards: bool = False,
 ) -> Picture:
     if isinstance(graph, Graph):
-        return picture(graph, counts, position, seconds)
+        return picture(graph, counts, position, seconds, bypassed, guards)
     # Imported with the first difference: 7 ms of the 260 that `graphtrain render fit` takes of the processor.
     from graphtrain.viz.difference import difference_picture
 

@@ -14,6 +14,7 @@ from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.guards.syntax import field_of, is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
+from graphtrain.kind.mode import known_mode
 from graphtrain.kind.parameter import REQUIRED, is_trigger
 from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
 from graphtrain.names import nearest, suggestion
@@ -135,6 +136,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
             yield scope.problem("G104", node.place, f"{thing}.{name}", message)
         elif is_trigger(parameter.annotation) and parameter.default is not None:
             yield from _units(scope, node, name, parameter.coerce(parameter.default))
+    yield from _mode(scope, node, kind)
     yield from _slots(scope, node)
 
 
@@ -149,6 +151,18 @@ def _inside(scope: Scope, node: Node, parameter: str) -> str:
                     f'line, .set("{path}", {parameter}=...) in Python'
                 )
     return ""
+
+
+def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
+    """A metric of which nobody says whether small or large values are good."""
+    monitors, mode = (getattr(kind.implementation, name, "") for name in ("monitors", "monitor_mode"))
+    if not mode or node.parameters.get(mode) is not None:
+        return
+    metric = node.parameters.get(monitors, kind.parameters[monitors].default)
+    if isinstance(metric, str) and known_mode(metric) is None:
+        message = f"`{node.name}.{mode}` is missing: the name `{metric}` does not tell whether large values are good"
+        hint = f'write {mode} = "max" if the largest is the best, {mode} = "min" if the smallest is'
+        yield scope.problem("G104", node.place, f"nodes.{node.name}.{mode}", message, hint)
 
 
 def _misspelt(name: str) -> bool:

@@ -232,6 +232,9 @@ def render(
         bool,
         typer.Option("--seconds", help="With --run-dir: show how long each node took, of a run with --time-nodes."),
     ] = False,
+    guards: Annotated[
+        bool, typer.Option("--guards", help="Add a table with the expressions of the guards below the picture.")
+    ] = False,
     overlay: OverlayOption = None,
     contained: ContainedOption = False,
 ) -> None:
@@ -241,7 +244,7 @@ def render(
     """
     from graphtrain.command.render import render_command
 
-    render_command(graph, output, run_dir, overlays=overlay or [], contained=contained, seconds=seconds)
+    render_command(graph, output, run_dir, overlays=overlay or [], contained=contained, seconds=seconds, guards=guards)
 
 
 @_command("show", "graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py")
@@ -252,7 +255,7 @@ def show(
         typer.Option(
             "--save-points",
             help="Show for every node whether a checkpoint can be made before it runs, and "
-            "which slots it would hold. Imports the kinds, and therefore torch.",
+            "which slots it would hold. Imports the kinds.",
         ),
     ] = False,
     script: Annotated[
@@ -453,11 +456,12 @@ ArgumentsOfSetup = Annotated[
 
 
 WeightsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--weights",
         metavar="WHAT",
-        help="Whose: best, newest, the name of a checkpoint of the run, or the path of another one.",
+        help="Whose: best, newest, the name of a checkpoint of the run, or the path of another one. Default: the best, "
+        "or the newest of a run that has ranked none by checkpoint.best.",
     ),
 ]
 ModelOption = Annotated[
@@ -506,7 +510,7 @@ def test(
         Path | None,
         typer.Option("--run-dir", metavar="RUN_DIR", help="The run whose weights are tested; it is not changed."),
     ] = None,
-    weights: WeightsOption = "best",
+    weights: WeightsOption = None,
     follow: Annotated[
         Path | None,
         typer.Option(
@@ -526,7 +530,7 @@ def test(
     processes: EvaluationProcessesOption = None,
     quiet: QuietOption = False,
 ) -> int:
-    """Evaluate `test_data` of a script with the weights of a checkpoint of a run, the best one by default.
+    """Evaluate `test_data` of a script with the weights of a checkpoint of a run.
 
     It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
     RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run.
@@ -537,7 +541,7 @@ def test(
         raise UsageError(
             "name one run, with --run-dir or with --follow", "graphtrain test train.py --run-dir runs/first"
         )
-    if follow is not None and weights != "best":
+    if follow is not None and weights is not None:
         raise UsageError("--follow tests every checkpoint", "leave --weights out")
     if (code := launched(processes)) is not None:
         return code
@@ -560,7 +564,7 @@ def predict(
     settings: EvaluationSettings = None,
     *,
     run_dir: EvaluatedRunOption,
-    weights: WeightsOption = "best",
+    weights: WeightsOption = None,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -33,7 +33,9 @@ from graphtrain.plain import json_value
 from graphtrain.replay.history import SavedCheckpoint
 from graphtrain.run.trainer import Trainer
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
+from graphtrain.storage.named import BEST, NEWEST
 from graphtrain.storage.own_files import replace_file
+from graphtrain.storage.ranking import BEST_FILE
 from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, readable_failure
 from graphtrain.storage.run_files import named_folder
@@ -52,14 +54,15 @@ class Weights:
 
     Attributes:
         run_dir: the run.
-        name: "best", "newest", the name of a checkpoint of the run, or a path.
+        name: "best", "newest", the name of a checkpoint of the run, or a path. Default: the best, or the newest where
+            none was ranked.
         model: the model in the checkpoint whose weights `model` is given. Default: the one that the run validates.
         device: where. Default: where the run was trained.
         quiet: True prints errors only.
     """
 
     run_dir: Path
-    name: str = "best"
+    name: str | None = None
     model: str | None = None
     device: str | None = None
     quiet: bool = False
@@ -74,6 +77,8 @@ class Weights:
         folder = self.run_dir / CHECKPOINTS_FOLDER
         if not folder.is_dir():
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
+        if self.name is None:
+            return named_folder(BEST if (self.run_dir / BEST_FILE).exists() else NEWEST, folder)
         path = named_folder(self.name, folder)
         if not path.is_dir():
             names = ", ".join(other.name for other in own_checkpoint_paths(folder))

@@ -83,10 +83,10 @@ class TrainerFactory:
         trained = graph_of(checkpoint.path, manifest)
         graph = checked_graph(trained) if self._graph is None else _counted_alike(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
-        if seed is not None:
-            if not isinstance(seed, int) or not 0 <= seed < 2**63:
-                raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
-            seed_everything(seed)
+        given = about.get("seed", seed)  # before `setup` was called, which may seed too
+        if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, given)):
+            raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
+        seed_everything(given)
         resources = resources_of(self._setup, arguments, name, graph)
         resources.pop("loggers", None)
         not_state = not_state_of(resources, name)
@@ -99,7 +99,6 @@ class TrainerFactory:
             self.changes = now.partition("what changed: ")[2]
             self._notify(now or "what changed since the run is not known")
         made = {
-            "seed": seed,
             "device": checkpoint.device,
             "deterministic": deterministic,
             "display": None,

@@ -22,12 +22,22 @@ def render_command(
     overlays: Sequence[str] = (),
     contained: bool = False,
     seconds: bool = False,
+    guards: bool = False,
 ) -> None:
     """Draw a graph to a file, with the counts and the position of a run if one is named, and its seconds if asked."""
     graph = load_graph(source, overlays=overlays, contained=contained)
     counts, position = _counts(run_dir, graph, source) if run_dir is not None else (None, None)
     took = _seconds(run_dir) if seconds else None
-    typer.echo(f"wrote {render(graph, output, counts=counts, position=position, seconds=took)}")
+    bypassed = _bypassed(run_dir) if run_dir is not None else ()
+    typer.echo(f"wrote {render(graph, output, counts, position, took, bypassed, guards=guards)}")
+
+
+def _bypassed(run_dir: Path) -> list[str]:
+    """The nodes that the run bypasses; none of a run that has left no status."""
+    from graphtrain.storage.run_directory import STATUS_FILE, read_status
+
+    bypassed = read_status(run_dir).get("bypassed") if (run_dir / STATUS_FILE).exists() else None
+    return [path for path in bypassed if isinstance(path, str)] if isinstance(bypassed, list) else []
 
 
 def _seconds(run_dir: Path | None) -> dict[str, float]:
@@ -47,8 +57,8 @@ def _is_duration(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value < math.inf
 
 
-def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str]:
-    """How often each node has run, and the position. That the run has another graph than the one drawn is reported."""
+def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str | None]:
+    """How often each node has run, and the position if the run is not done. That it has another graph is reported."""
     from graphtrain.errors import UsageError
     from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
     from graphtrain.storage.saved_graph import graph_of
@@ -66,4 +76,4 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
             f"the same name; graphtrain render {run_dir} draws the graph of the run"
         )
     counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
-    return counts, checkpoint.manifest["position"]
+    return counts, None if checkpoint.manifest["ended"] else checkpoint.manifest["position"]

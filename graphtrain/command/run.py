@@ -47,7 +47,7 @@ from graphtrain.metrics.logger import Logger
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
-from graphtrain.program.bind import without_unread
+from graphtrain.program.bind import USUAL, without_unread
 from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
@@ -164,6 +164,7 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
         "command": _command_as_typed(program),
         "arguments": in_force,
         "given": sorted(arguments),
+        "seed": options.seed,
         "script": str(program.script) if program.script is not None else "",
         "init": [f"{name}={path}" for name, path in map(split, options.init)],  # of `RUN/best`, what it is now
         "weights": fingerprints(made),
@@ -174,7 +175,6 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
         trainer = Trainer(
             graph,
             run_dir=run_dir,
-            seed=options.seed,
             device=options.device,
             deterministic=options.deterministic,
             loggers=loggers,
@@ -218,7 +218,8 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
             raise _finished_error(run_dir, trainer)
     endings = _endings(trainer) if outcome is Outcome.ALREADY_FINISHED else ""
     further = f"; a later {endings} trains it further" if endings else ""
-    report(f"{outcome}{further}: {run_dir}  digest {trainer.digest()[:16]}")
+    diverged = f", and {trainer.not_finite}" if trainer.not_finite else ""
+    report(f"{outcome}{diverged}{further}: {run_dir}  digest {trainer.digest()[:16]}")
     if outcome.resumable:
         if outcome is not Outcome.STOPPED:
             resuming = replace(resuming, until=None, before=None)
@@ -244,7 +245,7 @@ def _dry_run(
 ) -> int:
     """Run everything once, and write nothing; the exit code."""
     display = None if options.quiet else display_for(report, metrics=_names(options.show))
-    flags = {"seed": options.seed, "device": options.device, "deterministic": options.deterministic}
+    flags: dict[str, Any] = {"device": options.device, "deterministic": options.deterministic}
     trainer = Trainer(graph.dry_run(), display=display, notify=report, not_state=not_state, **flags, **resources)
     for line in loaded:
         report(line)
@@ -353,7 +354,7 @@ def _checked_settings(settings: list[str], options: RunOptions) -> tuple[dict[st
 
 def _check_names(resources: dict[str, Any], program: Script) -> None:
     """Refuse a resource with the name of an argument of `Trainer`, which the command sets."""
-    for name in sorted(set(inspect.signature(Trainer).parameters) & set(resources)):
+    for name in sorted((set(inspect.signature(Trainer).parameters) - set(USUAL)) & set(resources)):
         is_option = name in RunOptions.__dataclass_fields__
         hint = f"set it with --{name.replace('_', '-')}" if is_option else "give the resource another name"
         raise UsageError(f"{program.name} returns `{name}`, which is not a resource but a setting of the run", hint)

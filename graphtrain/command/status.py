@@ -70,6 +70,8 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     snapshot = Snapshot.from_plain(status)
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{_place(snapshot)}")
     yield from (f"  {line}" for line in _panel(snapshot))
+    if status.get("not_finite"):
+        yield f"  {_text(status['not_finite'])}"
     yield f"  newest checkpoint {_text(status.get('checkpoint') or 'none yet')}"
     if isinstance(best := status.get("best"), dict):
         value = best.get("value")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar, final
+from typing import ParamSpec, TypeVar, final
 
 from graphtrain.distributed.current import current_ranks
 from graphtrain.distributed.ranks import FAILURE, LostRankError, Ranks
@@ -16,6 +16,7 @@ from graphtrain.outcome import STOPPED
 
 _LEFT = "_graphtrain_ranks_were_left"  # of an error that passes several spans
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 
 @final
@@ -85,12 +86,12 @@ def leave(ranks: Ranks, place: str, error: BaseException) -> None:
             setattr(error, _LEFT, True)
 
 
-def fails_on_all_ranks(place: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+def fails_on_all_ranks(place: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Make a function one in which a rank does not fail alone, as in `on_all_ranks`."""
 
-    def guard(function: Callable[..., Result]) -> Callable[..., Result]:
+    def guard(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @functools.wraps(function)
-        def guarded(*arguments: Any, **named: Any) -> Result:
+        def guarded(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             with on_all_ranks(place):
                 return function(*arguments, **named)
 

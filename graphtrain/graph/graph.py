@@ -235,6 +235,7 @@ class Graph(Editable):
         counts: Mapping[str, int] | None = None,
         position: str | None = None,
         seconds: Mapping[str, float] | None = None,
+        guards: bool = False,
     ) -> Path:
         """Draw the graph into a file, with or without problems; an existing file is overwritten.
 
@@ -244,6 +245,7 @@ class Graph(Editable):
             position: path of the node that runs next, to be marked. Default: none.
             seconds: path of a node -> how long its visits took, such as `Trainer.seconds_by_node`, for a heat picture
                 of that. Default: none.
+            guards: True adds a table with the expressions of the guards below the picture. Default: False.
 
         Returns:
             The path of the file.
@@ -260,7 +262,7 @@ class Graph(Editable):
         """
         from graphtrain.viz.render import render
 
-        return render(self, path, counts, position, seconds)
+        return render(self, path, counts, position, seconds, guards=guards)
 
     @property
     def title(self) -> str:

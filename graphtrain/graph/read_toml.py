@@ -136,6 +136,11 @@ def read_graph(source: str | Path, *, contained: bool = False) -> Draft:
     Raises:
         UsageError: there is no such graph or file, or it cannot be read.
     """
+    if not isinstance(source, str | Path):
+        raise UsageError(
+            f"expected a Graph, the name of one, or a path; got a {type(source).__name__}",
+            'everything else is passed by name, as in Trainer("fit", model=model)',
+        )
     try:
         folder = Path(source).parent.resolve() if contained else None
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, a folder that is gone

@@ -115,6 +115,22 @@ def loss_that_is_not_finite(row: Mapping[str, float]) -> str:
     return ""
 
 
+def not_finite_since(rows: Iterable[Mapping[str, float]]) -> str:
+    """Which losses are not finite in the latest row that has them, and since when, in words; empty if all are.
+
+    >>> not_finite_since([{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}, {"step": 3, "loss": math.inf}])
+    '`loss` is not finite since step 2'
+    """
+    since: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.rpartition("/")[2] == "loss" and math.isfinite(value):
+                since.pop(name, None)
+            elif name.rpartition("/")[2] == "loss":
+                since.setdefault(name, row["step"])
+    return ", ".join(f"`{name}` is not finite since step {step}" for name, step in since.items())
+
+
 def detached(value: Any) -> Any:
     """The current value without its autograd graph; a tensor that may share memory with a weight or buffer is copied.
 

@@ -71,6 +71,14 @@ class WholeRun:
                 scope = planned.body
         return total
 
+    def batches_per_epoch(self, planned: PlanNode) -> int:
+        """The batches in an epoch of the data that a node fetches.
+
+        Raises:
+            UsageError: they are not known ahead.
+        """
+        return self._length(planned).batches
+
     def total(self, planned: PlanNode, field_name: str) -> int:
         """What a field holds when the graph that its node is in has run once.
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, final
 
+import torch
+
 from graphtrain.data.length import epoch_length
 from graphtrain.data.loaders import are_loaders
+from graphtrain.data.rank_local import own_data
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
@@ -350,6 +353,16 @@ class Program:
 
     # ---- what comes next
 
+    @property
+    def training_precision(self) -> str:
+        """The precision of the nodes that train; "32-true" where there are none, or they differ."""
+        found = {
+            bound.parameters["precision"]
+            for bound in self.nodes
+            if bound.kind.has_effect("backward") and "precision" in bound.parameters
+        }
+        return found.pop() if len(found) == 1 else "32-true"
+
     def terms(self, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
         """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node.
 
@@ -427,7 +440,7 @@ class Program:
         problems = []
         unread = self._unread()
         for name, paths in sorted(self.missing.items()):
-            hint = suggestion(name, [other for other in supplied if other not in self._read_resources])
+            hint = suggestion(name, [other for other in supplied if other not in {*self._read_resources, *USUAL}])
             if "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
                 if counter := self._batch_counters.get(name):
@@ -444,7 +457,7 @@ class Program:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         problems += self._never_written()
-        return problems + [problem for problem in self._mappings() if problem.code not in self.graph.allow]
+        return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
 
     def _never_written(self) -> Iterator[Problem]:
         """A problem for each slot that a node cannot do without, and that only nodes write which are bypassed."""
@@ -463,22 +476,33 @@ class Program:
                         f"supply it: Trainer(..., {self._lacking[writer]}=...), or let `setup` return it",
                     )
 
-    def _mappings(self) -> Iterator[Problem]:
+    def _without_batches(self) -> Iterator[Problem]:
         for bound in self.nodes:
             reads = (*bound.planned.reads, *bound.planned.setup_reads)
             batches = [(read, leaf) for read, target in reads if read.is_batches for leaf in leaves(target)]
             for read, leaf in batches:
-                data = self.resources.get(leaf.name) if isinstance(leaf, ResourceTarget) else None
-                if read.takes_loaders and are_loaders(data):
+                if not isinstance(leaf, ResourceTarget):
                     continue
-                if isinstance(leaf, ResourceTarget) and isinstance(data, Mapping):
+                data: Any = self.resources.get(leaf.name)
+                where, parts = f"{self.graph.name}: nodes.{bound.path}", {leaf.name: data}
+                if read.takes_loaders and are_loaders(data):
+                    parts = {f"{leaf.name}[{name!r}]": part for name, part in data.items()}
+                elif isinstance(data, Mapping):
                     keys = quoted(map(str, data), 4) or "no keys"
                     message = f"`{leaf.name}` is a mapping ({keys}): to iterate over it gives its keys, not batches"
                     hint = (
                         f"supply what one of them holds, as in {leaf.name}=data[{next(iter(data), 'key')!r}]; a "
                         "dataset of tensors is TensorDataset(*data.values()), in a Loader"
                     )
-                    yield Problem("G309", "error", f"{self.graph.name}: nodes.{bound.path}", message, hint)
+                    yield Problem("G309", "error", where, message, hint)
+                for name, part in parts.items():
+                    if _gives_samples(own := own_data(part)):
+                        message = f"`{name}` is a {type(own).__name__}: to iterate over it gives samples, not batches"
+                        hint = (
+                            f"supply Loader({name}, batch_size=...); if its items are batches already, "
+                            f"DataLoader({name}, batch_size=None)"
+                        )
+                        yield Problem("G309", "error", where, message, hint)
 
     def _unread(self) -> list[str]:
         read = self._read_resources | resources_read(self.graph, self.resources)
@@ -551,6 +575,11 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
     functions = [value for value in resources.values() if isinstance(value, StepCall)]
     needs = [*factory_needs(resources), *(read.name for function in functions for read in function.extra_inputs)]
     return reads_of(graph) | {*needs}
+
+
+def _gives_samples(data: Any) -> bool:
+    """True for a dataset that is read by index; one that can be iterated over may give batches."""
+    return isinstance(data, torch.utils.data.Dataset) and not hasattr(type(data), "__iter__")
 
 
 def may_be_unread(value: Any) -> bool:

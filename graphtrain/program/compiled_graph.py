@@ -158,6 +158,17 @@ class CompiledGraph:
                 return self.program.slots[self.program.slot_index(target.path)]
         return None
 
+    def origin_of(self, check: object) -> str:
+        """The path of the node that writes the loss which a node reads that checks it; without one, of that itself."""
+        reader = next(bound for bound in self.program.nodes if bound.instance is check)
+        losses = [
+            target.path
+            for read, target in reader.planned.reads
+            if read.name == "loss" and isinstance(target, SlotTarget)
+        ]
+        writers = [bound.path for bound in self.program.nodes if set(losses) & set(bound.planned.own_writes)]
+        return (writers or [reader.path])[0]
+
     def comes_between_batches(self) -> bool:
         """True if a run stands somewhere while no batch is alive."""
         return any(not bound.bypassed and not self.has_batch_alive(bound.index) for bound in self.program.nodes)

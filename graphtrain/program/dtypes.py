@@ -29,7 +29,7 @@ def cast_models(
 ) -> None:
     """Give models, in place, the types in which nodes compute them: an optimizer that was made of one keeps it.
 
-    A kind says by ``model_dtypes`` which values of its parameter `precision` are such types.
+    A kind says by ``model_dtypes`` which values of its parameter `precision` are such types, by their names in torch.
 
     Arguments:
         copies: what is made as a copy of a model, and has its type: name -> that of the model.
@@ -126,9 +126,12 @@ def _requests(outermost: Scope, resources: Mapping[str, Any]) -> Iterator[_Reque
             if kind is None or dtypes is None:
                 continue
             precision = node.parameters.get("precision", kind.parameters["precision"].default)
+            if precision is None:  # that of the training
+                continue
             for target in leaves(scope.read_by(node, "model")):
                 if isinstance(target, ResourceTarget):
-                    yield _Request(f"{scope.path}{node.name}", target.name, precision, dtypes.get(precision))
+                    dtype = getattr(torch, dtypes.get(precision, ""), None)
+                    yield _Request(f"{scope.path}{node.name}", target.name, precision, dtype)
 
 
 def _is_bypassed(scope: Scope, resources: Mapping[str, Any]) -> bool:

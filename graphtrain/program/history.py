@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import final
 
-from graphtrain.errors import UsageError
+from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.kind import Read
 from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
@@ -44,7 +44,8 @@ class History:
             most: how often the run may go back, over all its nodes. Default: without a limit.
 
         Raises:
-            UsageError: there is no such node; or the run has gone back as often as it may.
+            UsageError: there is no such node.
+            NotFiniteError: the run has gone back as often as it may.
         """
         source = self._named(to)
         kept = tuple(self._named(name, is_near=True).path for name in keep) if keep is not None else (self._bound.path,)
@@ -52,7 +53,7 @@ class History:
             return False
         times = self._requests.returns()
         if most is not None and times >= most:
-            raise UsageError(
+            raise NotFiniteError(
                 f"`{self._bound.path}` asks the run to go back to what `{source.path}` has saved, and it has gone back "
                 f"{'once' if times == 1 else f'{times} times'}, of at most {most}",
                 "resume with a smaller learning rate, or with clipping; or let it leave out more, and raise the limit",

@@ -1,13 +1,15 @@
-"""How many steps a learning-rate scheduler is made for, compared with those that the run will take."""
+"""When learning-rate schedulers are stepped, and how many steps they are made for and the run will take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, SequentialLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, MultiStepLR, OneCycleLR, SequentialLR, StepLR
 
 from graphtrain.errors import UsageError
+from graphtrain.kind.trigger import COUNTS_RUN, Term, decimal
 from graphtrain.plan.scope import ResourceTarget, leaves
 from graphtrain.program.bind import BoundNode, Program
 
@@ -55,6 +57,73 @@ def other_horizons(program: Program) -> Iterator[str]:
                     f"`{name}` is made for {horizon[0]} steps ({horizon[1]}), and the run takes {steps} with it; "
                     f'setup(run) is told the number: run.steps(train_data, node="{bound.path}")'
                 )
+
+
+def first_change_of(scheduler: Any) -> tuple[int, str] | None:
+    """At which of its steps a scheduler first changes the rate, and it in words, if its documentation counts epochs.
+
+    These cut the rate by a factor at an epoch, or at each. Others, which torch counts by epochs too, are as common by
+    steps: warm-up, a half cosine, functions of one's own.
+
+    >>> import torch
+    >>> first_change_of(StepLR(torch.optim.SGD([torch.zeros(1)], lr=0.1), 30))
+    (30, 'StepLR(30)')
+    """
+    match scheduler:
+        case StepLR():
+            return int(scheduler.step_size), f"StepLR({scheduler.step_size})"
+        case MultiStepLR() if milestones := sorted(scheduler.milestones):
+            return int(milestones[0]), f"MultiStepLR({milestones})"
+        case ExponentialLR():
+            return 1, f"ExponentialLR({scheduler.gamma:g})"
+    return None
+
+
+def lines_about_steps(program: Program) -> Iterator[str]:
+    """A line for each scheduler: when it is stepped, and what follows.
+
+    Raises:
+        UsageError: one that counts epochs is stepped so often that it changes the rate within the first, and the graph
+            does not say that this is meant.
+    """
+    for bound in program.nodes:
+        trigger = bound.planned.trigger
+        if trigger is None or trigger.is_never:
+            continue
+        terms = program.terms(bound, trigger)
+        amount = terms[0][2].base if len(terms) == 1 and not trigger.once else None
+        by_steps = amount == Term(Fraction(1), COUNTS_RUN)
+        for name, scheduler in _schedulers(program, bound):
+            first, text = first_change_of(scheduler) or (0, type(scheduler).__name__)
+            when = "every optimizer step" if by_steps else f'by {bound.path}.every = "{trigger}"'
+            line = f"`{name}`: {text} is stepped {when}"
+            if not first or amount is None or scheduler.last_epoch:
+                yield line
+                continue
+            at = first * amount.amount
+            change = f"first change at {amount.unit.removesuffix('s')} {decimal(at)}"
+            epoch = _epoch_of_step(program, bound, at) if amount.unit == COUNTS_RUN else None
+            if epoch is not None and epoch < 1 and "every" not in bound.node.parameters:
+                raise UsageError(
+                    f"{line}: {change}, epoch {float(epoch):.2g}; and {type(scheduler).__name__} counts epochs by its "
+                    "documentation",
+                    f'{bound.path}.every="1 epochs" steps it after every epoch; {bound.path}.every="1 steps", written '
+                    "out, says that steps are meant",
+                )
+            yield f"{line}: {change}" + (f", epoch {float(epoch):.3g}" if epoch is not None else "")
+
+
+def _epoch_of_step(program: Program, bound: BoundNode, step: Fraction) -> Fraction | None:
+    """The epoch in which a step is taken; None where that is not known ahead."""
+    steps, batches = (bound.scope.counter(unit)[0] for unit in (COUNTS_RUN, "batches"))
+    if steps is None or batches is None:
+        return None
+    try:
+        run = program.whole_run
+        per_step = Fraction(run.visits(batches.path), run.visits(steps.path))
+        return step * per_step / run.batches_per_epoch(batches.planned)
+    except (UsageError, ZeroDivisionError):
+        return None
 
 
 def refuse_two_at_once(program: Program) -> None:

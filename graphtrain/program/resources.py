@@ -34,9 +34,17 @@ PROVIDED = (
     "saving",
     "seed",
     "step_names",
+    "training_precision",
     "windows",
 )
 
+_MADE_BY_USERS = (
+    torch.nn.Module,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.utils.data.Dataset,
+    torch.utils.data.DataLoader,
+)
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
 _STEP_INSTEAD = {"test_step": "validation_step"}  # where there is no function of the name
 
@@ -130,15 +138,35 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     """The resources with modules on the device, and step functions (the model's own, where none is given) wrapped.
 
     Raises:
-        UsageError: a resource has a name that the engine supplies, or a step function cannot be called with a model
-            and a batch.
+        UsageError: a resource has a name that the engine supplies, or is not what its name says, or a step function
+            cannot be called with a model and a batch.
     """
+    _refuse_types(resources)
     if taken := sorted(set(PROVIDED) & set(resources)):
         raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
     for value in resources.values():
         if isinstance(value, torch.nn.Module):
             value.to(device)
     return with_step_functions(resources)
+
+
+def _refuse_types(resources: Mapping[str, Any]) -> None:
+    """Raise for a class in the place of an object of it, and for what cannot be what its name says."""
+    for name, value in resources.items():
+        if isinstance(value, type) and issubclass(value, _MADE_BY_USERS):
+            raise UsageError(
+                f"`{name}` is the class {value.__name__}, not an object of it",
+                f"make one: {name}={value.__name__}(...)",
+            )
+    for name, methods, expected in (
+        ("model", ("named_modules",), "a torch.nn.Module"),
+        ("optimizer", ("step", "param_groups"), "an optimizer, or a list of them"),
+        ("scheduler", ("step",), "a scheduler, or a list of them"),
+    ):
+        given = resources.get(name)
+        for value in given if isinstance(given, list | tuple) and name != "model" else [given]:
+            if value is not None and not all(hasattr(value, method) for method in methods):
+                raise UsageError(f"`{name}` must be {expected}; got {described(value)}")
 
 
 def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:

@@ -181,6 +181,9 @@ class Compiler:
         if read.name == METRIC_PREFIX:
             prefix = bound.metric_prefix
             return lambda: prefix
+        if read.name == "training_precision":
+            precision = self._program.training_precision
+            return lambda: precision
         if read.name == "graph_trains":
             trains = bound.scope.names.steps
             return lambda: trains

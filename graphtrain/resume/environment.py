@@ -112,7 +112,7 @@ class RunEnvironment:
 
 
 def run_environment(
-    resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int | None = None
+    resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int
 ) -> RunEnvironment:
     """That of this process; `about` may name its `script`."""
     script = about.get("script")

@@ -151,7 +151,7 @@ def resized(
     compiled: CompiledGraph,
     rank: int,
     world_size: int,
-    seed: int | None,
+    seed: int,
     rename: Mapping[str, str],
 ) -> tuple[Checkpoint, str]:
     """A checkpoint as a rank resumes from it where as many ranks have not written it; and what changes, in words.
@@ -168,9 +168,8 @@ def resized(
     states: Mapping[int, Sections] = checkpoint.others or {0: first}
     renaming = GraphChange.of(checkpoint, compiled.graph, rename).renaming
     exchanged = _exchanged(compiled, manifest, first["progress"], before, renaming)
-    number = seed if seed is not None else int(manifest["digest"][:8], 16)
     with RandomAside(global_generators()):
-        seed_everything(derived_seed(number, _micro_batches(compiled, first["progress"], renaming), rank))
+        seed_everything(derived_seed(seed, _micro_batches(compiled, first["progress"], renaming), rank))
         drawn = capture_random()
     sections = {
         **first,

@@ -1,28 +1,30 @@
-"""The life cycle of a run as a state machine: which calls are possible when."""
+"""The life cycle of a run as a `transitions` machine: which calls are possible when."""
 
 from __future__ import annotations
 
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from graphtrain.errors import LifeCycleError
 
 Event = Literal["start", "recover", "ask_to_stop", "stop", "finish", "fail"]
 
-_RUNNING = ("running", "stopping")
-# Event -> the states in which it is possible, and the state that follows.
-_TRANSITIONS: dict[Event, tuple[tuple[str, ...], str]] = {
-    "start": (("ready", "stopped", "finished"), "running"),
-    "recover": (("failed",), "running"),  # from the last save point
-    "ask_to_stop": (_RUNNING, "stopping"),  # at the next save point
-    "stop": (_RUNNING, "stopped"),
-    "finish": (_RUNNING, "finished"),
-    "fail": (_RUNNING, "failed"),
-}
+_ACTIVE = ["running", "stopping"]
+_TRANSITIONS: list[list[Any]] = [  # event, the states in which it is possible, and the state that follows
+    ["start", ["ready", "stopped", "finished"], "running"],
+    ["recover", ["failed"], "running"],  # from the last save point
+    ["ask_to_stop", _ACTIVE, "stopping"],  # at the next save point
+    ["stop", _ACTIVE, "stopped"],
+    ["finish", _ACTIVE, "finished"],
+    ["fail", _ACTIVE, "failed"],
+]
 
 
 @final
 class LifeCycle:
     """ready -> running -> stopping -> stopped, finished or failed; from each of these running again.
+
+    Attributes:
+        machine: the `transitions.Machine`, which docs/resuming.md has a picture of.
 
     >>> life = LifeCycle(); life.go("start"); life.state
     'running'
@@ -32,21 +34,26 @@ class LifeCycle:
     graphtrain.errors.LifeCycleError: the run is running: ... cannot be called from inside it
     """
 
+    state: str  # which the machine sets
+
     def __init__(self) -> None:
-        self.state = "ready"
+        from transitions import Machine  # here, for commands that run nothing import this module too
+
+        states = ["ready", *_ACTIVE, "stopped", "finished", "failed"]
+        self.machine = Machine(self, states, initial="ready", transitions=_TRANSITIONS, auto_transitions=False)
 
     @property
-    def is_running(self) -> bool:
-        return self.state in _RUNNING
+    def is_active(self) -> bool:
+        return self.state in _ACTIVE
 
     def go(self, event: Event) -> None:
         """Go to the state that follows."""
         self.refuse(event)
-        self.state = _TRANSITIONS[event][1]
+        self.machine.events[event].trigger(self)
 
     def refuse(self, event: Event) -> None:
         """Raise if the event is not possible now."""
-        if self.state in _TRANSITIONS[event][0]:
+        if event in self.machine.get_triggers(self.state):
             return
         if event != "start":
             raise LifeCycleError(f"`{event}` is not possible while the run is {self.state}")

@@ -27,6 +27,7 @@ from graphtrain.errors import (
     GraphtrainError,
     GuardError,
     LifeCycleError,
+    NotFiniteError,
     RanksError,
     SaveFailedError,
     UnknownMetricError,
@@ -41,13 +42,14 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.values import loss_that_is_not_finite
+from graphtrain.metrics.values import loss_that_is_not_finite, not_finite_since
 from graphtrain.names import quoted
+from graphtrain.nodes._late import bind
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import Renewals, Renewed
-from graphtrain.program.horizon import other_horizons
+from graphtrain.program.factories import Factory, Renewals, Renewed
+from graphtrain.program.horizon import lines_about_steps, other_horizons
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.node_times import NodeTimes
@@ -86,10 +88,20 @@ from graphtrain.run.out_of_memory import out_of_memory_note
 from graphtrain.run.overview import beginning_of, progress_of, summary_of, value_of
 from graphtrain.run.reporter import Reporter
 from graphtrain.run.signals import stop_signals
-from graphtrain.state.random import RandomAside, global_generators, seed_everything
+from graphtrain.state.random import (
+    RandomAside,
+    capture_random,
+    global_generators,
+    restore_random,
+    seed_everything,
+    seed_given,
+    seed_the_rest,
+)
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, read_manifest
 from graphtrain.storage.lineage import OWN, Lineage
 from graphtrain.storage.run_files import Lead, RunFiles, named_checkpoint, named_folder
+
+bind()  # what kinds work with, or the first batch would wait for it
 
 _NOT_FINITE = "--overlay check_finite names the batch, and can drop it"
 
@@ -106,8 +118,9 @@ class Trainer:
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
-        seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. None leaves the generators
-            as they are.
+        seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: what torch was seeded
+            with, or else 0, or that of the run that is resumed; and only those generators are seeded when the run
+            begins which nobody has seeded. Among several ranks it is that of rank 0.
         device: where the model is and batches go. Default: CUDA where there is one, else the CPU; among several ranks,
             the CUDA device of the rank's number on its host.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
@@ -119,13 +132,14 @@ class Trainer:
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of what is no state of the training, such as ``"task.started_at"``: it is neither saved nor
             restored. Default: none.
-        resources: `model`, `optimizer`, `train_data`, ... by the slot names of the graph, each an object or a `Factory`
-            that makes it. A model's own `training_step` and `validation_step` are used where none is given.
+        model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
+            by the slot names of the graph, each an object or a `Factory` that makes it. A model's own `training_step`
+            and `validation_step` are used where none is given.
 
     Raises:
         GraphError: the graph has problems, or a resource that it reads is missing, or one is supplied that it does not
             read; objects with a `state_dict` may be supplied all the same.
-        UsageError: an argument is wrong, or ranks differ in what they begin with.
+        UsageError: an argument or a resource is of a wrong type, or ranks differ in what they begin with.
         RankFailedError: another rank has failed, or does not come.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -161,12 +175,19 @@ class Trainer:
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
+        *,
+        model: torch.nn.Module | Factory | None = None,
+        optimizer: Any = None,
+        train_data: Any = None,
+        val_data: Any = None,
+        training_step: Callable[..., Any] | None = None,
+        validation_step: Callable[..., Any] | None = None,
+        scheduler: Any = None,
         run_dir: str | Path | None = None,
-        seed: int | None = 0,
+        seed: int | None = None,
         device: str | torch.device = "auto",
         deterministic: bool = False,
         loggers: Iterable[Logger] = (),
-        *,
         display: Display | Literal["auto"] | None = "auto",
         notify: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
@@ -176,7 +197,18 @@ class Trainer:
         self._ranks = current_ranks()
         self._is_set_up = False
         is_one_of_several = self._ranks.world_size > 1
+        declared = {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "train_data": train_data,
+            "val_data": val_data,
+            "training_step": training_step,
+            "validation_step": validation_step,
+        }
+        resources = {**{name: value for name, value in declared.items() if value is not None}, **resources}
         graph = checked_graph(graph, ranks=is_one_of_several, supplied=_supplied(resources))
+        _refuse_types(run_dir, seed, loggers, notify, display)
         self._notify = (notify or _print_to_stderr) if not self._ranks.rank else _ignore
         self._said: set[str] = set()
         if deterministic:
@@ -193,7 +225,12 @@ class Trainer:
         self._made = made_resources(graph, resources)
         resources = self._resources = with_copies(graph, resources, self._made)
         self._first_made = {name: resources[name] for name in (*self._renewals.factories, *self._made)}
-        self._seed = seed
+        self._takes_seed = seed is None
+        own = self._seed = seed if seed is not None else seed_given() or 0
+        if self._agreement is not None and seed is None:
+            self._seed = self._agreement.gather(own)[0]
+        # Ranks that are seeded alike, as equal models ask for, would drop alike.
+        self._reseeds = seed is not None or (self._ranks.rank > 0 and own == self._seed)
         self._device = resolve_device(device, self._ranks.local_rank if is_one_of_several else None)
         if is_one_of_several:
             refuse_models(resources)
@@ -219,7 +256,7 @@ class Trainer:
             "saving": run_dir is not None,
             "notify": self._notify_once,
             "ranks": self._agreement,
-            "seed": seed,
+            "seed": self._seed,
         }
         self._prepared = {**prepare(resources, self._device), **provided}
         self._compiled = CompiledGraph(
@@ -237,7 +274,7 @@ class Trainer:
         self._losses_are_finite = True  # as far as rows have told
         self._is_replay = False  # whose save points are those of the run that it replays
         if self._agreement is not None:
-            settings = {"seed": seed, "deterministic": deterministic, **self._about.get("arguments", {})}
+            settings = {"seed": self._seed, "deterministic": deterministic, **self._about.get("arguments", {})}
             values = self._hyper_parameters.values
             require_equal(self._agreement, graph, self._resources, settings, values)
             self._weights = versions_of(self._resources)
@@ -405,6 +442,11 @@ class Trainer:
         """
         return self._changes
 
+    @property
+    def not_finite(self) -> str:
+        """Which losses are not finite in the latest row that has them, and since which step; empty if all are."""
+        return not_finite_since(self._recorder.rows)
+
     def replay_options(self) -> list[str]:
         """After a failure inside a node: the options of ``graphtrain replay`` that lead a replay to that node.
 
@@ -417,7 +459,10 @@ class Trainer:
             is_replayed = read_manifest(latest[0])["graph_hash"] == structural_hash(self.graph)
         except CheckpointError:
             return []
-        has_run = isinstance(self._explainer.error, GuardError)
+        error = self._explainer.error
+        if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
+            return ["--to", f"{error.samples} samples", "--node", self._compiled.origin_of(error.check)]
+        has_run = isinstance(error, GuardError)
         return replay_options(self._compiled, self._loop.position, has_run=has_run) if is_replayed else []
 
     def snapshot(self) -> Snapshot:
@@ -928,7 +973,7 @@ class Trainer:
                         self._compiled.release()
         except BaseException as error:
             self._leave_ranks(error)
-            if self._life.is_running:  # it never began
+            if self._life.is_active:  # it never began
                 self._life.go("fail" if has_failed else "stop")
             raise
 
@@ -973,7 +1018,7 @@ class Trainer:
 
     def _stop(self, error: BaseException | None) -> None:
         self._watch.stop()
-        was_running = self._life.is_running
+        was_running = self._life.is_active
         if was_running:
             self._life.go("finish" if self._loop.ended and self._end_is_saved else "stop")
         self._reporter.end(self._life.state, error)
@@ -996,6 +1041,7 @@ class Trainer:
                     "make a new Trainer, or start all ranks again: with a run directory they resume from its newest "
                     "checkpoint",
                 )
+            self._writer.wait()  # after an interrupt it may be the one that is being written
             checkpoint = self._writer.last_save_point(self._resumed_from)
             trained = self._trained
             self._compile_again()
@@ -1066,11 +1112,13 @@ class Trainer:
         self._announce()
 
     def _begin(self, options: ResumeOptions) -> None:
-        run_files = self._run_files
+        run_files, random = self._run_files, capture_random()
         self._refuse_returning()
         checkpoint = choose(run_files, options, self._rank_saves)
         if run_files is None:
             self._resumed_from = checkpoint.path.absolute() if checkpoint is not None else None
+        if checkpoint is not None and self._takes_seed:
+            self._take_seed(checkpoint)
         # Before anything is restored: looking at data may draw from a generator of its own.
         if run_files is not None or checkpoint is not None:
             self._environment = run_environment(
@@ -1078,7 +1126,8 @@ class Trainer:
             )
         self._compiled.state.begin(self._not_state, self)
         self._setup = self._setup_hashes()
-        for line in other_horizons(self._compiled.program):
+        program = self._compiled.program
+        for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
             self._notify_once(line)
         is_as_saved = False
         if checkpoint is not None:
@@ -1086,12 +1135,22 @@ class Trainer:
             is_as_saved = self._resume(checkpoint, options, status)
             self._is_resumed = True
         else:
-            if self._seed is not None:
+            restore_random(random)
+            if self._reseeds:
                 seed_everything(self._seed if not self._ranks.rank else derived_seed(self._seed, self._ranks.rank))
+            else:
+                seed_the_rest(self._seed)
             if run_files is not None:
                 self._recorder.load_rows(run_files.cut_back_to(None, self._requests.policy.retention))
             self._compiled.begin()
         self._started(checkpoint, is_as_saved=is_as_saved)
+
+    def _take_seed(self, checkpoint: Checkpoint) -> None:
+        """Take the seed that a run began with, from which the order of its data follows."""
+        saved = checkpoint.manifest["environment"].get("seed", self._seed)
+        if saved != self._seed:
+            self._seed = self._prepared["seed"] = saved
+            self._compile_again()
 
     def _refuse_returning(self) -> None:
         """Raise if a node may send the run back to a checkpoint, and there will be none."""
@@ -1282,7 +1341,9 @@ class Trainer:
             **replace(snapshot, state=state or snapshot.state).as_plain(),
             "place": self._compiled.run_clock.describe(),
             "trained": self._compiled.run_clock.trained(),
+            "not_finite": self.not_finite,
             **self._compiled.run_clock.nested(),
+            "bypassed": [bound.path for bound in self._compiled.program.nodes if bound.bypassed],
             **({"seconds_by_node": dict(seconds)} if (seconds := self.seconds_by_node) else {}),
         }
         try:
@@ -1325,6 +1386,19 @@ class Trainer:
         if line not in self._said:
             self._said.add(line)
             self._notify(line)
+
+
+def _refuse_types(run_dir: Any, seed: Any, loggers: Any, notify: Any, display: Any) -> None:
+    """Raise for an argument of another type, which would fail later, and elsewhere."""
+    for name, value, is_right, expected in (
+        ("run_dir", run_dir, run_dir is None or isinstance(run_dir, str | Path), "the path of a folder"),
+        ("seed", seed, seed is None or (isinstance(seed, int) and 0 <= seed < 2**63), "an integer from 0 to 2**63 - 1"),
+        ("loggers", loggers, isinstance(loggers, Iterable), "a list of functions: loggers=[logger]"),
+        ("notify", notify, notify is None or callable(notify), "a function that takes a line"),
+        ("display", display, display == "auto" or not isinstance(display, str), "a display, or None for none"),
+    ):
+        if not is_right:
+            raise UsageError(f"Trainer: {name}: expected {expected}; got {value!r}")
 
 
 def _acknowledgement(saves: bool) -> str:

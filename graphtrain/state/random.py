@@ -24,6 +24,35 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def seed_given() -> int | None:
+    """The number that torch was seeded with; None where nobody has, and it is one that the operating system gave."""
+    seed = torch.initial_seed()
+    return None if seed == _AT_IMPORT["torch"] and seed >= 2**32 else seed % 2**63
+
+
+def seed_the_rest(seed: int) -> None:
+    """Seed those of Python, NumPy and torch that nobody has seeded, or drawn from, since graphtrain was imported."""
+    if seed_given() is None:
+        torch.manual_seed(seed)
+    beginning = _beginning()
+    for name in ("python", "numpy"):
+        if beginning[name] == _AT_IMPORT[name]:
+            HOST[name].seed(seed)
+
+
+def _beginning() -> dict[str, Any]:
+    """What shows whether a generator was seeded: of torch its seed, which the others do not tell."""
+    state = numpy.random.get_state(legacy=False)["state"]
+    return {
+        "python": random.getstate(),
+        "numpy": {**state, "key": bytes(state.get("key", b""))},
+        "torch": torch.initial_seed(),
+    }
+
+
+_AT_IMPORT = _beginning()
+
+
 def capture_random() -> dict[str, Any]:
     """The state of every generator, as plain data and tensors."""
     captured: dict[str, Any] = {

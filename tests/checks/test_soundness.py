@@ -396,7 +396,7 @@ def watched(graph: Graph, elsewhere: Random | None = None) -> Run:
         elsewhere: after the first visit, chooses where the run goes on, with which progress and parameters. Default:
             where the graph says.
     """
-    trainer = Trainer(replace(graph, allow=tuple(CODES)), device="cpu", notify=lambda line: None)
+    trainer = Trainer(replace(graph, allow=tuple(CODES)), seed=0, device="cpu", notify=lambda line: None)
     nodes = _flat(graph)
     # And by what a visit reports, a count may change or not.
     asked = [*_asked(graph), *(f"{path}.passes" for path, node in _flat(graph).items() if node.use == "s_maybe")]

@@ -35,7 +35,7 @@ class Logger:
         note("row")
 
 graph = (
-    Graph.load("fit")
+    Graph.load("fit").set("schedule", every="1 steps")
     .set("accumulate", every=4).set("validate", every="5 epochs", from_="2 epochs").set("log", every="1000 steps")
     .set("checkpoint", best="val/loss").set("finish", after="100 epochs")
 )

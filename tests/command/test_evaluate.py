@@ -25,7 +25,7 @@ import os
 import torch
 from graphtrain import Graph, main
 
-graph = Graph.load("fit").overlay("ema").set("checkpoint", best="val/level", every="1 epochs", keep=9)
+graph = Graph.load("fit").overlay("ema").set("checkpoint", best="val/level", best_mode="min", every="1 epochs", keep=9)
 
 def training_step(model, batch):
     return model(batch).square().mean()
@@ -214,14 +214,17 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
 
 
 def test_a_run_of_token_windows_is_tested_by_tokens(folder: Path, command: Command) -> None:
-    script = SCRIPT.replace('.overlay("ema")', '.overlay("token_windows")').replace('best="val/level", ', "")
+    script = SCRIPT.replace('.overlay("ema")', '.overlay("token_windows")').replace(
+        'best="val/level", best_mode="min", ', ""
+    )
     loss = 'return {"loss": model(batch).square().sum(), "tokens": 6}'
     script = script.replace("return model(batch).square().mean()", loss).replace(
         'return {"mean": model(batch).mean(), "number": 1.0}', loss
     )
     (folder / "script.py").write_text(script)
     assert command("run", "script.py", "finish.after=1 epochs", "--run-dir", "r", "--quiet").code == 0
-    result = command("test", "script.py", "--run-dir", "r", "--weights", "newest")
+    result = command("test", "script.py", "--run-dir", "r")
+    assert "weights: `model` of r/checkpoints/" in result.err, "the newest, as none was ranked"
     assert result.code == 0, result.err
     weights = load_file(checkpoint_folder(folder / "r" / "newest") / "model.safetensors")
     total = sum(
@@ -255,6 +258,10 @@ def test_bad_input(trained: Path, command: Command) -> None:
         Path("script.jsonl").touch()
         result = command(*words)
         assert (result.code, message in result.err, "Traceback" in result.err) == (2, True, False), (words, result.err)
+    without = (trained.parent / "script.py").read_text().replace('"test_data"', '"tests"')
+    Path("without.py").write_text(without)
+    missing = command("test", "without.py", "--run-dir", "r")
+    assert "`test_data` is read by" in missing.err and "did you mean" not in missing.err
     (trained / "test.jsonl").write_text("mine\n")
     result = command("test", "script.py", "--run-dir", "r")
     assert (result.code, "does not hold the rows of tests" in result.err) == (2, True)

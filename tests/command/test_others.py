@@ -152,6 +152,14 @@ def test_render_shows_where_a_run_is(tiny: Path, command: Command) -> None:
     assert "6 runs" not in (tiny / "plain.dot").read_text()
 
 
+def test_render_of_a_finished_run_shows_no_next_node_and_what_was_bypassed(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "--run-dir", "r", "finish.after=2 steps").code == 0
+    assert command("render", "r", "-o", "done.dot", "--run-dir", "r", "--guards").code == 0
+    text = (tiny / "done.dot").read_text()
+    assert "runs next" not in text and "current" not in text
+    assert text.count(">bypassed<") >= 2 and "next_batch.last or ending" in text, "schedule and exchange; the guards"
+
+
 def test_render_with_a_run_of_another_graph_says_so(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "accumulate.every=2", "--run-dir", "r", "--until", "3 steps").code == 0
     assert command("render", "r", "-o", "same.dot", "--run-dir", "r").err == ""
@@ -385,29 +393,33 @@ def test_an_unknown_command(command: Command) -> None:
 # --- In real processes -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "light"),
-    [
-        (["--help"], True),
-        (["run", "--help"], True),
-        (["show", "fit"], True),
-        (["diff", "fit", "evaluate", "-o", "difference.svg"], True),
-        (["graphs"], True),
-        (["ls", "."], True),
-        (["render", "fit", "-o", "fit.svg"], True),
-        (["copy", "fit", "my.toml"], True),
-        (["check", "fit"], False),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_needs_no_torch_imports_none(words: list[str], light: bool, tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "importtime", *arguments(*words)[1:]]
+EVERY_COMMAND = """
+import sys
+from graphtrain.command.app import app
+from graphtrain.graph.registry import known_graphs, known_kinds
+
+def run(*words):
+    try:
+        app(list(words))
+    except SystemExit as end:
+        assert not end.code, words
+
+for words in ("--help", "run --help", "graphs", "ls .", "render fit -o fit.svg", "copy fit my.toml",
+              "diff fit evaluate -o difference.svg", *(f"show {graph}" for graph in known_graphs())):
+    run(*words.split())
+    assert "graphtrain.nodes" not in sys.modules, words
+for words in ("show fit --save-points", *(f"check {graph}" for graph in known_graphs()),
+              *(f"nodes {kind}" for kind in known_kinds())):
+    run(*words.split())
+    assert "graphtrain.nodes" in sys.modules
+    assert not {"torch", "numpy"} & sys.modules.keys(), words
+"""
+
+
+def test_what_needs_no_torch_imports_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", EVERY_COMMAND]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=300)
     assert done.returncode == 0, done.stderr
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "graphtrain.command.app" in imported
-    heavy = {name for name in imported if name in ("torch", "numpy") or name.startswith("graphtrain.nodes")}
-    assert (not heavy) == light, sorted(heavy)
 
 
 def test_a_reader_that_leaves(tmp_path: Path) -> None:

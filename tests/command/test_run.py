@@ -128,6 +128,16 @@ def test_a_script_by_a_link_and_from_elsewhere(tiny: Path, command: Command) -> 
     assert (tiny / "runs" / "linked-001").is_dir()
 
 
+def test_the_last_line_and_the_status_tell_of_a_loss_that_is_not_finite(folder: Path, command: Command) -> None:
+    diverging = "    return model(batch).square().mean()"
+    assert diverging in TINY
+    (folder / "mine.py").write_text(TINY.replace(diverging, f"{diverging} * float('nan')"))
+    done = command("run", "mine.py", "finish.after=4 steps", "log.every=2 steps", "--run-dir", "r")
+    assert done.code == 0
+    assert "the run is finished, and `loss` is not finite since step 2, " in done.err.splitlines()[-1]
+    assert "`loss` is not finite since step 2" in command("status", "r").out
+
+
 def test_a_finished_run_is_reported(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r"]
     assert command(*words).code == 0

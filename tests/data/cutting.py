@@ -50,7 +50,7 @@ def run_over(
     )
     trainer = Trainer(
         edit(graph),
-        run_dir,
+        run_dir=run_dir,
         seed=5,
         device="cpu",
         display=None,

@@ -30,7 +30,8 @@ def run(data: Any, run_dir: Path, until: str | None, **parameters: Any) -> tuple
     graph = Graph.load("fit").set("checkpoint", every="never").set("finish", after="2 epochs")
     trainer = Trainer(
         graph.set("next_batch", **parameters),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=lines.append,

@@ -66,7 +66,8 @@ def run_of(graph: Graph, data: Any, run_dir: Path | None = None, **others: Any) 
     }
     trainer = Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=lines.append,

@@ -40,7 +40,8 @@ def trainer_over(
     graph = Graph.load("fit").set("checkpoint", every="never").set("finish", after="2 epochs")
     return Trainer(
         graph.set("next_batch", prefetch=prefetch),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=lines.append,

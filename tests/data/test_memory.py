@@ -168,7 +168,7 @@ def test_validation_data_is_named(tmp_path: Path) -> None:
     lines: list[str] = []
     trainer = Trainer(
         Graph.load("fit").set("finish", after="1 epochs"),
-        tmp_path,
+        run_dir=tmp_path,
         device="cpu",
         display=None,
         notify=lines.append,

@@ -101,6 +101,7 @@ def make(run_dir: Path | None = None, **more: Any) -> Trainer:
     model = torch.nn.Linear(2, 1)
     return Trainer(
         Graph.load("fit").set("finish", after="2 epochs").set("checkpoint", every="never"),
+        seed=0,
         run_dir=run_dir,
         display=None,
         notify=lambda line: None,

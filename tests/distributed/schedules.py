@@ -64,6 +64,7 @@ class Plan:
         validation = [torch.tensor([number]) for number in range(self.validation)]
         return Trainer(
             graph or self.graph(),
+            seed=0,
             **{
                 "display": None,
                 "notify": lambda line: None,

@@ -39,6 +39,7 @@ def trainer(graph: Graph) -> Trainer:
     batches = [torch.tensor([value]) for value in VALUES[:4]]
     return Trainer(
         graph.set("finish", after="1 epochs").set("checkpoint", every="never"),
+        seed=0,
         display=None,
         notify=lambda line: None,
         model=model,

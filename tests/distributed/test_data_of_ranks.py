@@ -134,6 +134,7 @@ def train(
     model = torch.nn.Linear(3, 1).double()
     trainer = Trainer(
         graph,
+        seed=0,
         display=None,
         notify=trained.lines.append,
         model=model,

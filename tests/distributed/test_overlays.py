@@ -63,7 +63,13 @@ def trained(name: str, every: int, folder: Path) -> tuple[list[torch.Tensor], li
         True: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
         False: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9),
     }
-    graph = Graph.load("fit").overlay(*WITH.get(name, (name,))).set("accumulate", every=every).set("clip", max_norm=0.5)
+    graph = (
+        Graph.load("fit")
+        .set("schedule", every="1 steps")
+        .overlay(*WITH.get(name, (name,)))
+        .set("accumulate", every=every)
+        .set("clip", max_norm=0.5)
+    )
     if name in SETTINGS:
         graph = graph.set(name, **SETTINGS[name])
     val_data = [(inputs[first : first + 4], targets[first : first + 4]) for first in range(0, 12, 4)]
@@ -78,7 +84,8 @@ def trained(name: str, every: int, folder: Path) -> tuple[list[torch.Tensor], li
     }
     trainer = Trainer(
         graph.set("finish", after="3 epochs").set("log", every="2 steps"),
-        folder if name == "rollback" else None,  # it goes back to checkpoints
+        seed=0,
+        run_dir=folder if name == "rollback" else None,  # it goes back to checkpoints
         display=None,
         notify=lambda line: None,
         **resources | needed(name, model, val_data),

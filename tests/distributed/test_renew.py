@@ -50,6 +50,7 @@ def folds_of_rank() -> tuple[list[list[float]], list[dict[str, float]]]:
     data = torch.randn(10, 4)
     trainer = Trainer(
         Graph.loads(GRAPH).replace("begin_fold", BeginFold).set("fit/finish", after="2 epochs"),
+        seed=0,
         display=None,
         notify=lambda line: None,
         model=Factory(lambda: torch.nn.Linear(4, 1)),

@@ -47,6 +47,7 @@ def fired(world_size: int, amounts: list[str], after: str) -> list[Any]:
             graph = graph.insert(f"fire_{number}", Firing, at="decide", before="checkpoint", every=amount, reads=reads)
         trainer = Trainer(
             graph,
+            seed=0,
             display=None,
             notify=lambda line: None,
             model=model,

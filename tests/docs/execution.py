@@ -10,7 +10,7 @@
     ```console run         its commands are run, in order, and the text below each is compared with its output
     ```console run roughly the same, but a number may be another number, and a bar longer or shorter
     ```bash                its `graphtrain` commands are parsed
-    ```                    to be read only
+    ```                    to be read only; so is a drawing in `mermaid`
 
 Everything runs in one folder, and in this process where possible.
 """
@@ -95,7 +95,7 @@ class Page:
             case "bash", ():
                 for number, line in enumerate(block.text.splitlines(), start=block.line):
                     self._parse(line, number)
-            case (("text" | ""), ()):
+            case (("text" | "" | "mermaid"), ()):
                 pass  # the output of the block before it, or not executed
             case _:
                 raise PageError(f"{self._at(block.line)}: no such block: {block.language} {' '.join(block.words)}")

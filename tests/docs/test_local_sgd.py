@@ -35,7 +35,7 @@ def on_two_ranks(recipe: dict[str, Any], run_dir: Path | None = None, cut: int =
     graph: Graph = recipe["local"].set("accumulate", every=WINDOW).set("finish", after="2 epochs")
 
     def program(ranks: Ranks) -> Trainer:
-        trainer = Trainer(graph, run_dir, display=None, notify=lambda line: None, **recipe["local_sgd"]())
+        trainer = Trainer(graph, run_dir=run_dir, display=None, notify=lambda line: None, **recipe["local_sgd"]())
         if cut:
             trainer.advance(cut)
             trainer.save()

@@ -295,7 +295,7 @@ TRANSLATIONS = [
         "precision",
         "precision",
         {"precision": "bf16-mixed"},
-        ('train_batch.precision = "bf16-mixed"', 'validate/eval_batch.precision = "bf16-mixed"'),
+        ('train_batch.precision = "bf16-mixed"',),
     ),
     Translation("precision 64-true", "precision", {"precision": "64-true"}, training=Training(dtype="float64")),
     Translation("precision bf16-true", "precision", {"precision": "bf16-true"}, training=Training(dtype="bfloat16")),

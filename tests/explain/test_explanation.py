@@ -43,7 +43,7 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
         **more,
     }
     graph = graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs")
-    return Trainer(graph, notify=lambda line: None, display=None, **resources)
+    return Trainer(graph, seed=0, notify=lambda line: None, display=None, **resources)
 
 
 def advance_to(trainer: Trainer, path: str) -> None:
@@ -667,7 +667,7 @@ right = ["dice"]
 
 def dice_run(graph: Graph, trace: Callable[[Explanation], Any] | None) -> tuple[list[str], str]:
     """What was asked, and what became of it."""
-    trainer = Trainer(graph, notify=lambda line: None, display=None, not_state=[f"{__name__}:_ASKED"])
+    trainer = Trainer(graph, seed=0, notify=lambda line: None, display=None, not_state=[f"{__name__}:_ASKED"])
     _ASKED.clear()
     assert trainer.run(trace=trace) is Outcome.FINISHED
     return list(_ASKED), trainer.digest()

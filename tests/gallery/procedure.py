@@ -64,6 +64,7 @@ class Procedure:
         supplied = self.resources() if resources is None else resources
         return Trainer(
             self.graph() if graph is None else graph,
+            seed=0,
             run_dir=run_dir,
             display=None,
             notify=lambda line: None,

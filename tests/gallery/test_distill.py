@@ -15,7 +15,8 @@ from tests.gallery.procedures.distill import PROCEDURE
 def trained(run_dir: Path, until: str | None = None, **options: str) -> Trainer:
     trainer = Trainer(
         PROCEDURE.graph().set("checkpoint", keep=10),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lambda line: None,
         **options,

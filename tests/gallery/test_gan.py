@@ -35,7 +35,7 @@ def weights(supplied: dict[str, Any]) -> list[Any]:
 
 
 def by_graph(graph: Graph) -> Trainer:
-    trainer = Trainer(graph, display=None, notify=lambda line: None, **resources())
+    trainer = Trainer(graph, seed=0, display=None, notify=lambda line: None, **resources())
     trainer.run()
     return trainer
 

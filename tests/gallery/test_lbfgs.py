@@ -26,7 +26,7 @@ def weights(supplied: dict[str, Any]) -> list[Any]:
 
 
 def by_graph(graph: Graph, **more: Any) -> Trainer:
-    trainer = Trainer(graph, display=None, notify=lambda line: None, **{**resources(), **more})
+    trainer = Trainer(graph, seed=0, display=None, notify=lambda line: None, **{**resources(), **more})
     trainer.run()
     return trainer
 

@@ -12,7 +12,7 @@ from tests.gallery.procedures import manual
 
 
 def trainer_of(graph: Graph, **more: Any) -> Trainer:
-    return Trainer(graph, display=None, notify=lambda line: None, **{**manual.resources(), **more})
+    return Trainer(graph, seed=0, display=None, notify=lambda line: None, **{**manual.resources(), **more})
 
 
 def test_steps_are_those_of_the_optimizer_and_not_batches() -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-import pytest
-
-from graphtrain import UsageError
 from graphtrain.nodes.rollback import Rollback
 from graphtrain.program.history import History
 
@@ -22,12 +19,16 @@ class Nowhere(History):
         self.asked += 1
         return False
 
+    def batches(self, count: int = 1) -> list[list[int]]:
+        return [[0, 4]]
 
-def visits(*losses: float | None) -> tuple[float, int]:
+
+def visits(*losses: float | None, said: list[str] | None = None) -> tuple[float, int]:
     """The mean that is left, and how many of the losses were spikes."""
     rollback, history = Rollback(), Nowhere()
-    rollback.mean, rollback.skips = 0.0, []
-    rollback.setup(history)
+    rollback.warmup, rollback.skips, rollback.losses, rollback.reported = 2, [], 0, False
+    rollback.mean = rollback.variance = 0.0
+    rollback.setup(history, (said if said is not None else []).append)
     for loss in losses:
         rollback(loss)
     return rollback.mean, history.asked
@@ -36,14 +37,22 @@ def visits(*losses: float | None) -> tuple[float, int]:
 def test_a_first_loss_that_is_no_number_is_no_mean() -> None:
     expected, _ = visits(1.0, 1.1, 3.0)
     assert visits(math.nan, 1.0, 1.1, 3.0) == (expected, 2)
-    assert visits(math.inf, 1.0, 1.1, 3.0) == (expected, 1)
+    assert visits(math.inf, 1.0, 1.1, 3.0) == (expected, 2)
 
 
-def test_a_loss_below_0_is_refused() -> None:
-    """Twice a mean below 0 is further below 0: every loss would be a spike."""
-    with pytest.raises(UsageError, match=r"rollback: the loss is -0\.25, and 2 times"):
-        visits(1.0, 0.5, -0.25)
-    assert visits(0.0, 1.0, 0.0, 1.1, 3.0)[1] == 1, "a loss of 0 is one"
+def test_deviations_judge_losses_of_any_sign_and_level() -> None:
+    noisy = [0.1, -0.1] * 20
+    assert visits(*noisy)[1] == 0
+    assert visits(*(1000 + loss for loss in noisy), 1000.9)[1] == 0
+    assert visits(*noisy, 1.5)[1] == 1
+    assert visits(*(1000 + loss for loss in noisy), 1001.5)[1] == 1
+
+
+def test_a_spike_with_nowhere_to_go_back_to_is_reported_once() -> None:
+    said: list[str] = []
+    visits(1.0, math.nan, math.nan, said=said)
+    (line,) = said
+    assert line.startswith("rollback: the loss is nan at batch 5 of epoch 1, and no checkpoint was made")
 
 
 def test_a_batch_that_is_skipped_counts_as_no_loss() -> None:

@@ -31,7 +31,7 @@ def weights(supplied: dict[str, Any]) -> list[Any]:
 
 
 def trainer_of(graph: Graph, run_dir: Path | None = None, **given: Any) -> Trainer:
-    return Trainer(graph, run_dir, display=None, notify=lambda line: None, **given)
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=lambda line: None, **given)
 
 
 def run(graph: Graph, **given: Any) -> Trainer:

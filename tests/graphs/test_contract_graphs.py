@@ -111,10 +111,10 @@ def test_it_runs_to_its_end_with_stand_ins(graph: Graph, tmp_path: Path) -> None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = Trainer(
         graph,
-        tmp_path / "run",
+        run_dir=tmp_path / "run",
         model=model,
         optimizer=optimizer,
-        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1),
+        scheduler=torch.optim.lr_scheduler.LinearLR(optimizer),
         train_data=batches(2, 0),
         val_data=batches(2, 1),
         test_data=batches(2, 1),

@@ -95,7 +95,7 @@ def graph_of(names: Names) -> Graph:
 
 
 def trainer_of(names: Names, run_dir: Path | None = None) -> Trainer:
-    return Trainer(graph_of(names), run_dir=run_dir, display=None, notify=lambda line: None, **resources(names))
+    return Trainer(graph_of(names), seed=0, run_dir=run_dir, display=None, notify=lambda line: None, **resources(names))
 
 
 def result(trainer: Trainer) -> dict[str, Any]:

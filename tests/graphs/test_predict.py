@@ -42,7 +42,7 @@ def model_of() -> Net:
 def predicting(file: Path, run_dir: Path | None = None, **more: Any) -> Trainer:
     data = torch.utils.data.TensorDataset(inputs(), torch.arange(SAMPLES))
     given = {"model": model_of(), "predict_data": Loader(data, batch_size=2), "predictions_file": file, **more}
-    return Trainer("predict", run_dir, display=None, notify=lambda line: None, **given)
+    return Trainer("predict", seed=0, run_dir=run_dir, display=None, notify=lambda line: None, **given)
 
 
 def parts(model: Net, batch: Any) -> dict[str, torch.Tensor]:

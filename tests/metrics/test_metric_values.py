@@ -51,7 +51,8 @@ def make_trainer(
         .set("checkpoint", every="1 batches", keep=1000)
         .set("log", every="2 steps")
         .set("finish", after="2 epochs"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=lambda line: None,

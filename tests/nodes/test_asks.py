@@ -47,7 +47,7 @@ def resources(asking: Asking, *, as_mapping: bool = False) -> dict[str, Any]:
 
 def trainer_of(asking: Asking, run_dir: Path | None = None, graph: Graph = FIT, **more: Any) -> Trainer:
     supplied = {**resources(asking), **more}
-    return Trainer(graph, run_dir, display=None, device="cpu", notify=lambda line: None, **supplied)
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, device="cpu", notify=lambda line: None, **supplied)
 
 
 def weights(model: torch.nn.Module) -> list[list[float]]:

@@ -86,6 +86,7 @@ def make(graph: Graph, data: Any, run_dir: Path | None = None, seen: Seen | None
 
     return Trainer(
         graph,
+        seed=0,
         run_dir=run_dir,
         display=None,
         notify=lambda line: None,

@@ -33,7 +33,7 @@ def fit(**checkpoint: Any) -> Graph:
         .set("accumulate", every=1)
         .set("validate", every="2 batches")
         .set("log", every="3 steps")
-        .set("checkpoint", **{"every": "never", "keep": 1, "best": "val/loss", **checkpoint})
+        .set("checkpoint", **{"every": "never", "keep": 1, "best": "val/loss", "best_mode": "min", **checkpoint})
         .set("finish", after="2 epochs")
     )
 
@@ -56,7 +56,8 @@ def trainer_of(
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     return Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=(said if said is not None else []).append,
@@ -520,7 +521,7 @@ def test_without_data_to_validate_on_the_first_epoch_tells(tmp_path: Path) -> No
     resources = {name: value for name, value in trainer.resources.items() if not name.startswith("val")}
     graph = fit().set("log", every="never")
     with pytest.raises(UnknownMetricError, match=r"no row of metrics has `val/loss`, which checkpoint\.best names"):
-        Trainer(graph, tmp_path, display=None, notify=lambda line: None, **resources).run()
+        Trainer(graph, run_dir=tmp_path, display=None, notify=lambda line: None, **resources).run()
 
 
 @pytest.mark.parametrize(

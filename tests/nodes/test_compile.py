@@ -119,7 +119,7 @@ def make_trainer(
     )
     return Trainer(
         graph.set("train_batch", compile=True) if compiled else graph,
-        run_dir,
+        run_dir=run_dir,
         seed=11,
         device="cpu",
         display=None,

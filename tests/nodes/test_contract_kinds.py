@@ -190,7 +190,7 @@ class Example:
         usual = {
             "model": model,
             "optimizer": optimizer,
-            "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9),
+            "scheduler": torch.optim.lr_scheduler.LinearLR(optimizer),
             "train_data": [torch.rand(4, 2) for _ in range(3)],
             "val_data": [torch.rand(4, 2) for _ in range(2)],
             "predict_data": [torch.rand(4, 2) for _ in range(2)],
@@ -202,7 +202,9 @@ class Example:
         if "rollback" in self.graph.nodes:  # it goes back to checkpoints
             run_dir = run_dir or Path(tempfile.mkdtemp())
         resources = usual | copy.deepcopy(self.resources)
-        return Trainer(graph or self.graph, run_dir, device="cpu", notify=lambda line: None, **resources)
+        return Trainer(
+            graph or self.graph, seed=0, run_dir=run_dir, device="cpu", notify=lambda line: None, **resources
+        )
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ def run(steps: str = "1 steps", **more: Any) -> tuple[torch.nn.Module, torch.nn.
     rate = {name: more.pop(name) for name in ("rate", "reads") if name in more}
     trainer = Trainer(
         FIT.insert("copy_weights", after="step", every=steps, **rate),
+        seed=0,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=[*torch.randn(5, 4, 2).unbind()],

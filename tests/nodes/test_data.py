@@ -410,7 +410,8 @@ def trainer(run_dir: Path | None, data: Any, notify: Callable[[str], None] = pri
     model = torch.nn.Linear(2, 1)
     return Trainer(
         Graph.load("fit").set("finish", after="2 epochs"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         train_data=data,

@@ -40,6 +40,7 @@ def make(graph: Graph, data: Any, seen: list[Any] | None = None, run_dir: Path |
 
     return Trainer(
         graph,
+        seed=0,
         run_dir=run_dir,
         display=None,
         notify=lambda line: None,

@@ -56,7 +56,7 @@ def trainer_of(
     graph: Graph, faults: dict[int, float], run_dir: Path | None = None, said: list[str] | None = None
 ) -> Trainer:
     notify = (lambda line: None) if said is None else said.append
-    return Trainer(graph, run_dir, display=None, notify=notify, **resources(faults))
+    return Trainer(graph, run_dir=run_dir, seed=0, display=None, notify=notify, **resources(faults))
 
 
 def by_hand(faults: dict[int, float], window: int, of: str, ranks: int = 1) -> tuple[Any, int]:
@@ -339,3 +339,10 @@ def test_ranks_stop_with_the_same_error() -> None:
     first, second = run_ranks(2, run)
     assert first == second
     assert first.startswith("the loss is nan at batch 6 of epoch 1") and first.endswith("on rank 1")
+
+
+def test_a_replay_is_led_to_the_batch_and_the_node_where_it_arose(tmp_path: Path) -> None:
+    trainer = trainer_of(graph_of().set("checkpoint", every="2 batches"), {6: math.nan}, tmp_path)
+    with pytest.raises(NotFiniteError, match="batch 7 of epoch 1"):
+        trainer.run()
+    assert trainer.replay_options() == ["--to", "42 samples", "--node", "train_batch"]

@@ -47,13 +47,19 @@ def resources(huge: tuple[int, ...] = (5,), **others: Any) -> dict[str, Any]:
 
 
 def graph_of(*overlays: str, window: int = WINDOW, max_norm: float = 0.5) -> Graph:
-    graph = Graph.load("fit").overlay("fp16", *overlays).set("unscale", **SCALER).set("clip", max_norm=max_norm)
+    graph = (
+        Graph.load("fit")
+        .set("schedule", every="1 steps")
+        .overlay("fp16", *overlays)
+        .set("unscale", **SCALER)
+        .set("clip", max_norm=max_norm)
+    )
     graph = graph.set("accumulate", every=window).set("finish", after=f"{EPOCHS} epochs")
     return graph.set("log", every="never").set("checkpoint", every="never")
 
 
 def trainer_of(graph: Graph, run_dir: Path | None = None, **supplied: Any) -> Trainer:
-    return Trainer(graph, run_dir, display=None, notify=lambda line: None, **(supplied or resources()))
+    return Trainer(graph, run_dir=run_dir, seed=0, display=None, notify=lambda line: None, **(supplied or resources()))
 
 
 def by_hand(
@@ -173,7 +179,6 @@ def test_a_plateau_sees_the_validations_alone() -> None:
     trainer = trainer_of(graph_of("plateau", "sanity"), **supplied)
     trainer.run()
     assert supplied["scheduler"].last_epoch == EPOCHS
-    assert trainer.read("validate/eval_batch.precision") == "16-mixed"
 
 
 def test_ranks_find_the_same_overflow_and_keep_the_same_scale() -> None:
@@ -212,7 +217,7 @@ def test_a_run_whose_every_window_overflows_ends_with_an_error() -> None:
 
 
 def test_16_mixed_without_the_overlay_is_refused() -> None:
-    graph = Graph.load("fit").set("train_batch", precision="16-mixed")
+    graph = Graph.load("fit").set("schedule", every="1 steps").set("train_batch", precision="16-mixed")
     with pytest.raises(UsageError, match="nothing scales the loss") as error:
         trainer_of(graph).run()
     assert "--overlay fp16" in error.value.hint

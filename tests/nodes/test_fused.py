@@ -75,7 +75,7 @@ def make_trainer(
     graph = graph.set("finish", after=f"{EPOCHS} epochs")
     return Trainer(
         graph.set("step", fused=fused),
-        run_dir,
+        run_dir=run_dir,
         seed=11,
         device="cpu",
         display=None,

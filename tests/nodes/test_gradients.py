@@ -56,7 +56,7 @@ def graph_of(*overlays: str) -> Graph:
 
 
 def trainer_of(graph: Graph, run_dir: Path | None = None, **others: Any) -> Trainer:
-    return Trainer(graph, run_dir, display=None, notify=lambda line: None, **{**resources(), **others})
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=lambda line: None, **{**resources(), **others})
 
 
 def by_hand(ratio: float = math.inf, leave_out: tuple[str, ...] = (), p: float = 2.0) -> tuple[Any, list[Any]]:

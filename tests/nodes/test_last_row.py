@@ -26,7 +26,7 @@ def make_trainer(graph: Graph, run_dir: Path | None = None, **more: Any) -> Trai
         "training_step": lambda model, batch: 0 * model(batch).mean() + batch.mean(),
         **more,
     }
-    return Trainer(graph, run_dir, device="cpu", display=None, notify=lambda line: None, **resources)
+    return Trainer(graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None, **resources)
 
 
 def losses(trainer: Trainer) -> list[tuple[float, float]]:

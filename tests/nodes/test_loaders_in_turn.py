@@ -75,7 +75,7 @@ def make(
         **more,
     }
     notify = said.append if said is not None else lambda line: None
-    return Trainer(graph, run_dir=run_dir, display=None, notify=notify, **supplied)
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **supplied)
 
 
 def validations(trainer: Trainer) -> list[dict[str, float]]:
@@ -361,6 +361,23 @@ def test_a_kind_of_the_user_may_record_it() -> None:
     graph = FIT.overlay("early_stop").insert("measure", measure, after="train_batch")
     trainer = make(graph, val_data=loaders())
     Trainer(graph, display=None, notify=lambda line: None, **{**trainer.resources, "val_data": None}).run()
+
+
+def test_the_mean_over_loaders_is_named_as_such_once() -> None:
+    said: list[str] = []
+    model = torch.nn.Linear(2, 1)
+    Trainer(
+        Graph.load("fit").set("finish", after="2 epochs"),
+        notify=said.append,
+        display=None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 2)],
+        val_data={"clean": [torch.ones(2, 2)], "noisy": [torch.zeros(2, 2)]},
+        training_step=lambda model, batch: model(batch).square().mean(),
+    ).run()
+    lines = [line for line in said if "the mean over" in line]
+    assert lines == ["val/loss: the mean over the loaders clean, noisy, in which each counts alike"]
 
 
 # ---- two nodes that fetch, in turn

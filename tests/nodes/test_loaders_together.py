@@ -62,7 +62,9 @@ def make(
         **more,
     }
     not_state = ["training_step<seen>"] if supplied["training_step"] is training_step else []
-    return Trainer(graph, run_dir=run_dir, display=None, notify=lambda line: None, not_state=not_state, **supplied)
+    return Trainer(
+        graph, seed=0, run_dir=run_dir, display=None, notify=lambda line: None, not_state=not_state, **supplied
+    )
 
 
 def seen_of(graph: Graph = FIT, data: Any = None) -> Seen:

@@ -92,7 +92,7 @@ steps   = "d_step.steps"
 
 
 def trainer_of(graph: Graph, run_dir: Path | None = None, **others: Any) -> Trainer:
-    return Trainer(graph, run_dir, display=None, notify=lambda line: None, **resources(**others))
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=lambda line: None, **resources(**others))
 
 
 def by_hand(only_own: bool, dtype: torch.dtype | None = None) -> list[Any]:

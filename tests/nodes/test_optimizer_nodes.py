@@ -68,7 +68,7 @@ def trainer(node: Node, visits: int = 1, **resources: Any) -> Trainer:
     edges = {node.name: (Edge(node.name, "again"), Edge("end"))}
     guards = {"again": f"{node.name}.runs < {visits}"}
     graph = Graph("some", node.name, {node.name: node}, edges, guards, allow=("G401",))
-    return Trainer(graph, display=None, notify=lambda line: None, **resources)
+    return Trainer(graph, seed=0, display=None, notify=lambda line: None, **resources)
 
 
 def visited(kind: str, optimizer: Any, **parameters: Any) -> None:

@@ -65,7 +65,7 @@ def graph_of(window: int = 2, action: str = "halve") -> Graph:
 
 def trainer_of(graph: Graph, run_dir: Path | None = None, said: list[str] | None = None, **others: Any) -> Trainer:
     notify = (lambda line: None) if said is None else said.append
-    return Trainer(graph, run_dir, display=None, notify=notify, **resources(**others))
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **resources(**others))
 
 
 def by_hand(window: int, parts: int) -> tuple[list[Any], list[float]]:

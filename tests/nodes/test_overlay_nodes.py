@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Outcome, Trainer, UsageError
-from graphtrain.errors import UnknownMetricError
+from graphtrain.errors import NotFiniteError, UnknownMetricError
 from graphtrain.nodes.guide import Guide
 
 FIT = Graph.load("fit").set("log", every="never").set("finish", after="8 epochs")
@@ -32,7 +32,7 @@ def trainer_of(graph: Graph, values: Iterable[float] = (), said: list[str] | Non
         "validation_step": lambda model, batch: {"loss": next(given)},
     }
     notify = (lambda line: None) if said is None else said.append
-    return Trainer(graph, display=None, notify=notify, **{**resources, **others})
+    return Trainer(graph, seed=0, display=None, notify=notify, **{**resources, **others})
 
 
 def stopped_after(values: Iterable[float], said: list[str] | None = None, **parameters: Any) -> float:
@@ -98,7 +98,8 @@ def test_a_metric_that_is_never_recorded_is_an_error_at_the_first_row_that_shoul
     graph: Graph, parameter: str, misspelt: str, meant: str
 ) -> None:
     name, _, key = parameter.partition(".")
-    trainer = trainer_of(graph.set(name, **{key: misspelt}), [1] * 8, **plateau_of(name))
+    named = {key: misspelt, "best_mode" if key == "best" else "mode": "min"}
+    trainer = trainer_of(graph.set(name, **named), [1] * 8, **plateau_of(name))
     with pytest.raises(
         UnknownMetricError, match=f"gives no metric `{misspelt}`, which {parameter} names; it gives val/loss"
     ) as caught:
@@ -124,7 +125,7 @@ def test_without_a_validation_the_first_row_of_the_training_tells(
 
 
 def test_a_group_of_the_training_itself_is_no_misspelling() -> None:
-    graph = FIT.overlay("early_stop").set("early_stop", monitor="top/1").set("log", every="1 steps")
+    graph = FIT.overlay("early_stop").set("early_stop", monitor="top/1", mode="max").set("log", every="1 steps")
     step = lambda model, batch: {"loss": model(batch).square().mean(), "top/1": 0.5}  # noqa: E731
     trainer = trainer_of(graph, [1] * 8, training_step=step)
     trainer.run()
@@ -300,8 +301,8 @@ def test_batch_norm_layers_have_their_momentum_again(cut: bool, tmp_path: Path) 
         data = [torch.rand(4, 2), torch.rand(4, 2)]
         step = lambda model, batch: model(batch).square().mean()  # noqa: E731
         return Trainer(
-            graph, tmp_path, display=None, notify=lambda line: None, model=model, optimizer=optimizer, train_data=data,
-            training_step=step,
+            graph, run_dir=tmp_path, display=None, notify=lambda line: None, model=model, optimizer=optimizer,
+            train_data=data, training_step=step,
         )  # fmt: skip
 
     first = trainer()
@@ -314,3 +315,53 @@ def test_batch_norm_layers_have_their_momentum_again(cut: bool, tmp_path: Path) 
     first.run()
     assert first.resources["swa_model"][1].momentum == 0.3
     assert first.resources["swa_model"][1].num_batches_tracked == 2
+
+
+# ---- modes
+
+
+@pytest.mark.parametrize(
+    ("graph", "name"),
+    [
+        (FIT.set("checkpoint", best="val/accuracy"), "checkpoint.best_mode"),
+        (FIT.overlay("early_stop").set("early_stop", monitor="val/accuracy"), "early_stop.mode"),
+        (FIT.overlay("plateau").set("plateau", monitor="val/accuracy"), "plateau.mode"),
+    ],
+)
+def test_a_metric_that_does_not_say_what_is_good_needs_a_mode(graph: Graph, name: str) -> None:
+    (problem,) = graph.check()
+    assert problem.code == "G104" and problem.message.startswith(f"`{name}` is missing: the name `val/accuracy`")
+    node, _, parameter = name.partition(".")
+    assert f'{parameter} = "max"' in problem.hint and f'{parameter} = "min"' in problem.hint
+    monitor = "best" if node == "checkpoint" else "monitor"
+    assert graph.set(node, **{parameter: "max"}).check() == []
+    for known in ("val/loss", "val/top1_error", "perplexity", "val/bits_per_byte"):
+        assert graph.set(node, **{monitor: known}).check() == []
+
+
+def test_plateau_and_its_scheduler_have_one_mode() -> None:
+    given = plateau_of("plateau")
+    with pytest.raises(UsageError, match='the mode of val/loss is "max", and that of the scheduler is "min"'):
+        trainer_of(FIT.overlay("plateau").set("plateau", mode="max"), [1] * 8, **given).run()
+
+
+def test_a_healthy_run_is_not_sent_back_by_the_defaults(tmp_path: Path) -> None:
+    """Losses that fall by a factor of thousands, with outliers as small data sets have them."""
+    graph = FIT.overlay("rollback").set("finish", after="4 epochs")
+    noise = torch.Generator().manual_seed(0)
+    outliers = torch.rand(100, generator=noise).pow(4).mul(3).tolist()
+
+    def step(model: Any, batch: Any, step: int) -> Any:
+        return model(batch).sum() * 0 + 2.3 * 0.9**step * (0.3 + outliers[step % 100]) + 1e-3
+
+    data = [torch.ones(1, 2)] * 25
+    trainer = trainer_of(graph, train_data=data, val_data=None, training_step=step, run_dir=tmp_path)
+    trainer.run()
+    assert trainer.read("rollback.skips") == []
+    spike = lambda model, batch, step: step_of(model, batch, step) * (1e6 if step == 60 else 1)  # noqa: E731
+    step_of = step
+    trainer = trainer_of(
+        graph.set("rollback", most=1), train_data=data, val_data=None, training_step=spike, run_dir=tmp_path / "spiking"
+    )
+    with pytest.raises(NotFiniteError, match="has gone back once, of at most 1"):
+        trainer.run()

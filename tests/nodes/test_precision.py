@@ -102,8 +102,7 @@ def test_the_default_is_32_true() -> None:
     trainers = [small_trainer(graph=one) for one in (graph, said)]
     for trainer in trainers:
         trainer.run()
-        for path in ("train_batch", "validate/eval_batch"):
-            assert trainer.read(f"{path}.precision") == WHOLE
+        assert trainer.read("train_batch.precision") == WHOLE
     assert trainers[0].digest() == trainers[1].digest()
 
 
@@ -136,6 +135,7 @@ def observed_trainer(training: str, validation: str, *, fail: bool = False) -> T
     graph = Graph.load("fit").set("finish", after="1 epochs").set("train_batch", precision=training)
     return Trainer(
         graph.set("validate/eval_batch", precision=validation),
+        seed=0,
         device="cpu",
         notify=lambda line: None,
         model=model,
@@ -239,7 +239,7 @@ def true_graph(precision: str, *overlays: str) -> Graph:
 
 
 def true_trainer(graph: Graph, run_dir: Path | None = None, **others: Any) -> Trainer:
-    return Trainer(graph, run_dir, display=None, notify=lambda line: None, **true_resources(**others))
+    return Trainer(graph, run_dir=run_dir, seed=0, display=None, notify=lambda line: None, **true_resources(**others))
 
 
 def true_by_hand(precision: str) -> tuple[dict[str, Any], list[float]]:
@@ -372,7 +372,7 @@ def test_a_model_that_had_the_type_already_is_resumed(tmp_path: Path) -> None:
 
     def run(precision: str, until: str | None) -> str:
         graph = true_graph(precision)
-        trainer = Trainer(graph, tmp_path, display=None, notify=lambda line: None, **in_double())
+        trainer = Trainer(graph, run_dir=tmp_path, display=None, notify=lambda line: None, **in_double())
         torch.set_default_dtype(torch.float64)  # as a script would
         trainer.run(until=until)
         torch.set_default_dtype(torch.float32)
@@ -417,3 +417,13 @@ def test_a_model_that_is_made_again_has_the_type_too() -> None:
     trainer.run()
     assert trainer.read("renew.runs") == 2
     assert trainer.resources["model"].weight.dtype == torch.float64
+
+
+def test_a_validation_is_in_the_precision_of_the_training() -> None:
+    training = graph_with(HALF, HALF)
+    plain = small_graph(EVERY, float("inf"), f"{EPOCHS} epochs").set("validate", every="1 epochs")
+    inherited = plain.set("train_batch", precision=HALF)
+    losses: dict[str, list[float]] = {"set": [], "inherited": []}
+    for name, graph in (("set", training), ("inherited", inherited)):
+        small_trainer(optimizer="sgd", graph=graph, losses=losses[name]).run()
+    assert losses["inherited"] == losses["set"]

@@ -30,7 +30,8 @@ def make(
 
     return Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lambda line: None,
         not_state=["training_step<losses>"],

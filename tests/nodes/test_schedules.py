@@ -25,7 +25,14 @@ def trainer_of(graph: Graph, model: torch.nn.Module, run_dir: Path | None = None
     data = [torch.randn(4, 2) for _ in range(BATCHES)]
     step = {"training_step": lambda model, batch: model(batch).square().mean()}
     return Trainer(
-        graph, run_dir, display=None, notify=lambda line: None, model=model, train_data=data, **{**step, **more}
+        graph,
+        seed=0,
+        run_dir=run_dir,
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        train_data=data,
+        **{**step, **more},
     )
 
 
@@ -104,7 +111,7 @@ def two_optimizers(every: str = "1 steps", *, as_list: bool) -> Trainer:
     model = model_of()
     body, head = torch.optim.SGD(model[0].parameters(), lr=1.0), torch.optim.SGD(model[1].parameters(), lr=2.0)
     given = {"body": body, "head": head, "first": StepLR(body, 1, 0.5), "second": StepLR(head, 1, 0.1)}
-    graph = FIT.with_optimizer("body")
+    graph = FIT.with_optimizer("body").set("schedule", every="1 steps")
     for name in ("train_batch", "accumulate", "exchange", "clip", "step", "zero_grad", "log", "finish"):
         graph = graph.set(name, reads={"optimizer": ["body", "head"]})
     if as_list:
@@ -145,7 +152,8 @@ def test_two_of_one_optimizer_in_one_place_are_an_error() -> None:
 def test_two_nodes_that_step_one_optimizer_at_one_time_are_an_error(is_one: bool) -> None:
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    graph = FIT.insert("slow", "schedule", at="decide", after="schedule", every="1 steps")
+    graph = FIT.set("schedule", every="1 steps")
+    graph = graph.insert("slow", "schedule", at="decide", after="schedule", every="1 steps")
     first = StepLR(optimizer, 1, 0.5)
     given: dict[str, Any] = {"optimizer": optimizer, "scheduler": first}
     if not is_one:

@@ -44,7 +44,7 @@ def make(
         **more,
     }
     notify = said.append if said is not None else lambda line: None
-    return Trainer(graph, run_dir=run_dir, display=None, notify=notify, **supplied)
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **supplied)
 
 
 def weights(model: torch.nn.Module) -> list[float]:

@@ -104,7 +104,7 @@ def weights(model: torch.nn.Module) -> list[float]:
 
 
 def trained(graph: Graph, run_dir: Path | None = None, **more: Any) -> Trainer:
-    return Trainer(graph, run_dir=run_dir, display=None, notify=lambda line: None, **resources(**more))
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=lambda line: None, **resources(**more))
 
 
 # ---- what is trained

@@ -32,7 +32,8 @@ def trainer_of(graph: Graph, run_dir: Path | None = None, **more: Any) -> Traine
     model = torch.nn.Linear(1, 1)
     return Trainer(
         graph.set("checkpoint", every="never"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
         train_data=BATCHES,

@@ -51,7 +51,9 @@ def trainer_of(graph: Graph, step: Callable[..., Any], run_dir: Path | None = No
         "training_step": step,
     }
     graph = graph.set("accumulate", every=WINDOW).set("clip", max_norm=0.3)
-    return Trainer(graph, run_dir, display=None, device="cpu", **{"notify": lambda line: None, **resources, **more})
+    return Trainer(
+        graph, seed=0, run_dir=run_dir, display=None, device="cpu", **{"notify": lambda line: None, **resources, **more}
+    )
 
 
 def weights(trainer: Trainer) -> list[list[float]]:
@@ -119,6 +121,7 @@ def gradient_of_step(every: int, sizes: Sequence[int], *overlays: str, **options
     data = [(inputs.double(), mask) for inputs, mask in batches(sizes)]
     trainer = Trainer(
         FIT.overlay(*overlays).set("accumulate", every=every).set("finish", after="1 steps"),
+        seed=0,
         display=None,
         notify=lambda line: None,
         model=model,
@@ -230,6 +233,7 @@ def stepped(policy: str, sizes: Sequence[int], every: int) -> list[float]:
 
     trainer = Trainer(
         FIT.overlay(*([policy] if policy else [])).set("accumulate", every=every).set("finish", after="2 epochs"),
+        seed=0,
         display=None,
         notify=lambda line: None,
         model=model,
@@ -286,6 +290,7 @@ def reported(sizes: Sequence[int], every: int, graph: Graph = FIT, step: Callabl
     model = model_of()
     trainer = Trainer(
         graph.set("accumulate", every=every).set("finish", after="2 epochs"),
+        seed=0,
         display=None,
         notify=lines.append,
         model=model,

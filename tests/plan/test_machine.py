@@ -93,6 +93,7 @@ def test_fit(setting: Setting, busy: bool) -> None:
 def evaluation(data: Any) -> Trainer:
     return Trainer(
         "evaluate",
+        seed=0,
         model=torch.nn.Linear(1, 1),
         val_data=data,
         validation_step=lambda model, batch: batch.mean(),

@@ -74,6 +74,7 @@ def make_trainer(graph: Graph, training_step: Callable[..., Any]) -> Trainer:
     model = nn.Linear(1, 1)
     return Trainer(
         graph,
+        seed=0,
         device="cpu",
         display=None,
         notify=lambda line: None,

@@ -79,7 +79,9 @@ def trainer_of(graph: Graph, run_dir: Path | None = None, **further: Any) -> Tra
         "val_data": [torch.ones(2, 2)] * 2,
         "training_step": lambda model, batch: model(batch).square().mean(),
     }
-    return Trainer(graph, run_dir, device="cpu", display=None, notify=lambda line: None, **{**resources, **further})
+    return Trainer(
+        graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None, **{**resources, **further}
+    )
 
 
 def streaming(graph: Graph, opened_before: str, read_before: str) -> Graph:

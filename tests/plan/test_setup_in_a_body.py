@@ -96,7 +96,7 @@ def graph_set_up_with_a_slot() -> Graph:
 
 
 def make_trainer(graph: Graph, run_dir: Path | None = None) -> Trainer:
-    return Trainer(graph, run_dir, device="cpu", display=None, notify=lambda line: None)
+    return Trainer(graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None)
 
 
 @pytest.mark.parametrize("position", ["body/enter", "body/collect", "body/leave"])

@@ -133,6 +133,7 @@ def train(graph: Graph) -> tuple[dict[str, torch.Tensor], int]:
     model = make_model()
     trainer = Trainer(
         graph,
+        seed=0,
         device="cpu",
         display=None,
         notify=lambda line: None,

@@ -96,7 +96,7 @@ def make_trainer(
     graph = Graph.load("fit").set("log", every="never").set("finish", after=f"{epochs} epochs")
     return Trainer(
         edit(graph.set("checkpoint", every=["50 batches", "1 epochs"], keep=100)),
-        run_dir,
+        run_dir=run_dir,
         seed=11,
         device=DEVICE,
         display=None,

@@ -15,6 +15,7 @@ def trainer_of(graph: Graph) -> Trainer:
     model = nn.Linear(1, 1)
     return Trainer(
         graph,
+        seed=0,
         device="cpu",
         display=None,
         notify=lambda line: None,

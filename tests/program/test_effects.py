@@ -27,7 +27,7 @@ def counts_of(visit: Any, **declared: Any) -> list[tuple[int, int]]:
     allow = ("G401", "G403", "G404", "G405", "G407", "G408", "G410", "G411")
     graph = Graph("counts", "visit", nodes, edges, {"done": "visit.runs >= 3"}, allow=allow)
     resources = {"optimizer": weight(), "inner_optimizer": weight()}
-    trainer = Trainer(graph, device="cpu", notify=lambda line: None, **resources)
+    trainer = Trainer(graph, seed=0, device="cpu", notify=lambda line: None, **resources)
     counts = []
     while trainer.position != "end":
         if trainer.advance() in ("visit", "end"):

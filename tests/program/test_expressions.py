@@ -42,7 +42,7 @@ def fit() -> Graph:
 
 
 def make_trainer(graph: Graph, run_dir: Any = None, **others: Any) -> Trainer:
-    return Trainer(graph, run_dir=run_dir, notify=lambda line: None, display=None, **{**resources(), **others})
+    return Trainer(graph, seed=0, run_dir=run_dir, notify=lambda line: None, display=None, **{**resources(), **others})
 
 
 def by_hand(every: Any, max_norm: Any) -> tuple[dict[str, Any], list[int]]:

@@ -9,17 +9,18 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from graphtrain import Graph, Trainer
+from graphtrain import Graph, Trainer, UsageError
 
 FIT = Graph.load("fit").set("checkpoint", every="never").set("accumulate", every=3).set("finish", after="2 epochs")
 
 
-def lines_of(make: Callable[[Any], Any], graph: Graph = FIT, data: Any = None) -> list[str]:
+def lines_of(make: Callable[[Any], Any], graph: Graph = FIT, data: Any = None, about: str = "is made for") -> list[str]:
     lines: list[str] = []
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = Trainer(
         graph,
+        seed=0,
         device="cpu",
         display=None,
         notify=lines.append,
@@ -31,7 +32,7 @@ def lines_of(make: Callable[[Any], Any], graph: Graph = FIT, data: Any = None) -
     )
     trainer.run(until="2 batches")
     trainer.run(until="3 batches")
-    return [line for line in lines if "is made for" in line]
+    return [line for line in lines if about in line]
 
 
 def one_cycle(optimizer: Any) -> Any:
@@ -58,7 +59,7 @@ def sequence(optimizer: Any) -> Any:
         (sequence, FIT, "`scheduler` is made for 9 steps (SequentialLR: 2 and CosineAnnealingLR.T_max of 7), and the"),
         (one_cycle, FIT.set("finish", after="9 steps"), None),
         (one_cycle, FIT.set("finish", after="2 hours"), None),  # nobody can tell
-        (lambda optimizer: lr_scheduler.StepLR(optimizer, 3), FIT, None),
+        (lambda optimizer: lr_scheduler.StepLR(optimizer, 3), FIT.set("schedule", every="1 epochs"), None),
     ],
 )  # fmt: skip
 def test_another_number_of_steps_is_reported_once(make: Any, graph: Graph, start: str | None) -> None:
@@ -67,6 +68,40 @@ def test_another_number_of_steps_is_reported_once(make: Any, graph: Graph, start
     if start is not None:
         assert lines[0].startswith(start)
         assert lines[0].endswith('run.steps(train_data, node="schedule")')
+
+
+STEP = Graph.load("fit").set("finish", after="2 epochs")
+
+
+@pytest.mark.parametrize(
+    ("make", "graph", "line"),
+    [
+        (lambda optimizer: lr_scheduler.StepLR(optimizer, 5), STEP.set("schedule", every="1 steps"),
+         "`scheduler`: StepLR(5) is stepped every optimizer step: first change at step 5, epoch 0.5"),
+        (lambda optimizer: lr_scheduler.StepLR(optimizer, 10), STEP,
+         "`scheduler`: StepLR(10) is stepped every optimizer step: first change at step 10, epoch 1"),
+        (lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9), STEP.set("schedule", every="1 epochs"),
+         '`scheduler`: ExponentialLR(0.9) is stepped by schedule.every = "1 epochs": first change at epoch 1'),
+        (one_cycle, STEP, "`scheduler`: OneCycleLR is stepped every optimizer step"),
+    ],
+)  # fmt: skip
+def test_the_start_says_when_a_scheduler_is_stepped(make: Any, graph: Graph, line: str) -> None:
+    assert lines_of(make, graph, about="is stepped") == [line]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: lr_scheduler.StepLR(optimizer, 5),
+        lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [90, 9]),
+        lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9),
+    ],
+)
+def test_a_scheduler_of_epochs_is_not_stepped_by_steps_unless_that_is_written(make: Any) -> None:
+    with pytest.raises(UsageError, match="counts epochs by its documentation") as caught:
+        lines_of(make, STEP)
+    assert 'schedule.every="1 epochs"' in caught.value.hint and 'schedule.every="1 steps"' in caught.value.hint
+    lines_of(make, STEP.set("schedule", every="1 steps"))
 
 
 def test_nobody_can_tell_of_data_without_a_length() -> None:

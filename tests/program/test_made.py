@@ -42,7 +42,7 @@ def trainer_of(graph: Graph, run_dir: Path | None = None, said: list[str] | None
         "val_data": [torch.rand(4, 2)],
     }
     notify = (lambda line: None) if said is None else said.append
-    return Trainer(graph, run_dir=run_dir, display=None, notify=notify, **{**resources, **others})
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **{**resources, **others})
 
 
 def weights(module: torch.nn.Module) -> list[Any]:

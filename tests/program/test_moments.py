@@ -49,7 +49,8 @@ def make_trainer(graph: Graph, run_dir: Any = None, data: Any = None, **resource
     model = torch.nn.Linear(2, 1)
     return Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=resources.pop("notify", lambda line: None),

@@ -110,7 +110,7 @@ def resources() -> dict[str, Any]:
 
 def make_trainer(graph: Graph, run_dir: Any = None, **others: Any) -> Trainer:
     settings = {"display": None, "notify": lambda line: None}
-    return Trainer(graph, run_dir=run_dir, **{**settings, **resources(), **others})
+    return Trainer(graph, seed=0, run_dir=run_dir, **{**settings, **resources(), **others})
 
 
 def place(row: dict[str, Any]) -> tuple[Any, ...]:

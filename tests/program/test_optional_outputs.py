@@ -64,6 +64,7 @@ def make_trainer(graph: Graph, run_dir: Any = None, collected: list[Any] | None 
     given = resources()
     return Trainer(
         graph,
+        seed=0,
         run_dir=run_dir,
         notify=lambda line: None,
         display=None,

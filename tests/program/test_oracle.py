@@ -236,6 +236,7 @@ def weights(graph: Graph, batches: list[float]) -> list[float]:
     model = Weight()
     trainer = Trainer(
         graph,
+        seed=0,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
         train_data=[torch.tensor([number], dtype=torch.float64) for number in batches],

@@ -74,7 +74,7 @@ def rounds(noted: list[int] | None = None) -> Graph:
 
 
 def make_trainer(graph: Graph, run_dir: Any = None) -> Trainer:
-    return Trainer(graph, run_dir=run_dir, notify=lambda line: None, display=None, **resources())
+    return Trainer(graph, seed=0, run_dir=run_dir, notify=lambda line: None, display=None, **resources())
 
 
 def by_hand() -> tuple[dict[str, Any], int]:

@@ -21,6 +21,7 @@ def trained(graph: Graph, data: Any, node: str = "step", **resources: Any) -> in
     runs = 0
     trainer = Trainer(
         graph,
+        seed=0,
         device="cpu",
         display=None,
         notify=lambda line: None,

@@ -99,7 +99,9 @@ def trainer_of(graph: Graph, run_dir: Path | None = None, **others: Any) -> tupl
         "val_data": Loader(DATA, batch_size=SAMPLES),
         "training_step": training_step,
     }
-    return Trainer(graph, run_dir, device="cpu", display=None, notify=lines.append, **{**resources, **others}), lines
+    return Trainer(
+        graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=lines.append, **{**resources, **others}
+    ), lines
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +167,13 @@ def test_cuts_are_exact(interval: int, whole: tuple[list[str], list[float]], tmp
 
 def fit_in_folds() -> Graph:
     """The same with the shipped `fit` in each fold, an average of its weights, rows and checkpoints."""
-    fit = Graph.load("fit").overlay("ema").set("accumulate", every=2).set("finish", after="2 epochs")
+    fit = (
+        Graph.load("fit")
+        .set("schedule", every="1 steps")
+        .overlay("ema")
+        .set("accumulate", every=2)
+        .set("finish", after="2 epochs")
+    )
     fit = fit.set("log", every="2 steps").set("checkpoint", every="3 batches", keep=1)
     fit = fit.set("validate/begin_evaluation", split="inner")
     return k_fold().set("fit", graph=fit)
@@ -255,7 +263,14 @@ def active_learning() -> Graph:
             self.labelled = [*self.labelled, *new]
             return self.labelled
 
-    fit = Graph.load("fit").set("accumulate", every=2).set("log", every="never").set("finish", after="4 epochs")
+    fit = (
+        Graph.load("fit")
+        .set("schedule", every="1 steps")
+        .set("schedule", every="1 steps")
+        .set("accumulate", every=2)
+        .set("log", every="never")
+        .set("finish", after="4 epochs")
+    )
     return fit.insert("label", Label, after="begin_epoch").insert("renew", after="label", resource="model")
 
 

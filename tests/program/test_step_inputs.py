@@ -91,7 +91,7 @@ def make_trainer(graph: Graph, rows: list[Row], **resources: Any) -> Trainer:
         "training_step": training_step,
         "validation_step": validation_step,
     }
-    return Trainer(graph, device="cpu", display=None, notify=lambda line: None, **{**supplied, **resources})
+    return Trainer(graph, seed=0, device="cpu", display=None, notify=lambda line: None, **{**supplied, **resources})
 
 
 @pytest.mark.parametrize("resources", [{}, {"validation_step": None}], ids=["validation_step", "training_step"])

@@ -58,7 +58,7 @@ def fit(**train_batch: Any) -> Graph:
 
 
 def make_trainer(graph: Graph, run_dir: Any = None, **others: Any) -> Trainer:
-    return Trainer(graph, run_dir=run_dir, notify=lambda line: None, display=None, **{**resources(), **others})
+    return Trainer(graph, seed=0, run_dir=run_dir, notify=lambda line: None, display=None, **{**resources(), **others})
 
 
 def truncated_by_hand(*, kept: bool) -> dict[str, Any]:

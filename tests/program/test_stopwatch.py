@@ -102,7 +102,8 @@ def slow_trainer(run_dir: Path | None = None, **seconds: float) -> Trainer:
 
     return Trainer(
         Graph.load("fit").set("finish", after="1 epochs"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lambda line: None,
         model=model,

@@ -65,7 +65,7 @@ def trainer_of(run_dir: str | Path | None = None) -> Trainer:
         .set("finish", after=f"{EPOCHS} epochs")
     )
     assert graph.check() == []
-    return Trainer(graph, run_dir=run_dir, display=None, notify=lambda line: None, **resources())
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=lambda line: None, **resources())
 
 
 def by_hand() -> dict[str, torch.Tensor]:

@@ -51,6 +51,7 @@ def trainer(run_dir: Path, graph: Graph = GRAPH, lr: float = 0.1) -> Trainer:
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
     return Trainer(
         graph,
+        seed=0,
         run_dir=run_dir,
         model=model,
         optimizer=torch.optim.Adam(model.parameters(), lr=lr),

@@ -75,6 +75,7 @@ def trainer_of(
     resources |= more
     return Trainer(
         graph(plain.set("checkpoint", every="never", keep=50)),
+        seed=0,
         run_dir=run_dir,
         display=None,
         notify=notify,

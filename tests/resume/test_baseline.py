@@ -64,7 +64,7 @@ def squared(model: Any, batch: Any) -> torch.Tensor:
 
 def trainer_of(graph: Graph, run_dir: Path | None, **supplied: Any) -> tuple[Trainer, list[str]]:
     lines: list[str] = []
-    return Trainer(graph, run_dir, display=None, notify=lines.append, **(resources() | supplied)), lines
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=lines.append, **(resources() | supplied)), lines
 
 
 def test_a_graph_that_takes_the_place_does_not_begin_again(tmp_path: Path) -> None:

@@ -306,7 +306,8 @@ def tiny(graph: Graph, run_dir: Path | None = None, said: list[str] | None = Non
     model = torch.nn.Linear(1, 1)
     return Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=said.append if said is not None else lambda line: None,
         model=model,

@@ -47,7 +47,8 @@ def trainer_of(
     graph = Graph.load("fit").set("checkpoint", every="1 steps", keep=keep, **checkpoint).set("finish", after=until)
     return Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=(lambda line: None) if said is None else said.append,
         model=model,

@@ -62,7 +62,8 @@ def trainer_of(
     generator = torch.Generator().manual_seed(1)
     trainer = Trainer(
         Graph.load("fit").set("finish", after="8 batches").set("checkpoint", every="never"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lines.append,
         model=net,
@@ -272,7 +273,7 @@ def test_a_tensor_that_is_no_parameter_keeps_its_gradient(tmp_path: Path) -> Non
             return loss.mean() + (task.scale.grad.detach().mean() if task.scale.grad is not None else 0.0)
 
         resources = {**trainer.resources, "training_step": step}
-        return Trainer(trainer.graph, run_dir, display=None, notify=lines.append, **resources), lines
+        return Trainer(trainer.graph, run_dir=run_dir, display=None, notify=lines.append, **resources), lines
 
     whole, _ = trained(None)
     whole.run()
@@ -294,7 +295,7 @@ def test_the_state_of_a_generator_that_does_not_exist_any_more_is_named(tmp_path
         data = Data(trainer.resources["train_data"])
         data.generator = torch.Generator() if generator else None
         resources = {**trainer.resources, "train_data": data}
-        return Trainer(trainer.graph, tmp_path, display=None, notify=lines.append, **resources, **more)
+        return Trainer(trainer.graph, run_dir=tmp_path, display=None, notify=lines.append, **resources, **more)
 
     first = trained(generator=True)
     first.run(until="2 batches")

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer, UsageError, node, progress
+from graphtrain.errors import NotFiniteError
 from graphtrain.program.history import History
 from graphtrain.replay.history import RunHistory
 from graphtrain.replay.verify import Verifier
@@ -26,7 +27,7 @@ def trainer_of(run_dir: Path | None, lines: Lines | None = None, **parameters: A
     """The small run of the gallery."""
     graph = PROCEDURE.graph().set("checkpoint", **parameters)
     notify: Callable[[str], None] = (lambda line: None) if lines is None else lines.append
-    return Trainer(graph, run_dir, display=None, notify=notify, **PROCEDURE.resources())
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **PROCEDURE.resources())
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +167,7 @@ def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
     second = trainer_of(tmp_path)
     second.resources["optimizer"].param_groups[0]["lr"] = 0.01
     changed = Trainer(
-        PROCEDURE.graph(), tmp_path, display=None, notify=lambda line: None, **_slower(PROCEDURE.resources())
+        PROCEDURE.graph(), run_dir=tmp_path, display=None, notify=lambda line: None, **_slower(PROCEDURE.resources())
     )
     changed.advance(1, from_setup="optimizer.lr")
     assert not changed._writer.lineage.saved
@@ -178,16 +179,17 @@ def _slower(resources: dict[str, Any]) -> dict[str, Any]:
 
 def test_it_goes_back_to_before_the_first_step_of_an_optimizer_with_a_schedule(tmp_path: Path) -> None:
     graph, resources = PROCEDURE.graph().set("checkpoint", every="once"), PROCEDURE.resources()
+    graph = graph.set("schedule", every="1 steps")
     scheduler = torch.optim.lr_scheduler.StepLR(resources["optimizer"], 2)
     lines = Lines()
-    Trainer(graph, tmp_path, display=None, notify=lines.append, **resources, scheduler=scheduler).run()
+    Trainer(graph, run_dir=tmp_path, display=None, notify=lines.append, **resources, scheduler=scheduler).run()
     assert any("sends the run back to 000001-step-0" in line for line in lines)
 
 
 def test_a_limit_ends_it(tmp_path: Path) -> None:
     graph = PROCEDURE.graph().set("rollback", most=1)
-    trainer = Trainer(graph, tmp_path, display=None, notify=lambda line: None, **PROCEDURE.resources())
-    with pytest.raises(UsageError, match=r"has gone back once, of at most 1\n") as error:
+    trainer = Trainer(graph, run_dir=tmp_path, display=None, notify=lambda line: None, **PROCEDURE.resources())
+    with pytest.raises(NotFiniteError, match=r"has gone back once, of at most 1\n") as error:
         trainer.run()
     assert "smaller learning rate" in error.value.hint
 
@@ -222,7 +224,9 @@ def test_a_kind_of_ones_own_goes_back_and_names_what_stays(tmp_path: Path) -> No
     graph = graph.set("checkpoint", every="2 batches")
 
     def trained(graph: Graph, name: str) -> Trainer:
-        trainer = Trainer(graph, tmp_path / name, display=None, notify=lambda line: None, **PROCEDURE.resources())
+        trainer = Trainer(
+            graph, run_dir=tmp_path / name, display=None, notify=lambda line: None, **PROCEDURE.resources()
+        )
         trainer.run()
         return trainer
 

@@ -56,7 +56,7 @@ def ring() -> Graph:
 
 
 def make_trainer(graph: Graph, run_dir: Path) -> Trainer:
-    return Trainer(graph, run_dir, device="cpu", display=None, notify=lambda line: None)
+    return Trainer(graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None)
 
 
 def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_alive(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def around_a_body(maker: Any, user: Any) -> Graph:
 def run_and_stop(graph: Graph, run_dir: Path, at_turn: int) -> tuple[list[str], Trainer]:
     """What a run said that a signal asked to stop."""
     said: list[str] = []
-    trainer = Trainer(graph, run_dir, device="cpu", display=None, notify=said.append)
+    trainer = Trainer(graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=said.append)
     vars(Turn)["calls"][at_turn] = lambda: os.kill(os.getpid(), signal.SIGTERM)
     assert trainer.run() is Outcome.STOPPED
     return [line for line in said if "no save point" in line], trainer
@@ -241,7 +241,7 @@ def test_a_data_set_in_a_slot_is_named_with_the_way_out(tmp_path: Path) -> None:
     said: list[str] = []
     trainer = Trainer(
         graph,
-        tmp_path,
+        run_dir=tmp_path,
         device="cpu",
         display=None,
         notify=said.append,
@@ -262,7 +262,7 @@ def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can
     model = torch.nn.Linear(2, 1)
     trainer = Trainer(
         Graph.load("fit").set("train_batch", writes={"hidden": "hidden"}).set("finish", after="1 epochs"),
-        tmp_path,
+        run_dir=tmp_path,
         device="cpu",
         display=None,
         notify=lambda line: None,
@@ -286,7 +286,9 @@ def test_nothing_is_told_before_that(tmp_path: Path) -> None:
 
 def test_a_save_is_reported_once_too(tmp_path: Path) -> None:
     said: list[str] = []
-    trainer = Trainer(around_a_body(make_thing, use_thing), tmp_path, device="cpu", display=None, notify=said.append)
+    trainer = Trainer(
+        around_a_body(make_thing, use_thing), run_dir=tmp_path, device="cpu", display=None, notify=said.append
+    )
     trainer.advance(8)
     path = trainer.save()
     assert path is not None and trainer.position == "last"
@@ -298,7 +300,7 @@ def test_a_save_is_reported_once_too(tmp_path: Path) -> None:
 
 def test_a_stop_and_a_save_at_one_position_are_one_attempt(tmp_path: Path) -> None:
     graph = around_a_body(make_thing, use_thing)
-    trainer = Trainer(graph, tmp_path, device="cpu", display=None, notify=lambda line: None)
+    trainer = Trainer(graph, run_dir=tmp_path, device="cpu", display=None, notify=lambda line: None)
     vars(Turn)["calls"][1] = lambda: [trainer.save(), os.kill(os.getpid(), signal.SIGTERM)]
     attempts: list[str] = []
     refuse = trainer._writer._refuse

@@ -24,7 +24,8 @@ def trainer_of(run_dir: Path | None) -> Trainer:
     graph = Graph.load("fit").set("accumulate", every=3).set("clip", max_norm=0.5).set("validate", every="2 steps")
     return Trainer(
         graph.set("finish", after="4 steps").set("checkpoint", every="never"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lambda line: None,
         model=model,

@@ -68,7 +68,8 @@ def trainer_of(kind: str, rank: int, run_dir: Path | None, seen: list[Any], line
     )
     return Trainer(
         graph.set("finish", after="2 epochs"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lines.append,
         not_state=["training_step<seen>"],

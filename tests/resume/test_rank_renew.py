@@ -28,6 +28,7 @@ def trainer_of(run_dir: Path | None) -> Trainer:
     data = torch.arange(28, dtype=torch.float64).sin().reshape(7, 4)
     return Trainer(
         Graph.loads(GRAPH).replace("begin_fold", BeginFold).set("fit/finish", after="2 epochs"),
+        seed=0,
         run_dir=run_dir,
         display=None,
         notify=lambda line: None,

@@ -39,7 +39,8 @@ def losing(run_dir: Path, losses: list[float], graph: Graph, rate: float = 0.01)
     left = iter(losses)
     return Trainer(
         graph.set("finish", after=f"{len(losses)} epochs"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=lambda line: None,

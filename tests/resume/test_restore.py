@@ -43,7 +43,8 @@ def run_with(run_dir: Path, table: Table) -> Trainer:
     model = nn.Linear(1, 1)
     return Trainer(
         Graph.load("fit").set("finish", after="6 batches"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lambda line: None,
         not_state=["table.saved"],

@@ -255,7 +255,7 @@ def test_what_cannot_be_saved_is_an_error_before_anything_trains(tmp_path: Path)
     trainer = small_trainer(tmp_path, losses=losses)
     resources = dict(trainer.resources)
     with pytest.raises(UnsaveableError, match=r"teacher\['inside'\]\[1\]\['here'\] cannot be saved"):
-        Trainer(small_graph(), tmp_path, notify=lambda line: None, teacher=Odd(), **resources).run()
+        Trainer(small_graph(), run_dir=tmp_path, notify=lambda line: None, teacher=Odd(), **resources).run()
     assert not losses
     without = Trainer(small_graph(), notify=lambda line: None, teacher=Odd(), **resources)
     without.run(until="1 batches")
@@ -426,4 +426,6 @@ def test_the_best_is_known_after_a_resume(tmp_path: Path) -> None:
 def test_a_resource_whose_name_no_file_can_have_is_refused_at_once(tmp_path: Path) -> None:
     resources = dict(small_trainer().resources)
     with pytest.raises(UnsaveableError, match="that is not a valid name for a file"):
-        Trainer(small_graph(), tmp_path, notify=lambda line: None, **{"..": torch.nn.Linear(1, 1)}, **resources).run()
+        Trainer(
+            small_graph(), run_dir=tmp_path, notify=lambda line: None, **{"..": torch.nn.Linear(1, 1)}, **resources
+        ).run()

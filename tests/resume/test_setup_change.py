@@ -61,7 +61,8 @@ def trainer_of(
     prepare(model, task, process)
     trainer = Trainer(
         Graph.load("fit").set("finish", after="8 batches").set("checkpoint", every="never"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=lines.append,
         model=model,
@@ -251,7 +252,11 @@ def test_a_hyper_parameter_that_was_changed_stays_one(decision: dict[str, Any], 
         model = trainer.resources["model"]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=weight_decay)
         return Trainer(
-            trainer.graph, tmp_path, display=None, notify=lines.append, **{**trainer.resources, "optimizer": optimizer}
+            trainer.graph,
+            run_dir=tmp_path,
+            display=None,
+            notify=lines.append,
+            **{**trainer.resources, "optimizer": optimizer},
         ), lines
 
     first, _ = prepared(0.1)

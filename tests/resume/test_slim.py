@@ -32,7 +32,8 @@ def trainer_of(
     graph = graph.set("checkpoint", every="2 batches", keep=9, slim=slim)
     return Trainer(
         edit(graph),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         model=model,
         optimizer=torch.optim.AdamW(model[2].parameters(), lr=0.1),
         train_data=[*torch.randn(12, 3, WIDE).unbind()],

@@ -29,7 +29,13 @@ def make_trainer(
     graph = graph if graph is not None else Graph.load("fit")
     notify = said.append if said is not None else lambda line: None
     return Trainer(
-        graph.set("finish", after="2 epochs"), run_dir, device="cpu", display=None, notify=notify, **resources
+        graph.set("finish", after="2 epochs"),
+        seed=0,
+        run_dir=run_dir,
+        device="cpu",
+        display=None,
+        notify=notify,
+        **resources,
     )
 
 

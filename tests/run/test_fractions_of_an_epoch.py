@@ -42,7 +42,8 @@ def make_trainer(graph: Graph, data: Any, run_dir: Path | None = None) -> tuple[
 
     trainer = Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=lambda line: None,

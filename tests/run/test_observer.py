@@ -53,7 +53,8 @@ def trainer(graph: Graph | None = None, display: Display | None = None, **more: 
     model = torch.nn.Linear(1, 1)
     return Trainer(
         graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs"),
-        more.pop("run_dir", None),
+        seed=0,
+        run_dir=more.pop("run_dir", None),
         display=display,
         notify=more.pop("notify", lambda line: None),
         model=model,

@@ -50,7 +50,8 @@ def trainer_of(
 
     return Trainer(
         (graph if graph is not None else Graph.load("fit")).set("finish", after="2 epochs"),
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=(said if said is not None else []).append,

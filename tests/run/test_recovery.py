@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from transitions import Machine
 
 from graphtrain import Graph, LifeCycleError, Loader, Outcome, Trainer
+from graphtrain.run.life_cycle import LifeCycle
 
 EPOCHS, BATCHES = 3, 5
 
@@ -39,7 +43,7 @@ def failing(folder: Path, *moments: str | int, act: Callable[[], None] = fail) -
 
 
 def fit(**checkpoint: Any) -> Graph:
-    graph = Graph.load("fit").set("accumulate", every=2).set("log", every="2 steps")
+    graph = Graph.load("fit").set("schedule", every="1 steps").set("accumulate", every=2).set("log", every="2 steps")
     return graph.set("checkpoint", **{"every": "3 batches", **checkpoint}).set("finish", after=f"{EPOCHS} epochs")
 
 
@@ -66,7 +70,8 @@ def make_trainer(
     samples = torch.arange(4.0 * BATCHES).reshape(-1, 1)
     return Trainer(
         fit() if graph is None else graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         display=None,
         notify=(said if said is not None else []).append,
@@ -191,3 +196,14 @@ def test_after_a_rewire_the_graph_of_now_is_resumed(tmp_path: Path) -> None:
         assert trainer.run() is Outcome.FINISHED
         results.append((trainer.digest(), trainer.metrics))
     assert results[0] == results[1]
+
+
+def test_the_life_cycle_is_a_machine_of_which_the_docs_have_the_picture() -> None:
+    life = LifeCycle()
+    assert isinstance(life.machine, Machine)
+    page = (Path(__file__).parents[2] / "docs/resuming.md").read_text()
+    (drawn,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
+    arrows = {tuple(re.split(r" --> | : ", line.strip())) for line in drawn.splitlines()}
+    of_machine = {(each.source, each.dest, event) for event, of in life.machine.events.items()
+                  for each in itertools.chain(*of.transitions.values())}  # fmt: skip
+    assert arrows == {("[*]", "ready"), *of_machine}

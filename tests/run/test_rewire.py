@@ -451,7 +451,7 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
     graph = graph if graph is not None else Graph.load("fit").set("finish", after="1 epochs")
     resources = {name: one for name, one in resources.items() if one is not None}
     notify = resources.pop("notify", lambda line: None)
-    return Trainer(graph, run_dir, display=None, notify=notify, **resources)
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **resources)
 
 
 def test_a_kind_declared_again_is_reported_where_the_graph_has_the_former_one() -> None:

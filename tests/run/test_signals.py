@@ -32,7 +32,7 @@ def make_trainer(run_dir: Path | None = None, at_batch: Any = lambda batch_index
         **more,
     }
     graph = Graph.load("fit").set("finish", after="2 epochs")
-    return Trainer(graph, run_dir, device="cpu", display=None, notify=lambda line: None, **resources)
+    return Trainer(graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None, **resources)
 
 
 def test_a_hang_up_stops_as_sigterm_does(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import os
 import shutil
 import signal
@@ -22,6 +24,7 @@ from graphtrain import (
     GraphError,
     GuardError,
     LifeCycleError,
+    Loader,
     Outcome,
     Trainer,
     UsageError,
@@ -49,7 +52,7 @@ def tiny(
     notify = said.append if said is not None else lambda line: None
     graph = graph if graph is not None else Graph.load("fit").set("finish", after="2 epochs")
     return Trainer(
-        graph, run_dir, notify=notify, **{key: value for key, value in resources.items() if value is not None}
+        graph, run_dir=run_dir, notify=notify, **{key: value for key, value in resources.items() if value is not None}
     )
 
 
@@ -828,8 +831,134 @@ def test_the_order_of_nodes_and_resources_in_a_file_is_no_difference(tmp_path: P
     turned = replace(graph, nodes=dict(reversed(graph.nodes.items())))
     assert turned == graph and list(turned.nodes) != list(graph.nodes)
     again = small_trainer(tmp_path, graph=turned)
-    again = Trainer(turned, tmp_path, seed=11, notify=lambda line: None, **dict(reversed(again.resources.items())))
+    again = Trainer(
+        turned, run_dir=tmp_path, seed=11, notify=lambda line: None, **dict(reversed(again.resources.items()))
+    )
     again.advance()
     uncut = small_trainer()
     uncut.advance(21)
     assert again.digest() == uncut.digest()
+
+
+def test_everything_but_the_graph_is_passed_by_name() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        Trainer("fit", torch.nn.Linear(1, 1))  # type: ignore[misc]
+    declared = inspect.signature(Trainer).parameters
+    assert {"model", "optimizer", "scheduler", "train_data", "val_data", "training_step", "validation_step"} <= {
+        *declared
+    }
+    with pytest.raises(UsageError, match="expected a Graph, the name of one, or a path; got a Linear"):
+        Trainer(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"optimizer": torch.optim.SGD}, "`optimizer` is the class SGD, not an object of it\n.*optimizer=SGD"),
+        ({"model": torch.nn.Linear}, "`model` is the class Linear"),
+        ({"optimizer": "sgd"}, "`optimizer` must be an optimizer, or a list of them; got a str"),
+        ({"scheduler": "cosine"}, "`scheduler` must be a scheduler"),
+        ({"model": (1, 2)}, "`model` must be a torch.nn.Module; got a tuple of 2"),
+        ({"seed": "1"}, "Trainer: seed: expected an integer"),
+        ({"loggers": print}, "Trainer: loggers: expected a list of functions"),
+        ({"run_dir": 5}, "Trainer: run_dir: expected the path of a folder; got 5"),
+    ],
+)
+def test_what_is_of_a_wrong_type_is_refused_in_one_sentence(wrong: dict[str, Any], message: str) -> None:
+    given = {"model": torch.nn.Linear(1, 1), "optimizer": None, "train_data": [torch.ones(2, 1)], **wrong}
+    with pytest.raises(UsageError, match=message):
+        Trainer("fit", notify=lambda line: None, **given)
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return torch.ones(1)
+
+    def __len__(self) -> int:
+        return 4
+
+
+class Batches(Pairs):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter([torch.ones(2, 1)])
+
+
+@pytest.mark.parametrize("name", ["train_data", "val_data"])
+def test_a_dataset_in_the_place_of_batches_is_refused_with_the_loader(name: str) -> None:
+    with pytest.raises(GraphError, match="gives samples, not batches") as caught:
+        tiny(**{name: Pairs()})
+    (problem,) = caught.value.problems
+    assert problem.hint.startswith(f"supply Loader({name}, batch_size=...)")
+    for batches in (Batches(), Loader(Pairs(), batch_size=2), torch.utils.data.DataLoader(Pairs(), batch_size=2)):
+        tiny(**{name: batches})
+    with pytest.raises(GraphError, match=r"G309: `val_data\['b'\]` is a Pairs"):
+        tiny(val_data={"a": [torch.ones(2, 1)], "b": Pairs()})
+
+
+def seen_of(seed: int | None = None, before: int | None = None) -> tuple[list[float], int]:
+    """The order of the samples, with a number that is drawn for each batch; and the seed that is saved."""
+    seen: list[float] = []
+    if before is not None:
+        torch.manual_seed(before)
+
+    def step(model: Any, batch: Any) -> Any:
+        seen.extend([*batch[:, 0].tolist(), float(torch.rand(()))])
+        return model(batch).mean()
+
+    data = Loader(torch.arange(8.0).reshape(-1, 1), batch_size=2, shuffle=True)
+    trainer = tiny(train_data=data, training_step=step, seed=seed)
+    trainer.run(until="2 batches")
+    return seen, trainer._seed
+
+
+def test_the_seed_is_what_torch_was_seeded_with() -> None:
+    (first, seed), (again, _), (other, _) = seen_of(before=1), seen_of(before=1), seen_of(before=2)
+    assert first == again and seed == 1
+    assert first[:2] + first[3:5] != other[:2] + other[3:5], "another order"
+    assert first[2] != other[2]
+    assert seen_of(seed=7, before=1) == seen_of(seed=7, before=2)
+
+
+def test_the_generators_that_somebody_has_seeded_go_on() -> None:
+    torch.manual_seed(5)
+    model = torch.nn.Linear(1, 1)
+    state = torch.get_rng_state()
+    drawn: list[float] = []
+
+    def step(model: Any, batch: Any) -> Any:
+        drawn.append(float(torch.rand(())))
+        return model(batch).mean()
+
+    tiny(model=model, training_step=step).run(until="1 batches")
+    torch.set_rng_state(state)
+    assert drawn == [float(torch.rand(()))]
+
+
+def test_a_resume_takes_the_seed_of_the_run(tmp_path: Path) -> None:
+    def trainer(seed: int, run_dir: Path, seen: list[float]) -> Trainer:
+        torch.manual_seed(3)
+        model = torch.nn.Linear(1, 1)
+        torch.manual_seed(seed)
+
+        def step(model: Any, batch: Any) -> Any:
+            seen.extend(batch[:, 0].tolist())
+            return model(batch).mean()
+
+        data = Loader(torch.arange(8.0).reshape(-1, 1), batch_size=2, shuffle=True)
+        return tiny(model=model, train_data=data, training_step=step, run_dir=run_dir)
+
+    whole, cut = list[float](), list[float]()
+    trainer(1, tmp_path / "whole", whole).run(until="6 batches")
+    trainer(1, tmp_path / "cut", cut).run(until="3 batches")
+    trainer(2, tmp_path / "cut", cut).run(until="6 batches")
+    assert cut == whole
+
+
+def test_a_run_that_ends_with_a_loss_that_is_not_finite_says_since_when(tmp_path: Path) -> None:
+    faulty = lambda model, batch, step: model(batch).mean() * (math.nan if step >= 2 else 1)  # noqa: E731
+    graph = Graph.load("fit").set("finish", after="2 epochs").set("log", every="1 steps")
+    trainer = tiny(graph, training_step=faulty, run_dir=tmp_path)
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.not_finite.startswith("`loss` is not finite since step 3")
+    assert read_status(tmp_path)["not_finite"] == trainer.not_finite
+    assert tiny(graph).not_finite == ""

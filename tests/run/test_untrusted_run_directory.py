@@ -36,7 +36,8 @@ def trainer_of(run_dir: Path, said: list[str] | None = None, **checkpoint: Any) 
     )
     return Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         display=None,
         notify=(said if said is not None else []).append,
         model=model,

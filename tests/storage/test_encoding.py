@@ -609,7 +609,8 @@ def trainer_with_everything(run_dir: Path) -> tuple[Trainer, Everything, Statefu
     graph = Graph.load("fit").set("finish", after="3 epochs").set("checkpoint", every="1 epochs")
     trainer = Trainer(
         graph,
-        run_dir,
+        seed=0,
+        run_dir=run_dir,
         device="cpu",
         notify=lambda line: None,
         model=model,

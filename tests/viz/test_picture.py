@@ -125,6 +125,36 @@ def test_heat_is_logarithmic_and_missing_counts_are_zero(fit: Graph) -> None:
     assert drawn["+start"].runs is None
 
 
+def test_seconds_are_milliseconds_with_shares_and_warm_a_body_by_their_sum(fit: Graph) -> None:
+    took = {"train_batch": 0.6, "validate/next_batch": 0.1, "validate/eval_batch": 0.3}
+    drawn = boxes(picture(fit, seconds=took))
+    assert drawn["train_batch"].lines == ("600 ms, 60 %",) and drawn["train_batch"].heat == 0.6
+    assert drawn["validate"].lines[-1] == "400 ms, 40 %" and drawn["validate"].heat == pytest.approx(0.4 / 2)
+    assert (drawn["step"].lines, drawn["step"].heat) == ((), 0.0)
+
+
+def test_what_a_run_bypasses_is_pale_and_says_so(fit: Graph) -> None:
+    drawn = boxes(picture(fit, counts={"step": 3}, bypassed=["exchange", "validate"]))
+    assert {key for key, box in drawn.items() if box.lines[-1:] == ("bypassed",)} == {"exchange", "validate"}
+    pale = {key for key, box in drawn.items() if box.mark == "same"}
+    assert pale == {"exchange", "validate", *(f"validate/{name}" for name in Graph.load("evaluate").nodes)}
+    assert drawn["exchange"].runs is None and drawn["clip"].runs == 0
+
+
+def test_nodes_name_their_optimizer_and_step_function_where_there_are_several(fit: Graph) -> None:
+    drawn = boxes(picture(Graph.load("gan")))
+    assert drawn["train_batch"].lines == ("only_own = true", "critic_optimizer", "critic_loss")
+    assert drawn["generate"].lines[-2:] == ("generator_optimizer", "generator_loss")
+    assert drawn["step"].lines == ("critic_optimizer",) and drawn["generator_step"].lines[-1] == "generator_optimizer"
+    assert boxes(picture(fit))["step"].lines == (), "there is one"
+
+
+def test_an_edge_back_past_a_body_ends_in_the_name_of_its_target() -> None:
+    drawn = picture(Graph.load("kfold"))
+    (back,) = (arrow for arrow in drawn.arrows if arrow.source == "end_fold" and arrow.back)
+    assert drawn.head(back) == "end_fold+to2" and boxes(drawn)["end_fold+to2"].title == "begin_fold"
+
+
 def test_position_marks_one_box(fit: Graph) -> None:
     for path in ("step", "validate", "validate/next_batch"):
         assert [key for key, box in boxes(picture(fit, position=path)).items() if box.current] == [path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,12 +11,12 @@ from graphtrain import Graph, Loader
 from graphtrain.state.random import capture_random, restore_random
 from tests.gallery.procedure import Change, Procedure, Resources
 
-EPOCHS, BATCHES, WINDOW, SKIP = 3, 5, 2, 2
+EPOCHS, BATCHES, WINDOW, SKIP, WARMUP = 3, 5, 2, 2, 3
 BAD = 7  # a sample whose loss is a spike
 
 
 def graph() -> Graph:
-    small = Graph.load("fit").overlay("rollback").set("rollback", factor=4.0, skip=SKIP)
+    small = Graph.load("fit").overlay("rollback").set("rollback", deviations=4.0, warmup=WARMUP, skip=SKIP)
     small = small.set("finish", after=f"{EPOCHS} epochs").set("accumulate", every=WINDOW).set("log", every="1 steps")
     return small.set("checkpoint", every="4 batches", keep=1)
 
@@ -45,7 +46,7 @@ def by_hand(resources: Resources) -> None:
     parameters = list(model.parameters())
     epochs: list[list[Any]] = []
     skips: set[tuple[int, int]] = set()
-    mean = 0.0
+    mean, variance, losses = 0.0, 0.0, 0
     saved: dict[str, Any] = {}
     fetched = passes = last_saved = 0
     while fetched < EPOCHS * BATCHES:
@@ -58,8 +59,12 @@ def by_hand(resources: Resources) -> None:
             loss = training_step(model, batch)
             (loss / WINDOW).backward()
             passes += 1
-            value, limit = float(loss.detach()), 4.0 * mean or float("inf")
-            mean += (min(limit, value) - mean) * (0.1 if mean else 1.0)
+            value = float(loss.detach())
+            limit = mean + 4.0 * math.sqrt(variance) if losses >= WARMUP else math.inf
+            losses += 1
+            weight, difference = max(0.01, 1 / losses), min(value, limit) - mean
+            mean += weight * difference
+            variance = (1 - weight) * (variance + weight * difference**2)
             if value > limit and saved:
                 skips |= {(epoch, number) for number in range(max(index - SKIP + 1, 0), index + 1)}
                 model.load_state_dict(saved["model"])
@@ -123,12 +128,12 @@ PROCEDURE = Procedure(
     resources=resources,
     by_hand=by_hand,
     toml_lines=15,
-    kind_lines=15,
+    kind_lines=24,
     kinds=("rollback",),
     compared=("model", "optimizer"),
     with_overlay=with_overlay,
     bad={
-        "a factor of one": (changed(factor=1.0), "factor"),
+        "no deviation": (changed(deviations=0.0), "deviations"),
         "nothing left out": (changed(skip=0), "skip"),
         "no checkpoint to go back to": (lambda graph, resources: (graph, resources), "run directory"),
         "no node that saves": (without_checkpoints, "no node asks for one"),

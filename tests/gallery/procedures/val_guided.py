@@ -51,10 +51,6 @@ PROCEDURE = Procedure(
     compared=("model", "optimizer"),
     bad={
         "no data that guides": (without("guiding_data"), "guiding_data"),
-        "no batch that guides": (
-            lambda graph, resources: (graph, {**resources, "guiding_data": []}),
-            "guide.metric` names guiding/loss, and `guiding`, which measures it, has no batch: `guiding_data` is empty",
-        ),
         "no model": (without("model"), "`model`"),
     },
 )

@@ -41,12 +41,13 @@ _SECONDS = 300
 def trainer_of(row: Row, run_dir: Path, lines: list[str]) -> Trainer:
     """A trainer of two epochs that saves only when it is asked to."""
     graph = Graph.load("fit").set("finish", after=f"{EPOCHS} epochs").set("checkpoint", every="never")
+    graph = graph.set("schedule", every="1 steps")
     for name, parameters in row.parameters.items():
         graph = graph.set(name, **parameters)
     torch.manual_seed(1)
     random.seed(1)
     numpy.random.seed(1)
-    return Trainer(graph, run_dir, display=None, notify=lines.append, **row.make())
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=lines.append, **row.make())
 
 
 def result_of(trainer: Trainer, run_dir: Path) -> dict[str, Any]:

@@ -326,6 +326,7 @@ def further_trainer(model: torch.nn.Module) -> Trainer:
     """A training that a step function runs: it pulls a model towards zero."""
     return Trainer(
         Graph.load("fit").set("checkpoint", every="never").set("finish", after="100 epochs").set("log", every="never"),
+        seed=0,
         display=None,
         notify=lambda line: None,
         model=model,
